@@ -1,4 +1,4 @@
-"""Break the core in every way of the catalogue, one at a time, each in a copy, and say what nobody noticed."""
+"""Apply each mutant of the catalogue to a copy of the project, run its killer, and report the mutants that survive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> int:
     arguments = _parse()
     chosen = [mutant for mutant in MUTANTS if any(arguments.only in text for text in (mutant.name, mutant.killer))]
     if not chosen:
-        _say(f"--only: no mutant and no killer is called {arguments.only!r}; --list names them all")
+        _say(f"--only: no name of a mutant or killer contains {arguments.only!r}; --list prints them all")
         return 2
     if arguments.list:
         for mutant in chosen:
@@ -34,7 +34,7 @@ def main() -> int:
     try:
         return asyncio.run(_try_all(chosen, arguments.seeds, arguments.jobs))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("stopped; no broken copy is left")
+        _say("stopped; all copies are deleted")
         return 130
 
 
@@ -42,17 +42,17 @@ async def _try_all(chosen: Sequence[Mutant], seeds: int, jobs: int) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kiel-groups-mutants-") as folder:
         trials = Trials(ROOT, Path(folder), seeds, jobs, _say)
         if misfits := [mutant.name for mutant in chosen if not fits(mutant, trials.snapshot)]:
-            _say(f"{len(misfits)} do not fit the source any more; correct the catalogue: {', '.join(misfits)}")
+            _say(f"{len(misfits)} mutants do not fit the source; correct the catalogue: {'; '.join(misfits)}")
             return 2
         verdicts = await trials.run(chosen)
-    return _sum_up(verdicts, time.monotonic() - began_s)
+    return _report(verdicts, time.monotonic() - started_s)
 
 
-def _sum_up(verdicts: Sequence[Verdict], took_s: float) -> int:
+def _report(verdicts: Sequence[Verdict], took_s: float) -> int:
     names = {outcome: [v.mutant.name for v in verdicts if v.outcome is outcome] for outcome in Outcome}
     _say(
         f"{len(names[Outcome.KILLED])} of {len(verdicts)} mutants killed in {took_s:.0f} s;"
@@ -65,10 +65,19 @@ def _sum_up(verdicts: Sequence[Verdict], took_s: float) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("--seeds", type=positive, default=500, help="how many seeds a mutant may survive (500)")
-    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="killers at once (all cores)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="those whose name, or killer, holds this text")
-    parser.add_argument("--list", action="store_true", help="name them, with file and killer, and try none")
+    parser.add_argument(
+        "--seeds", type=positive, default=500, help="seeds of simulated groups that run against a mutant (500)"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        default=os.cpu_count() or 1,
+        help="killers that run at the same time (one for each core)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only mutants whose name or killer contains this text"
+    )
+    parser.add_argument("--list", action="store_true", help="print the mutants with file and killer, and run nothing")
     return parser.parse_args()
 
 

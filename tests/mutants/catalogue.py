@@ -1,7 +1,8 @@
 """
-Breakages of the core, each of which something must notice.
+The catalogue of mutants, by subject.
 
-A mutant replaces one piece of source, exactly as it stands.
+A mutant replaces one piece of the source, which it quotes exactly. Faults that were in the catalogue, and that the code
+cannot have any more, are in ``former.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a breakage of the core is."""
+"""A mutant: one deliberate fault in the source, and the test that must fail because of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 __all__ = ["ON_SERVERS", "SIM", "Mutant"]
 
-#: Some of the first seeds of the simulator.
+#: Simulated groups, with the same first seeds each time.
 SIM = "sim"
 #: Tests on real servers, by the beginning of their names.
 ON_SERVERS = "tests/integration/test_group"
@@ -14,9 +14,9 @@ ON_SERVERS = "tests/integration/test_group"
 
 class Mutant(NamedTuple):
     """
-    ``old`` stands once in ``file`` (below the package) and is replaced by ``new``.
+    A fault: ``old``, which occurs once in ``file`` (below the package), is replaced by ``new``.
 
-    ``killer`` names what notices: ``SIM`` or a test.
+    ``name`` says what the code does wrong: the actor, and its fault. ``killer`` is what must fail: ``SIM`` or a test.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Producers that are stopped, interrupts, and Spark's readers and writers: records stored twice, or not at all."""
+"""Mutants of the producer and its close, of interrupts, connections, and Spark's readers and writers."""
 
 from __future__ import annotations
 
@@ -23,92 +23,92 @@ _RANGE_READING_TESTS = "tests/spark/test_range_reading.py"
 MUTANTS = (
     # Interrupts
     Mutant(
-        "a Ctrl-C in the middle of a callback",
+        "a Ctrl-C interrupts a callback of the event loop",
         _INTERRUPTS,
         "if self.pending is not None or (loop is None and not self.protected):",
         "if True:",
         _INTERRUPTS_TESTS,
     ),
     Mutant(
-        "a Ctrl-C that a loop which stops at that moment swallows",
+        "a Ctrl-C is lost if the event loop stops at the same moment",
         _INTERRUPTS,
         "_thread.start_new_thread(self.watch, (self.pending,))",
         "pass",
         _INTERRUPTS_TESTS,
     ),
     Mutant(
-        "a Ctrl-C during what must not be interrupted that is forgotten",
+        "a Ctrl-C during an uninterrupted block is lost",
         _INTERRUPTS,
         "        if _interrupts.pending is not None:\n            _interrupts.throw()\n",
         "        pass\n",
         _INTERRUPTS_TESTS,
     ),
     Mutant(
-        "a close outside of the loop that a Ctrl-C does not end",
+        "a Ctrl-C does not end a close outside of the event loop",
         _LEFT_LOOP,
         "if again or interrupts.raised() > raised:",
         "if again:",
         _INTERRUPTS_TESTS,
     ),
     Mutant(
-        "a close outside of the loop that a stop which was left behind ends",
+        "a stop that was left in the event loop ends a close that runs the loop again",
         _LEFT_LOOP,
         "    while not waiting.done():\n",
         "    for _ in range(1):\n",
         _INTERRUPTS_TESTS,
     ),
-    # What is unknown, and how long a close takes
+    # Unknown outcomes, and the duration of a close
     Mutant(
-        "a refusal by a leader that may have appended counts as failed",
+        "a refusal by a leader that may have appended the records counts as failed",
         _SENDER,
         "(error.number in _NOT_LEADER and not waits_for_replicas)",
         "error.number in _NOT_LEADER",
         _SENDER_TESTS,
     ),
     Mutant(
-        "a refused batch whose outcome stays unknown",
+        "a refused batch keeps an unknown outcome",
         _SENDER,
         "            batch.unresolved_tries -= 1\n",
         "            pass\n",
         _SENDER_TESTS,
     ),
     Mutant(
-        "an unanswered batch that counts as failed",
+        "a batch that was not answered counts as failed instead of unknown",
         _SENDER,
         "                batch.unresolved_tries += 1\n",
         "                pass\n",
         _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
-        "a close that gives up while records are being stored",
+        "a close gives up while brokers still store records",
         _SENDER,
         "        self.stored_at_s = asyncio.get_running_loop().time()\n",
         "",
         _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
-        "a close that waits ten times as long for a frozen broker",
+        "a close waits ten times as long as documented for a frozen broker",
         _PRODUCER,
         "self._config.ack_timeout_ms) / 1000",
         "self._config.ack_timeout_ms) / 100",
         _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
-        "a close after a Ctrl-C that waits for a frozen broker as long as any other",
+        "a close after a Ctrl-C waits for a frozen broker as long as any other close",
         _PRODUCER,
         "if running_loop() is None and timeout_ms is None:",
         "if False:",
         _INTERRUPTED_PRODUCER_TESTS,
     ),
     Mutant(
-        "a cancelled block that waits for a frozen broker as long as any other",
+        "a cancelled block waits for a frozen broker as long as any other close",
         _PRODUCER,
         "await self.close(_CANCELLED_FLUSH_MS if cancelled else None)",
         "await self.close(None)",
         _INTERRUPTED_PRODUCER_TESTS,
     ),
     Mutant(
-        "records without an answer that are reported as not sent when the loop is closed",
+        "records without an answer are reported as not sent when the event loop is closed",
         _PRODUCER,
         "        unknown = self._sender.unknown\n        if unsent",
         "        unknown = 0\n        if unsent",
@@ -116,14 +116,14 @@ MUTANTS = (
     ),
     # Answers
     Mutant(
-        "an answer to no request that fails the others for good",
+        "an answer to no request fails the other requests with an error that is not retriable",
         _CONNECTION,
         'self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))',
         'self._fail(ProtocolError(f"{self.address}: {error}"))',
         _CONNECTION_TESTS,
     ),
     Mutant(
-        "answers that belong to requests by their order",
+        "answers are matched to requests by their order",
         _CONNECTION,
         "self._in_flight.pop(correlation_id, None)",
         "self._in_flight.pop(next(iter(self._in_flight)), None)",
@@ -131,28 +131,28 @@ MUTANTS = (
     ),
     # Spark
     Mutant(
-        "one empty answer that is taken for compaction",
+        "a single empty answer of a broker counts as a loss of records",
         _RANGE_READER,
         "if self.empty_answers < _MAX_EMPTY_ANSWERS:",
         "if self.empty_answers < 1:",
         _RANGE_READING_TESTS,
     ),
     Mutant(
-        "empty answers that count together although records came between",
+        "empty answers count as consecutive although records came in between",
         _RANGE_READER,
         "self.needed_bytes = self.empty_answers = 0",
         "self.needed_bytes = 0",
         _RANGE_READING_TESTS,
     ),
     Mutant(
-        "an archive's file that has its name before it is on the disk",
+        "a file of an archive gets its name before its contents are synced",
         "spark/jobs/folders.py",
         "    _synced(source)\n    source.replace(target)\n",
         "    source.replace(target)\n",
         "tests/unit/spark/test_archive_folders.py",
     ),
     Mutant(
-        "records of an unknown topic that a close does not count",
+        "failed records of an unknown topic are not counted",
         "clients/producer.py",
         '        self.metrics.count("produce_failures", len(records))\n        for record',
         "        for record",

@@ -1,4 +1,4 @@
-"""One session: its end, and the fences around what is written on it."""
+"""Mutants of one ZooKeeper session: fenced writes, its end, its close, and the answers to its requests."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _KAZOO_CLIENT = "coordination/zookeeper/kazoo_client.py"
 MUTANTS = (
     # Fences
     Mutant(
-        "writes that do not prove the member",
+        "a fenced write checks the root instead of the member znode",
         _FENCED_WRITES,
         "self._session.transact([self._proof, *(",
         'self._session.transact([Check("/"), *(',
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "an unknown outcome that is read at once",
+        "the fenced writer does not prove the session after an unknown outcome",
         _FENCED_WRITES,
         "                await self.prove()\n                outcome.unknown.update(batch)",
         "                outcome.unknown.update(batch)",
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "a proof that is not waited for",
+        "a proof of the session returns although ZooKeeper did not confirm it",
         _FENCED_WRITES,
         "            answer = await self._session.transact([self._proof])\n            if isinstance(answer, Done):",
         "            answer = await self._session.transact([self._proof])\n            if True:",
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "a transaction that is too large for a server",
+        "the fenced writer limits a transaction by operations but not by bytes",
         _FENCED_WRITES,
         "if batch and (count > most or size > MOST_BYTES):",
         "if batch and count > most:",
@@ -46,99 +46,99 @@ MUTANTS = (
     ),
     # The session
     Mutant(
-        "a writer that stays on a connection that its session has left",
+        "a transaction keeps a connection on which the server reports that the session moved",
         _ZK_SESSION,
         "            self.connection.leave(used, MOVED)\n",
         "            pass\n",
         "tests/sim/test_reconnection.py",
     ),
     Mutant(
-        "a connection that is left for what was asked on the one before",
+        "a late answer of an earlier connection drops the current one",
         _KAZOO_CLIENT,
         "used is self._dropped or used is not self.current or",
         "",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
-        "what was asked before the end is answered after it",
+        "the end of a session does not fail its requests in flight",
         _PENDING_REQUESTS,
         '                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
         "                pass",
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "a member that stays alive without its session",
+        "a member ignores that the server has expired or closed its session",
         _ZK_SESSION,
         '            self._end("expired or closed by the server")',
         "            pass",
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "a subscription of an unknown fate that counts as told",
+        "the previous subscription still counts as registered after an unknown outcome",
         "coordination/member/subscription_registration.py",
         "                self._registered = None\n",
         "",
         "tests/sim/test_seed_regressions.py",
     ),
     Mutant(
-        "a word to leave that is lost where a session opens at that moment",
+        "the cancellation of a join is lost if the session opens at the same moment",
         _ZK_SESSION,
         "        await self._connected.wait()\n",
         "        await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
         "tests/sim/test_group_leave.py",
     ),
     Mutant(
-        "a join that waits for ever for a server that opened the session and went silent",
+        "a join waits for ever for a server that opened the session and then does not answer",
         _GROUP_SESSION,
         "            async with asyncio.timeout_at(by_s):\n",
         "            if True:\n",
         "tests/sim/test_join_timeouts.py",
     ),
     Mutant(
-        "a session that ends while a member joins and that ends the join",
+        "the end of a session during the first join fails the start instead of being retried",
         "coordination/member/session_supervisor.py",
         "            except SessionLostError as error:\n",
         "            except KeyError as error:\n",
         "tests/sim/test_join_timeouts.py",
     ),
-    # Its close
+    # The close of a session
     Mutant(
-        "a session that nobody closes because its client had no connection",
+        "a session whose client has no connection is not resumed to be closed",
         _SESSION_CLOSE,
         "            self._resume(self._session)\n",
         "            self._ended()\n            return None\n",
         "tests/sim/test_abandoned_sessions.py",
     ),
     Mutant(
-        "a session that is opened where the one to be closed is over",
+        "the client that closes a session opens another one if that session is over",
         _SESSION_CLOSE,
         "                self._client._stopped.set()\n",
         "                pass\n",
         "tests/sim/test_abandoned_sessions.py",
     ),
     Mutant(
-        "a close that waits for one server",
+        "the close of a session keeps a connection whose server does not answer",
         _SESSION_CLOSE,
         "            self._drop_connection()\n",
         "            pass\n",
         "tests/sim/test_abandoned_sessions.py",
     ),
     Mutant(
-        "a session that counts as closed as soon as its client has ended",
+        "a session counts as closed once its client has ended without a connection",
         _SESSION_CLOSE,
         "state == KazooState.LOST and self._connected",
         "state == KazooState.LOST",
         "tests/sim/test_abandoned_sessions.py",
     ),
     Mutant(
-        "a thread that tries for ever to close a session which the servers have ended",
+        "the close of a session is retried for ever after the session has expired",
         _SESSION_CLOSE,
         "self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000",
         'self._give_up_s = float("inf")',
         "tests/sim/test_abandoned_sessions.py",
     ),
     Mutant(
-        "a session that is given up while the servers keep it for longer than was asked",
+        "the close of a session is given up before the granted session timeout is over",
         _SESSION_CLOSE,
         "        self._timeout_ms = max(self._timeout_ms, timeout_ms)\n",
         "",
@@ -146,14 +146,14 @@ MUTANTS = (
     ),
     # Answers
     Mutant(
-        "a lost read that counts as an absent znode",
+        "a read whose answer is lost reports an absent znode",
         _ZK_SESSION,
         "                    waiting.append(number)\n",
         "",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
-        "a transaction whose answer is lost and that counts as done",
+        "a transaction whose answer is lost counts as done",
         _ZK_SESSION,
         "            return Unknown()\n        if isinstance(results, Exception)",
         "            return Done((None,) * len(listed), (None,) * len(listed))\n"
@@ -161,42 +161,42 @@ MUTANTS = (
         "tests/sim/test_fences.py",
     ),
     Mutant(
-        "a refusal that is laid to the first operation",
+        "a refusal is attributed to the first operation of the transaction",
         _TRANSACTION_RESULTS,
         "return Refused(index, ",
         "return Refused(0, ",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
-        "a refused item whose neighbour is taken out",
+        "a refusal is attributed to the item before the refused one",
         _FENCED_WRITES,
         "if refused.index < position + len(operations):",
         "if refused.index <= position + len(operations):",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
-        "more reads at once than a heartbeat can wait behind",
+        "the number of reads in flight ahead of a heartbeat is not limited",
         _ZK_SESSION,
         "asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]",
         "asked, waiting = waiting, []",
         "tests/sim/test_read_limits.py",
     ),
-    # What stops a member for good
+    # Errors that stop a member for good
     Mutant(
-        "an error that the next session would mend and that stops a member",
+        "an error that the next session would not have stops the member for good",
         "coordination/member/group_session.py",
         "return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable",
         "return isinstance(error, (ConfigError, CoordinationError))",
     ),
     Mutant(
-        "a registration of one's own that is taken for somebody else's",
+        "a member takes its own registration, whose answer was lost, for another member's",
         "coordination/member/subscription_registration.py",
         "                elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
         "                elif False:\n",
         "tests/sim/test_registration.py",
     ),
     Mutant(
-        "folders that are deleted while a member joins and that end it for good",
+        "a member stops for good if the group's folders are deleted during its join",
         "coordination/member/subscription_registration.py",
         "                elif answer.failure is Failure.NO_NODE:\n",
         "                elif False:\n",

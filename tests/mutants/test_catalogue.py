@@ -1,4 +1,4 @@
-"""The catalogue of mutants follows the source; whether they die is for ``scripts/mutants``, which takes long."""
+"""The catalogue of mutants fits the source; ``scripts/mutants``, which is slow, checks that each one is killed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.mutants.__main__ import ROOT
 from tests.mutants.catalogue import MUTANTS
+from tests.mutants.former import FORMER
 from tests.mutants.mutant import SIM, Mutant
 from tests.mutants.trials import fits
 
@@ -16,18 +17,23 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
-    """What it breaks stands there exactly once; otherwise the catalogue is to be corrected with the source."""
+    """The text that it replaces occurs exactly once; otherwise the catalogue must be corrected with the source."""
     assert fits(mutant, ROOT)
     assert mutant.old != mutant.new
 
 
-def test_mutants_have_names_of_their_own() -> None:
-    """A verdict says of one mutant that it died."""
+def test_the_names_of_mutants_are_unique() -> None:
+    """The report of a run identifies each mutant by its name."""
     assert not [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
+
+
+def test_no_former_fault_is_in_the_catalogue() -> None:
+    """A fault that can be expressed against the source belongs in the catalogue alone."""
+    assert not {mutant.name for mutant in MUTANTS} & FORMER.keys()
 
 
 @pytest.mark.parametrize("killer", sorted({mutant.killer for mutant in MUTANTS} - {SIM}))
 def test_a_killer_exists(killer: str) -> None:
-    """A test that was moved or renamed notices nothing any more."""
+    """A test that was moved or renamed kills nothing."""
     file, _, name = killer.partition("::")
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
 """
-Mutants, each in a copy of its own, against what is to notice them.
+Run the killer of each mutant, on a copy of the project that has this one fault.
 
-All copies are made of one snapshot: what is edited meanwhile is not tried. A killer must pass on the snapshot as it
-is; one that does not would kill everything, and nothing that it says counts.
+All copies are made from one snapshot, so edits during a run have no effect. A killer must pass on the snapshot itself:
+one that fails there would kill every mutant, so its results do not count.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tests.mutants.mutant import SIM, Mutant
 
 __all__ = ["Outcome", "Trials", "Verdict", "fits"]
 
-#: What is copied of the project.
+#: The parts of the project that are copied.
 PARTS = ("kiel_groups", "tests", "examples", "pyproject.toml", "setup.py", "README.rst")
-#: Where the simulator's seeds begin: the same each time, so that what dies today dies tomorrow.
+#: The first seed of the simulator: always the same, so that the outcome of a mutant does not change from run to run.
 SEED_BASE = 1_000_000
-#: How long a killer may take, and how long one that was told to stop may tidy up, in seconds.
+#: How long a killer may take, and how long one may take to stop after a signal, in seconds.
 LIMIT_S = 1_800.0
-PATIENCE_S = 10.0
-#: How long one of its tests may take, in seconds.
+STOP_S = 10.0
+#: How long one test of a killer may take, in seconds.
 TEST_S = 60
-#: So much of what a killer says is repeated.
-MOST_TOLD = 160
+#: How much of a killer's message is printed, in characters.
+MOST_SHOWN = 160
 
 
 class Outcome(Enum):
-    """What became of a mutant; ``NONE`` where that cannot be said."""
+    """The outcome of a mutant; ``NONE`` if its killer gave no result."""
 
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -44,24 +44,24 @@ class Outcome(Enum):
 
 
 class Verdict(NamedTuple):
-    """``told`` is the first that its killer said."""
+    """The outcome of one mutant; ``message`` is the first failure that its killer reported."""
 
     mutant: Mutant
     outcome: Outcome
     took_s: float
-    told: str
+    message: str
 
 
 class Ran(NamedTuple):
-    """A killer's run: ``noticed`` None where it came to no end, or to another one than a test's."""
+    """One run of a killer: whether it ``failed``; None if it did not end, or ended otherwise than by tests."""
 
-    noticed: bool | None
+    failed: bool | None
     took_s: float
-    told: str
+    message: str
 
 
 def fits(mutant: Mutant, root: Path) -> bool:
-    """Whether the piece that it replaces stands in the source, once."""
+    """Whether the text that a mutant replaces occurs exactly once in its file."""
     return _source(root, mutant).read_text(encoding="utf-8").count(mutant.old) == 1
 
 
@@ -72,52 +72,52 @@ class Trials:
     Args:
         root: The project.
         folder: An empty folder for the snapshot and its copies.
-        seeds: How many seeds of the simulator a mutant may survive.
+        seeds: How many seeds of simulated groups run against a mutant.
         jobs: How many killers run at once.
-        say: Told of each killer and each mutant, a line each.
+        say: Called with one line for each killer, and one for each mutant.
     """
 
     def __init__(self, root: Path, folder: Path, seeds: int, jobs: int, say: Callable[[str], None]) -> None:
         self._folder = folder
         self._seeds = seeds
-        self._turn = asyncio.Semaphore(jobs)
+        self._slots = asyncio.Semaphore(jobs)
         self._say = say
-        self.snapshot = folder / "unbroken"
+        self.snapshot = folder / "original"
         for part in PARTS:
             _copy(root / part, self.snapshot / part)
 
     async def run(self, mutants: Iterable[Mutant]) -> list[Verdict]:
-        """Try the killers of these on the snapshot, and each mutant as soon as its killer has passed."""
+        """Run the killers on the snapshot, and each mutant once its killer has passed there."""
         listed = list(mutants)
         killers = list(dict.fromkeys(mutant.killer for mutant in listed))
-        self._say(f"{len(killers)} killers on the unbroken core, {len(listed)} mutants")
+        self._say(f"{len(killers)} killers on the original, {len(listed)} mutants")
         async with asyncio.TaskGroup() as group:
-            sound = {
-                killer: group.create_task(self._is_sound(killer, f"{number}/{len(killers)}"))
+            passing = {
+                killer: group.create_task(self._passes(killer, f"{number}/{len(killers)}"))
                 for number, killer in enumerate(killers, 1)
             }
             tasks = [
-                group.create_task(self._judge(mutant, sound[mutant.killer], f"{number}/{len(listed)}"))
+                group.create_task(self._verdict(mutant, passing[mutant.killer], f"{number}/{len(listed)}"))
                 for number, mutant in enumerate(listed, 1)
             ]
         return [task.result() for task in tasks]
 
-    async def _is_sound(self, killer: str, place: str) -> bool:
-        async with self._turn:
-            ran = await self._kill(self.snapshot, killer)
-        word = "passes" if ran.noticed is False else "FAILS"
-        self._say(f"{place:>7} {word:10} {ran.took_s:5.0f} s  unbroken: {killer}{_after(ran.told)}")
-        return ran.noticed is False
+    async def _passes(self, killer: str, place: str) -> bool:
+        async with self._slots:
+            ran = await self._run_killer(self.snapshot, killer)
+        word = "passes" if ran.failed is False else "FAILS"
+        self._say(f"{place:>7} {word:10} {ran.took_s:5.0f} s  original: {killer}{_after(ran.message)}")
+        return ran.failed is False
 
-    async def _judge(self, mutant: Mutant, sound: asyncio.Task[bool], place: str) -> Verdict:
-        if not await sound:
-            verdict = Verdict(mutant, Outcome.NONE, 0.0, "its killer does not pass on the unbroken core")
+    async def _verdict(self, mutant: Mutant, passing: asyncio.Task[bool], place: str) -> Verdict:
+        if not await passing:
+            verdict = Verdict(mutant, Outcome.NONE, 0.0, "its killer does not pass on the original")
         else:
-            async with self._turn:
+            async with self._slots:
                 verdict = await self._try(mutant, self._folder / place.replace("/", "-"))
         word = verdict.outcome.value
         self._say(
-            f"{place:>7} {word:10} {verdict.took_s:5.0f} s  {mutant.name} ({mutant.killer}){_after(verdict.told)}"
+            f"{place:>7} {word:10} {verdict.took_s:5.0f} s  {mutant.name} ({mutant.killer}){_after(verdict.message)}"
         )
         return verdict
 
@@ -126,26 +126,26 @@ class Trials:
         try:
             source = _source(copy, mutant)
             source.write_text(source.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-            ran = await self._kill(copy, mutant.killer)
+            ran = await self._run_killer(copy, mutant.killer)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        outcome = {True: Outcome.KILLED, False: Outcome.SURVIVED, None: Outcome.NONE}[ran.noticed]
-        return Verdict(mutant, outcome, ran.took_s, ran.told)
+        outcome = {True: Outcome.KILLED, False: Outcome.SURVIVED, None: Outcome.NONE}[ran.failed]
+        return Verdict(mutant, outcome, ran.took_s, ran.message)
 
-    async def _kill(self, root: Path, killer: str) -> Ran:
+    async def _run_killer(self, root: Path, killer: str) -> Ran:
         if killer == SIM:
             seeds = ("--seeds", str(self._seeds), "--seed-base", str(SEED_BASE))
             return await _run(root, "seed ", "tests.sim", "--jobs", "1", "--first", *seeds)
-        # The plugin of hypothesis costs two seconds at each start, and its tests run without it, too.
+        # The plugin of hypothesis takes two seconds to load, and its tests run without it as well.
         without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-        # What hangs is noticed, too.
+        # A test that hangs fails by its timeout, which kills the mutant.
         return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", f"--timeout={TEST_S}", *without, killer)
 
 
 async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
-    """Run a killer; ``failure`` is what a line begins with that says what was noticed."""
-    began_s = time.monotonic()
-    # A session of its own: a Ctrl-C at the terminal is for the runner, which then ends its killers.
+    """Run a killer; ``failure`` is the beginning of the line that reports a failed test."""
+    started_s = time.monotonic()
+    # A process group of its own: a Ctrl-C at the terminal reaches only this process, which then stops its killers.
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         cwd=root,
@@ -158,35 +158,35 @@ async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
         async with asyncio.timeout(LIMIT_S):
             output, errors = await process.communicate()
     except TimeoutError:
-        return Ran(None, time.monotonic() - began_s, f"it did not end within {LIMIT_S:g} s")
+        return Ran(None, time.monotonic() - started_s, f"it did not end within {LIMIT_S:g} s")
     finally:
         await _end(process)
-    took_s = time.monotonic() - began_s
-    said = next((line for line in output.decode().splitlines() if line.startswith(failure)), "")
+    took_s = time.monotonic() - started_s
+    report = next((line for line in output.decode().splitlines() if line.startswith(failure)), "")
     if process.returncode == 0:
         return Ran(False, took_s, "")
-    if process.returncode == 1 and said:
-        return Ran(True, took_s, said)
-    # What cannot even be imported, or set up, is a mistake of the catalogue.
-    told = (output.decode().strip() + errors.decode().strip()).splitlines()
-    return Ran(None, took_s, f"exit code {process.returncode}: {told[-1] if told else 'it said nothing'}")
+    if process.returncode == 1 and report:
+        return Ran(True, took_s, report)
+    # Code that cannot be imported or set up shows nothing about the tests: the catalogue is wrong.
+    lines = (output.decode().strip() + errors.decode().strip()).splitlines()
+    return Ran(None, took_s, f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """A killer that still runs stops its servers in order; should it hang, it is killed with all that it started."""
+    """Interrupt a killer that still runs, so that it stops its servers; if it hangs, kill its process group."""
     for number in (signal.SIGINT, signal.SIGKILL):
         if process.returncode is not None:
             return
         os.killpg(process.pid, number)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(STOP_S):
                 await process.communicate()
         except TimeoutError:
             continue
 
 
-def _after(told: str) -> str:
-    return f": {told[:MOST_TOLD]}" if told else ""
+def _after(message: str) -> str:
+    return f": {message[:MOST_SHOWN]}" if message else ""
 
 
 def _source(root: Path, mutant: Mutant) -> Path:

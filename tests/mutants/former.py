@@ -1,0 +1,38 @@
+"""
+Faults that were in the catalogue, and that the code cannot have any more.
+
+A mutant is moved here if its line has become dead, or if another mechanism has taken its place. If the fault can be
+expressed again, it goes back to the catalogue.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FORMER"]
+
+#: The reason for each fault, checked against the present code.
+FORMER = {
+    "a member delivers a contended partition because its claim reports it as won": (
+        "ZooKeeperOffsetStore.start opens only claims whose owner znode belongs to this session, and OwnedPartitions"
+        " gives the others up after OwnerZnodes.verify"
+    ),
+    "a claim with an unknown outcome is never repeated": (
+        "a partition that OwnerZnodes.claim does not return becomes WAITING; the read of its owner znode that follows"
+        " finds it free, and the partition is claimed again"
+    ),
+    "partitions are released while their records are processed because they count as idle": (
+        "the result of RecordDelivery.stop only decides which partitions drain together; RecordDelivery.drained waits"
+        " for all of them until nothing is in flight"
+    ),
+    "a release does not wait until topics whose watch has fired are read": (
+        "no release waits for that by itself: FencedWriter.wait_ready does so for every write, and the catalogue has a"
+        " mutant of it"
+    ),
+    "a commit stores positions in the log of a deleted topic because they count as uncommitted": (
+        "the offset stores leave out each partition that is outdated at the time of writing, whatever"
+        " PartitionState.uncommitted says, and the catalogue has a mutant of that"
+    ),
+    "a reset waits for records that cannot be deserialized": (
+        "RecordDelivery.take ends only when its batch is used up and there is no other, and RecordDelivery._next_batch"
+        " wakes waiting resets whenever a batch is used up, whether or not its records could be deserialized"
+    ),
+}
