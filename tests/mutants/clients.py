@@ -404,13 +404,6 @@ MUTANTS = (
         "            if state is self._state:\n",
         _RECORD_DELIVERY_TESTS,
     ),
-    Mutant(
-        "a hook keeps running after all of its partitions were lost",
-        "clients/delivery/listener_calls.py",
-        "            running.task.cancel()\n",
-        "            pass\n",
-        "tests/unit/clients/delivery/test_listener_calls.py",
-    ),
     # Closes
     Mutant(
         "a caller waits for ever for a batch of a closed fetcher",

@@ -11,10 +11,6 @@ __all__ = ["FORMER"]
 
 #: The reason for each fault, checked against the present code.
 FORMER = {
-    "a member delivers a contended partition because its claim reports it as won": (
-        "ZooKeeperOffsetStore.start opens only claims whose owner znode belongs to this session, and OwnedPartitions"
-        " gives the others up after OwnerZnodes.verify"
-    ),
     "a claim with an unknown outcome is never repeated": (
         "a partition that OwnerZnodes.claim does not return becomes WAITING; the read of its owner znode that follows"
         " finds it free, and the partition is claimed again"

@@ -16,6 +16,20 @@ _FORCE_RELEASE = "admin/force_release.py"
 MUTANTS = (
     # Claims
     Mutant(
+        "a contended partition counts as claimed",
+        _OWNER_ZNODES,
+        "            claimed |= mine\n",
+        "            claimed |= doubtful\n",
+        "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "an idle partition is released together with a busy one",
+        _OWNED_PARTITIONS,
+        "        busy = self._handler.stop(partitions)\n",
+        "        busy = self._handler.stop(partitions) & frozenset()\n",
+        "tests/sim/test_drains.py",
+    ),
+    Mutant(
         "an owner znode outlives the session that created it",
         _OWNER_ZNODES,
         "return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)",

@@ -98,3 +98,23 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
         operator.start()
         bench.run(work)
     assert follower is not bench.ensemble.leader
+
+
+def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
+    """Its owner znode exists already, and belongs to another session."""
+    layout, partition = GroupLayout("g"), TopicPartition("t", 0)
+    other = fake_client(Host(bench.ensemble))
+
+    async def claim(session: Session, writer: FencedWriter) -> frozenset[TopicPartition]:
+        topics = TopicIncarnations(session, TaskSet(print))
+        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
+        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        await session.ensure([layout.topic_owners("t")])
+        other.create_async(layout.owner(partition), b"other", ephemeral=True)
+        while layout.owner(partition) not in bench.ensemble.tree.znodes:
+            await session.exists(layout.owner(partition))
+        # The partition was just seen to be free, so only the creation finds the other owner.
+        return await owner_znodes.claim([partition], freed=[partition])
+
+    other.start()
+    assert bench.run(claim) == frozenset()

@@ -1,0 +1,21 @@
+"""Drains: a revoked partition waits for its own records in flight, and for no other partition's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.world import at_rest
+
+pytestmark = pytest.mark.sim
+
+
+def test_an_idle_partition_does_not_wait_for_a_busy_one() -> None:
+    """Two of four partitions move to the new member. In two of the four cases, one of those is being processed."""
+    claimed = []
+    for busy in range(4):
+        with at_rest(members=1, topics=(4,)) as world:
+            world.consumers[0].work((busy + 0.5) / 4, 3, 20.0)
+            newcomer = world.join(world.topics)
+            world.run_for(5.0)
+            claimed.append(len(newcomer.flowing))
+    assert sorted(claimed) == [1, 1, 2, 2]
