@@ -1,4 +1,4 @@
-"""The judge of stories notices what must not happen, also where it excuses something else."""
+"""The judge of scenarios notices what must not happen, also where it excuses something else."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from kiel_groups.group.member.subscription import PartitionState, SubscriptionSt
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
-from tests.sim.acts import perform
+from tests.sim.checker import Violation
 from tests.sim.consumer import Consumer
-from tests.sim.ledger import UNDER_WAY_S, Violation
-from tests.sim.story import Event
+from tests.sim.history.topics import NOTIFIED_S
+from tests.sim.operations import perform
+from tests.sim.scenario import Event
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.test_topics_known_late import recreate_within_a_write
 from tests.sim.test_topics_made_anew import no_broker_knows, recreate
@@ -145,7 +146,7 @@ def test_who_goes_back_without_a_reason_is_noticed(world: World, cause: str) -> 
     if cause == "a second one":
         world.cut(partition, 5, 0.9)
         world.run_for(1.0)
-        assert world.ledger.resets == 1
+        assert world.history.resets == 1
         commit(world, holding)
         commit(world, holding)
     state = holding._subscription.state(partition)
@@ -166,7 +167,7 @@ def test_who_gives_up_a_partition_and_forgets_its_reset_is_noticed(
     holding.work(0.0, 3, 2.0)
     world.retain(partition, 100)
     world.run_for(1.0)
-    assert holding.has_chosen(partition)
+    assert holding.has_pending_reset(partition)
     holding.leave()
     with pytest.raises(Violation, match="gives up t0:0 at 6, and forgets its reset"):
         world.run_for(3.0)
@@ -216,9 +217,9 @@ def test_who_is_told_to_go_on_where_he_is_goes_on(world: World, when: str) -> No
     holding.process.lose("request")
     holding.process.start(holding.member.commit_on_session())
     world.run_for(1.0)
-    assert world.ledger.stored(partition) == 6
+    assert world.history.stored(partition) == 6
     commit(world, holding)
-    assert world.ledger.stored(partition) == 12
+    assert world.history.stored(partition) == 12
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -238,12 +239,12 @@ def test_who_skips_a_partition_that_came_later_is_noticed(is_late: bool) -> None
         world.operator.create(world.layout.topic_offsets("t9"))
         store(0)
         if is_late:
-            world.run_for(UNDER_WAY_S)
+            world.run_for(NOTIFIED_S)
             with pytest.raises(Violation, match="the first offset of t9:1 is 1000"):
                 store(1)
         else:
             store(1)
-            assert world.ledger.stored(TopicPartition("t9", 1)) == world.log_end
+            assert world.history.stored(TopicPartition("t9", 1)) == world.log_end
 
 
 def test_a_commit_that_a_cut_server_held_up_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +285,9 @@ def commit_through_a_cut_server(world: World) -> None:
     world.ensemble.heal(server)
     world.settle(30.0)
     assert commit.done()
-    assert world.ledger.stored(partitions[0]) == 3
+    assert world.history.stored(partitions[0]) == 3
     world.close(20.0)
-    world.ledger.check_started_over(partitions)
+    world.checker.end(partitions)
 
 
 def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_noticed(
@@ -297,7 +298,7 @@ def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_not
     monkeypatch.setattr(SubscriptionState, "mark_recreated", lambda *_: frozenset())
     process_some(world, holding)
     recreate(world)
-    world.run_for(UNDER_WAY_S + 0.1)
+    world.run_for(NOTIFIED_S + 0.1)
     commit(world, holding)
     with pytest.raises(Violation, match="gives up t0:0 at 6 of a log that is gone"):
         world.close(20.0)
@@ -310,12 +311,12 @@ def test_what_was_finished_in_a_log_that_is_gone_is_not_missed(world: World, mon
     world.consumers.clear()
     recreated = recreate_within_a_write(world, monkeypatch)
     claiming = world.join(world.topics)
-    world.timeline.run_until(lambda: partition in claiming.flowing, 5.0)
+    world.timeline.run_until(lambda: partition in claiming.opened, 5.0)
     process_some(world, claiming)
     assert recreated
     assert claiming.finished(partition) == (2, 3)
     world.close(20.0)
-    assert world.ledger.stored(partition) == 0
+    assert world.history.stored(partition) == 0
 
 
 def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(

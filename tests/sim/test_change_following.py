@@ -9,9 +9,9 @@ import pytest
 
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions, jittered_s
 from kiel_groups.group.member import claims
-from tests.sim.acts import perform
-from tests.sim.ledger import Violation
-from tests.sim.story import Event
+from tests.sim.checker import Violation
+from tests.sim.operations import perform
+from tests.sim.scenario import Event
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -34,8 +34,8 @@ def disturb(world: World, act: str) -> None:
 
 def test_an_offset_is_followed_while_hints_keep_coming(world: World) -> None:
     consumer = world.consumers[0]
-    partition = min(consumer.flowing)
-    disturb(world, "hint_often")
+    partition = min(consumer.opened)
+    disturb(world, "notify_often")
     world.run_for(2 * INTERVAL_S)
     assert consumer.finished(partition) == (2, 0)
 
@@ -59,7 +59,7 @@ def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
     world.consumers[0].process.call(world.consumers[0].kill)
     world.join(world.topics)
     world.settle(60.0)
-    perform(world, Event(0.0, "hint_often", 1, 0.0, 0.0))
+    perform(world, Event(0.0, "notify_often", 1, 0.0, 0.0))
     with pytest.raises(Violation, match="c3 has not followed the offset of t0:0 that an operator set for 15 s"):
         world.run_for(3 * INTERVAL_S)
 
@@ -69,7 +69,7 @@ def test_a_slice_is_followed_although_no_watch_tells_of_it(world: World) -> None
     world.join(world.topics)
     world.run_for(4 * INTERVAL_S)
     world.settle(0.0)
-    assert [len(consumer.flowing) for consumer in world.consumers] == [1, 2, 1]
+    assert [len(consumer.opened) for consumer in world.consumers] == [1, 2, 1]
 
 
 def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pyte
 def test_a_consumer_that_is_disturbed_has_more_time(world: World) -> None:
     """Its event loop is blocked; what it cannot follow meanwhile is not counted."""
     consumer = world.consumers[0]
-    partition = min(consumer.flowing)
+    partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
     consumer.process.block(3 * INTERVAL_S)
     world.run_for(5 * INTERVAL_S)
