@@ -84,7 +84,7 @@ def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pyte
     monkeypatch.setattr(membership.owned_partitions, "_read_assignment", read_nothing_new)
     for _ in range(2):
         world.join(world.topics)
-    with pytest.raises(Violation, match=f"{follower.name} has not followed its slice for 15 s"):
+    with pytest.raises(Violation, match=f"{follower.name} has not followed its assignment for 15 s"):
         world.run_for(4 * INTERVAL_S)
 
 

@@ -81,7 +81,7 @@ class ChangesFollowedInTime(Invariant):
         if znode is not None:
             wanted = _partitions(znode.data, consumer.member.member_id)
             if wanted is not None and wanted != consumer.wanted:
-                yield "its slice", znode.mzxid
+                yield "its assignment", znode.mzxid
 
     def _follows_offset(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether a consumer has followed what an operator has set, or need not."""

@@ -116,7 +116,7 @@ class NewLogKeepsOperatorsOffset(Invariant):
         created, _ = self.history.topics.created(partition)
         if self.history.set_by_operators.get(partition, 0) > created:
             raise self.violation(
-                f"{write.by.name} starts {partition} over, and an operator has set it to"
+                f"{write.by.name} resets {partition} to the new log, and an operator has set it to"
                 f" {self.history.stored(partition)} in the new log"
             )
 

@@ -28,7 +28,7 @@ class DeliveredUnderClaim(Invariant):
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
         if not self.history.owners.owns(consumer, partition):
-            raise self.violation(f"{consumer.name} hands out {partition}, and its claim is not there")
+            raise self.violation(f"{consumer.name} delivers {partition}, and its claim is not there")
 
 
 class DeliveredAfterHook(Invariant):
@@ -37,7 +37,7 @@ class DeliveredAfterHook(Invariant):
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
         if partition not in consumer.hooked:
-            raise self.violation(f"{consumer.name} hands out {partition}, and its assigned hook has not ended")
+            raise self.violation(f"{consumer.name} delivers {partition}, and its assigned hook has not ended")
 
 
 class NoRecordSkipped(Invariant):
@@ -55,7 +55,7 @@ class NoRecordSkipped(Invariant):
         consumer, partition, processed = delivery.consumer, delivery.partition, self._processed(delivery)
         if delivery.offset > processed:
             raise self.violation(
-                f"{consumer.name} goes on in {partition} at {delivery.offset}, and only what is before"
+                f"{consumer.name} continues in {partition} at {delivery.offset}, and only what is before"
                 f" {processed} was processed"
             )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import TopicPartition
-from tests.sim.consumer import Consumer
 from tests.sim.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
 
 __all__ = ["EveryMemberLeaves", "EveryPartitionOwned", "NoMemberStops"]
 
@@ -45,7 +48,7 @@ class EveryPartitionOwned(Invariant):
                 unsettled = [consumer.name for consumer in self._running() if not consumer.member.settled]
                 raise self.violation(
                     f"{limit_s:g} s after the last fault {len(unowned)} partitions are not owned by one, first"
-                    f" {unowned[:3]}; not settled: {unsettled}; not started over in a new log: {self._outdated()[:3]}"
+                    f" {unowned[:3]}; not settled: {unsettled}; not reset to a new log: {self._outdated()[:3]}"
                 )
             self.world.run_for(CHECK_S)
 
@@ -89,10 +92,10 @@ class EveryMemberLeaves(Invariant):
         while not all(consumer.closed for consumer in leaving):
             if timeline.now_s > end_s:
                 names = [consumer.name for consumer in leaving if not consumer.closed]
-                raise self.violation(f"{limit_s:g} s after everybody was asked to leave, {names} have not")
+                raise self.violation(f"{limit_s:g} s after all members were asked to leave, {names} have not")
             self.world.run_for(CHECK_S)
         # Sessions that no member could close end by themselves.
         while claims := self.world.claims():
             if timeline.now_s > end_s + 2 * session_timeout_s:
-                raise self.violation(f"everybody has left, and {claims[0]} stands")
+                raise self.violation(f"all members have left, and {claims[0]} is still there")
             self.world.run_for(CHECK_S)

@@ -41,7 +41,7 @@ class NoOffsetOfOldLog(Invariant):
             return
         if not (self._is_excused_at_release(partition) or self._is_foreign(partition)):
             name = self.history.sessions.writer(deletion.entry).name
-            raise self.violation(f"{name} gives up {partition} at {int(znode.data)} of a log that is gone")
+            raise self.violation(f"{name} releases {partition} at {int(znode.data)} of a log that is gone")
 
     def _is_excused_at_release(self, partition: TopicPartition) -> bool:
         """A member that has committed before it could know of the new log knows of it by now."""
@@ -58,7 +58,9 @@ class NoOffsetOfOldLog(Invariant):
             offset, topic = znodes[self.history.layout.offset(partition)], self.history.topics.znode(partition)
             assert topic is not None
             if offset.mzxid > topic.czxid:
-                raise self.violation(f"{partition} goes on at {int(offset.data)} in a log that was begun anew")
+                raise self.violation(
+                    f"{partition} continues at {int(offset.data)} in the log of a topic that was created again"
+                )
 
     def on_topic_deletion(self, topic: str) -> None:
         """What was excused in one incarnation of a topic is not in the next, unless the offset is still damaged."""

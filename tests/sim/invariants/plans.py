@@ -33,4 +33,4 @@ class AssignmentsMatchGeneration(Invariant):
         newest = self.history.generations[-1:] if write.generation is None else [write.generation]
         for generation in write.assigned:
             if newest != [generation]:
-                raise self.violation(f"a slice of generation {generation} in {newest}")
+                raise self.violation(f"an assignment of generation {generation} in {newest}")

@@ -14,7 +14,7 @@ class ReleasedWhenDrained(Invariant):
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
         if deletion.is_release and deletion.partition in deletion.owner.in_flight:
             raise self.violation(
-                f"{deletion.owner.name} gives up {deletion.partition} while its application processes it"
+                f"{deletion.owner.name} releases {deletion.partition} while its application processes it"
             )
 
 
@@ -68,7 +68,7 @@ class ResetStoredBeforeRelease(Release):
         if owner.has_pending_reset(partition) and not self.history.ranges.may_reset(
             owner, partition, deletion.entry, processed, stored
         ):
-            raise self.violation(f"{owner.name} gives up {partition} at {stored}, and forgets its reset")
+            raise self.violation(f"{owner.name} releases {partition} at {stored}, and forgets its reset")
 
 
 class ReleasedAtFinishedOffset(Release):
@@ -79,7 +79,7 @@ class ReleasedAtFinishedOffset(Release):
         if owner.has_pending_reset(partition) or finished == stored:
             return
         if not self._may_differ(deletion, finished, by_itself=by_itself):
-            raise self.violation(f"{owner.name} gives up {partition} at {stored}, finished is {finished}")
+            raise self.violation(f"{owner.name} releases {partition} at {stored}, finished is {finished}")
 
     def _may_differ(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> bool:
         """

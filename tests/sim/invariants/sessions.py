@@ -22,7 +22,7 @@ class NoWriteAfterSessionEnd(Invariant):
 
     def on_entry(self, entry: Entry) -> None:
         if not entry.closes and entry.changes and entry.session_id in self.history.sessions.ended:
-            raise self.violation(f"a session that is over writes {entry.changes[0].path}")
+            raise self.violation(f"a session that has ended writes {entry.changes[0].path}")
 
 
 class NoWriteOnReopenedSession(Invariant):
