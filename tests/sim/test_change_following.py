@@ -1,4 +1,4 @@
-"""What no watch tells is followed within one reconcile interval, and the checker notices where it is not."""
+"""A change without a notification is followed within one reconcile interval, and the checker reports if it is not."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def world() -> Iterator[World]:
         yield made
 
 
-def disturb(world: World, act: str) -> None:
-    """The first consumer gets this for as long as the checker gives it."""
-    perform(world, Event(0.0, act, 0, 0.0, 5 * INTERVAL_S))
+def disturb(world: World, operation: str) -> None:
+    """Perform an operation on the first consumer, for longer than the checker allows it to follow a change."""
+    perform(world, Event(0.0, operation, 0, 0.0, 5 * INTERVAL_S))
 
 
-def test_an_offset_is_followed_while_hints_keep_coming(world: World) -> None:
+def test_an_offset_is_followed_while_notifications_keep_coming(world: World) -> None:
     consumer = world.consumers[0]
     partition = min(consumer.opened)
     disturb(world, "notify_often")
@@ -40,20 +40,20 @@ def test_an_offset_is_followed_while_hints_keep_coming(world: World) -> None:
     assert consumer.finished(partition) == (2, 0)
 
 
-def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
+def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the regular look once was: an interval after the newest hint, and not after the last look."""
+    """Members once reconciled an interval after the newest notification, not after they last reconciled."""
 
-    async def follow_assignment(holding: OwnedPartitions) -> None:
+    async def follow_assignment(owned: OwnedPartitions) -> None:
         while True:
-            holding._look.clear()
-            holding._feed(await holding._read_assignment())
+            owned._look.clear()
+            owned._feed(await owned._read_assignment())
             try:
                 async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
-                    await holding._look.wait()
+                    await owned._look.wait()
             except TimeoutError:
-                await holding._audit()
+                await owned._audit()
 
     monkeypatch.setattr(OwnedPartitions, "_follow_assignment", follow_assignment)
     world.consumers[0].process.call(world.consumers[0].kill)
@@ -64,7 +64,7 @@ def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
         world.run_for(3 * INTERVAL_S)
 
 
-def test_a_slice_is_followed_although_no_watch_tells_of_it(world: World) -> None:
+def test_an_assignment_is_followed_although_no_watch_fires(world: World) -> None:
     disturb(world, "lose_events")
     world.join(world.topics)
     world.run_for(4 * INTERVAL_S)
@@ -72,24 +72,24 @@ def test_a_slice_is_followed_although_no_watch_tells_of_it(world: World) -> None
     assert [len(consumer.opened) for consumer in world.consumers] == [1, 2, 1]
 
 
-def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assignment_that_is_not_followed_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
-    membership = follower.member._member_session
-    assert membership is not None
-    wanted = claims.AssignmentRead(membership.owned_partitions._claims.want)
+    member_session = follower.member._member_session
+    assert member_session is not None
+    wanted = claims.AssignmentRead(member_session.owned_partitions._claims.want)
 
     async def read_nothing_new() -> claims.AssignmentRead:
         return wanted
 
-    monkeypatch.setattr(membership.owned_partitions, "_read_assignment", read_nothing_new)
+    monkeypatch.setattr(member_session.owned_partitions, "_read_assignment", read_nothing_new)
     for _ in range(2):
         world.join(world.topics)
     with pytest.raises(Violation, match=f"{follower.name} has not followed its assignment for 15 s"):
         world.run_for(4 * INTERVAL_S)
 
 
-def test_a_consumer_that_is_disturbed_has_more_time(world: World) -> None:
-    """Its event loop is blocked; what it cannot follow meanwhile is not counted."""
+def test_a_consumer_with_a_fault_has_more_time(world: World) -> None:
+    """The time in which its event loop is blocked does not count."""
     consumer = world.consumers[0]
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")

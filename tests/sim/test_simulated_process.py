@@ -1,4 +1,4 @@
-"""Simulated processes, by themselves."""
+"""A simulated process that is killed leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 pytestmark = pytest.mark.sim
 
 
-def test_what_a_killed_process_had_not_begun_is_ended() -> None:
-    """Else Python says, whenever it finds it, that nobody awaited it: in the middle of another test."""
+def test_a_killed_process_closes_coroutines_that_have_not_started() -> None:
+    """Otherwise Python warns of a coroutine that was never awaited, in the middle of another test."""
     process = SimulatedProcess(FakeEnsemble(Timeline()))
-    work = asyncio.sleep(1.0)
-    task = process.start(work)
+    coroutine = asyncio.sleep(1.0)
+    task = process.start(coroutine)
     process.kill()
-    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     assert not task.done()

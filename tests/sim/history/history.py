@@ -135,9 +135,12 @@ class History:
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
         """Whether an owner stores what it may choose by the range that it learned, and what no commit would store."""
         before, processed = self._stored.get(partition), self.processed(partition)
-        if before is None or before <= offset <= processed or not self.owners.owned_when_written(entry, partition):
+        writer = self.sessions.writer(entry)
+        if before is None or before <= offset <= processed:
             return False
-        return self.ranges.may_reset(self.sessions.writer(entry), partition, entry, processed, offset)
+        if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
+            return False
+        return self.ranges.may_reset(writer, partition, entry, processed, offset)
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
         """Whether a member that writes over an operator has owned the partition since before the znode was deleted."""

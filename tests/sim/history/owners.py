@@ -54,14 +54,9 @@ class Owners:
         return self._znodes.get(self._layout.owner(partition))
 
     def owns(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer owns a partition, or an operator took it without the consumer's knowledge."""
+        """Whether a consumer has the owner znode of a partition."""
         owner = self.znode(partition)
-        is_its_own = owner is not None and self._sessions.consumers.get(owner.owner) is consumer
-        return is_its_own or self.is_forced(consumer, partition)
-
-    def owned_when_written(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether the writer of an entry owns a partition, or releases it with that entry, or was forced to."""
-        return self.is_forced(self._sessions.writer(entry), partition) or self.claim(entry, partition) is not None
+        return owner is not None and self._sessions.consumers.get(owner.owner) is consumer
 
     def claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
         """The claim of the writer of an entry, also where that entry releases it."""

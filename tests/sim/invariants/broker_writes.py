@@ -34,14 +34,11 @@ class RequestedThroughOpenGate(Invariant):
 
 
 class RequestedUnderClaim(Invariant):
-    """
-    A member requests brokers to store offsets only of partitions that it has claimed.
-
-    Excused: an operator deleted the owner znode and not the member znode.
-    """
+    """A member requests offsets only of partitions that it has claimed, unless an operator has taken one from it."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
-        if not self.history.owners.owns(request.consumer, request.partition):
+        consumer, partition = request.consumer, request.partition
+        if not (self.history.owners.owns(consumer, partition) or self.is_taken_by_operator(consumer, partition)):
             raise self.violation(f"{_text(request)}, and its claim is not there")
 
 

@@ -19,13 +19,13 @@ __all__ = [
 
 
 class CommittedByOwner(Invariant):
-    """A member commits only what it owns, or releases with that very transaction."""
+    """A member commits only what it owns or releases with that very transaction, unless an operator has taken it."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.COMMIT or self._is_first_of_topic(write) or write.offset == write.before:
             return
-        # An operator may have deleted the owner znode and not the member znode: ``owned_when_written`` has that.
-        if not self.history.owners.owned_when_written(write.entry, write.partition):
+        is_owned = self.history.owners.claim(write.entry, write.partition) is not None
+        if not is_owned and not self.is_taken_by_operator(write.by, write.partition):
             raise self.violation(
                 f"{write.by.name} commits {write.offset} of {write.partition}, and its claim is not there"
             )
@@ -71,7 +71,7 @@ class ResetStoredWhenDrained(Invariant):
 
 
 class FirstOffsetFollowsPolicy(Invariant):
-    """The first offsets of a topic follow the reset policy; those of partitions that came later start at 0."""
+    """The first offsets of a topic follow the reset policy; those of partitions that came later are the log's start."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.FIRST:

@@ -18,16 +18,11 @@ __all__ = [
 
 
 class DeliveredUnderClaim(Invariant):
-    """
-    A consumer delivers only from partitions that it has claimed.
-
-    Excused: an operator deleted the owner znode and not the member znode. The member is not notified of the first, and
-    its session, which it trusts, goes on.
-    """
+    """A consumer delivers only from partitions that it has claimed, unless an operator has taken one from it."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
-        if not self.history.owners.owns(consumer, partition):
+        if not (self.history.owners.owns(consumer, partition) or self.is_taken_by_operator(consumer, partition)):
             raise self.violation(f"{consumer.name} delivers {partition}, and its claim is not there")
 
 
@@ -94,11 +89,7 @@ class NotDeliveredBeforeStored(Invariant):
 
 
 class OneOpenGate(Invariant):
-    """
-    At most one consumer's gate is open for a partition.
-
-    Excused: an operator deleted the owner znode of a consumer and not its member znode.
-    """
+    """At most one consumer's gate is open for a partition, not counting one from which an operator has taken it."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -113,7 +104,7 @@ class OneOpenGate(Invariant):
     def on_step(self) -> None:
         for partition in list(self._contested):
             opened = [consumer for consumer in self.world.consumers if partition in consumer.opened]
-            unforced = [consumer for consumer in opened if not self.history.owners.is_forced(consumer, partition)]
+            unforced = [consumer for consumer in opened if not self.is_taken_by_operator(consumer, partition)]
             names = [consumer.name for consumer in unforced if consumer.gate_is_open]
             if len(names) > 1:
                 raise self.violation(f"two gates are open for {partition}: {' and '.join(names)}")

@@ -39,6 +39,15 @@ class Invariant:
         self.world.timeline.failures.append(violation)
         return violation
 
+    def is_taken_by_operator(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """
+        An operator has deleted the consumer's owner znode, and not its member znode.
+
+        Several invariants excuse this. The member notices it when it reconciles; until then its lease runs, and its
+        gate is open. An owner znode that is deleted by hand ends the guarantee (``docs/ownership.rst``).
+        """
+        return self.history.owners.is_forced(consumer, partition)
+
     # Time
 
     def on_start(self) -> None:

@@ -19,15 +19,15 @@ CHECK_S = 0.5
 
 
 class NoMemberStops(Invariant):
-    """
-    No member meets an error that it takes for permanent.
-
-    Excused: an operator has changed the group so that no member may join.
-    """
+    """No member meets an error that it takes for permanent."""
 
     def on_stop(self, consumer: Consumer, error: KielGroupsError) -> None:
-        if not self.history.forbids_joining:
+        if not self._may_not_join():
             raise self.violation(f"{consumer.name} stops for good: {error}")
+
+    def _may_not_join(self) -> bool:
+        """An operator has changed the group so that no member may join."""
+        return self.history.forbids_joining
 
 
 class EveryPartitionOwned(Invariant):

@@ -18,7 +18,7 @@ class GenerationsGrow(Invariant):
 
 
 class OnePlanPerGeneration(Invariant):
-    """The group state of a generation is written once, and once more if its publication takes several transactions."""
+    """The group state of a generation is not written again after its publication is done."""
 
     def on_plan(self, write: PlanWrite) -> None:
         plans = self.history.plans

@@ -97,13 +97,13 @@ class ReleasedAtFinishedOffset(Release):
 
 
 class GateShutBeforeClaimEnds(Invariant):
-    """
-    A member's owner znode of a partition that it may deliver from is deleted only when its gate is shut.
-
-    Excused: an operator deletes the owner znode and not the member znode.
-    """
+    """The owner znode of a partition that a member may deliver from is deleted only when the member's gate is shut."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
         owner, partition = deletion.owner, deletion.partition
-        if partition in owner.opened and owner.gate_is_open and not deletion.is_forced:
+        if partition in owner.opened and owner.gate_is_open and not self._is_by_operator(deletion):
             raise self.violation(f"{owner.name} loses its claim of {partition}, and its gate is open")
+
+    def _is_by_operator(self, deletion: OwnerDeletion) -> bool:
+        """An operator deletes the owner znode and not the member znode (see ``is_taken_by_operator``)."""
+        return deletion.is_forced
