@@ -113,8 +113,12 @@ class Checker:
         self.history = History(world)
         self._invariants = [invariant(self.history) for invariant in INVARIANTS]
         self._offsets, self._owners = f"{world.layout.offsets}/", f"{world.layout.owners}/"
-        #: Those that look at every step of a run: there are many steps.
-        self._stepping = [each for each in self._invariants if type(each).on_step is not Invariant.on_step]
+        #: The invariants that have each hook: a run has many steps and entries.
+        self._having = {
+            hook: [each for each in self._invariants if getattr(type(each), hook) is not getattr(Invariant, hook)]
+            for hook in dir(Invariant)
+            if hook.startswith("on_")
+        }
 
     def invariant(self, kind: type[T]) -> T:
         """The one of a class."""
@@ -125,17 +129,17 @@ class Checker:
 
     def start(self) -> None:
         """The run begins: the topics are there, and no consumer is."""
-        for invariant in self._invariants:
+        for invariant in self._having["on_start"]:
             invariant.on_start()
 
     def step(self) -> None:
         """Something has happened."""
-        for invariant in self._stepping:
+        for invariant in self._having["on_step"]:
             invariant.on_step()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
         """All members have left; these partitions were owned."""
-        for invariant in self._invariants:
+        for invariant in self._having["on_end"]:
             invariant.on_end(partitions)
 
     # ZooKeeper's log
@@ -144,7 +148,9 @@ class Checker:
         """Check one entry of ZooKeeper's log, and record it."""
         history = self.history
         history.zxid = entry.zxid
-        for invariant in self._invariants:
+        if not entry.changes and not entry.closes:
+            return
+        for invariant in self._having["on_entry"]:
             invariant.on_entry(entry)
         if history.sessions.is_member(entry):
             self._plan_written(entry)
@@ -160,13 +166,13 @@ class Checker:
     def _plan_written(self, entry: Entry) -> None:
         write = self.history.plans.write_of(entry)
         if write is not None:
-            for invariant in self._invariants:
+            for invariant in self._having["on_plan"]:
                 invariant.on_plan(write)
             self.history.plans.record(write)
 
     def _topics_deleted(self, entry: Entry) -> None:
         for change in changes_of_topics(entry, Kind.DELETED):
-            for invariant in self._invariants:
+            for invariant in self._having["on_topic_deletion"]:
                 invariant.on_topic_deletion(change.path.rpartition("/")[2])
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
@@ -175,7 +181,7 @@ class Checker:
             self.history.record_folder(change)
             return
         write = self.history.offset_write(entry, change, partition)
-        for invariant in self._invariants:
+        for invariant in self._having["on_offset"]:
             invariant.on_offset(write)
         self.history.record_write(write)
 
@@ -183,7 +189,7 @@ class Checker:
         partition = self.history.partition_of(change)
         deletion = None if partition is None else self.history.owners.deletion(entry, change, partition)
         if deletion is not None:
-            for invariant in self._invariants:
+            for invariant in self._having["on_owner_deletion"]:
                 invariant.on_owner_deletion(deletion)
             self.history.owners.record(deletion)
 
@@ -196,13 +202,13 @@ class Checker:
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
         """A consumer may deliver from a partition from now on."""
         opened = self.history.record_open(consumer, partition, position)
-        for invariant in self._invariants:
+        for invariant in self._having["on_open"]:
             invariant.on_open(opened)
 
     def delivered(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         """A consumer delivers a record."""
         delivery = self.history.record_delivery(consumer, partition, offset)
-        for invariant in self._invariants:
+        for invariant in self._having["on_delivery"]:
             invariant.on_delivery(delivery)
 
     def processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
@@ -217,11 +223,11 @@ class Checker:
         """A consumer requests brokers to store offsets: it may commit them, as of this moment."""
         for partition, offset in sorted(offsets.items()):
             request = self.history.requests.make(consumer, partition, offset)
-            for invariant in self._invariants:
+            for invariant in self._having["on_commit_request"]:
                 invariant.on_commit_request(request)
             self.history.requests.record(request)
 
     def stopped(self, consumer: Consumer, error: KielGroupsError) -> None:
         """A consumer has met an error that no new session can fix, as it says."""
-        for invariant in self._invariants:
+        for invariant in self._having["on_stop"]:
             invariant.on_stop(consumer, error)

@@ -23,7 +23,13 @@ class Plans:
 
     def write_of(self, entry: Entry) -> PlanWrite | None:
         """What a member writes of a plan, None if nothing."""
-        written = [change for change in entry.changes if change.kind is not Kind.DELETED]
+        written = [
+            change
+            for change in entry.changes
+            if change.path.startswith(self._group_state) and change.kind is not Kind.DELETED
+        ]
+        if not written:
+            return None
         states = [json.loads(change.znode.data) for change in written if change.path == self._group_state]
         assigned = tuple(
             json.loads(change.znode.data)["generation"]

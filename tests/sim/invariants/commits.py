@@ -110,7 +110,7 @@ class NewLogKeepsOperatorsOffset(Invariant):
     """A member that resets a partition to its new log does not overwrite what an operator has set in that log."""
 
     def on_offset(self, write: OffsetWrite) -> None:
-        if write.kind is not WriteKind.NEW_LOG or write.repairs or write.may_reset or self._cannot_tell(write):
+        if write.kind is not WriteKind.NEW_LOG or write.repairs or write.may_reset or self._cannot_distinguish(write):
             return
         partition = write.partition
         created, _ = self.history.topics.created(partition)
@@ -120,11 +120,11 @@ class NewLogKeepsOperatorsOffset(Invariant):
                 f" {self.history.stored(partition)} in the new log"
             )
 
-    def _cannot_tell(self, write: OffsetWrite) -> bool:
+    def _cannot_distinguish(self, write: OffsetWrite) -> bool:
         """
-        The member cannot tell an operator's offset from another one.
+        The member cannot distinguish an operator's offset from another one.
 
-        One that is still opening its claim cannot tell it from its own write-back of an old one, and one whose offsets
-        brokers write cannot tell it from theirs.
+        A member that is still opening its claim may take it for its own write-back of an old offset, and one whose
+        offsets brokers write may take it for theirs.
         """
         return self.world.store != ZOOKEEPER_STORE or not write.by.finished(write.partition)
