@@ -114,32 +114,32 @@ class Checker:
         self._invariants = [invariant(self.history) for invariant in INVARIANTS]
         self._offsets, self._owners = f"{world.layout.offsets}/", f"{world.layout.owners}/"
         #: The invariants that have each hook: a run has many steps and entries.
-        self._having = {
+        self._by_hook = {
             hook: [each for each in self._invariants if getattr(type(each), hook) is not getattr(Invariant, hook)]
             for hook in dir(Invariant)
             if hook.startswith("on_")
         }
 
     def invariant(self, kind: type[T]) -> T:
-        """The one of a class."""
+        """Return the invariant of a class."""
         (found,) = (each for each in self._invariants if isinstance(each, kind))
         return found
 
     # Time
 
     def start(self) -> None:
-        """The run begins: the topics are there, and no consumer is."""
-        for invariant in self._having["on_start"]:
+        """Start to check: the topics exist, and no consumer does."""
+        for invariant in self._by_hook["on_start"]:
             invariant.on_start()
 
     def step(self) -> None:
-        """Something has happened."""
-        for invariant in self._having["on_step"]:
+        """Check after a step of the run."""
+        for invariant in self._by_hook["on_step"]:
             invariant.on_step()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """All members have left; these partitions were owned."""
-        for invariant in self._having["on_end"]:
+        """Check when all members have left; they owned these partitions."""
+        for invariant in self._by_hook["on_end"]:
             invariant.on_end(partitions)
 
     # ZooKeeper's log
@@ -150,7 +150,7 @@ class Checker:
         history.zxid = entry.zxid
         if not entry.changes and not entry.closes:
             return
-        for invariant in self._having["on_entry"]:
+        for invariant in self._by_hook["on_entry"]:
             invariant.on_entry(entry)
         if history.sessions.is_member(entry):
             self._plan_written(entry)
@@ -166,13 +166,13 @@ class Checker:
     def _plan_written(self, entry: Entry) -> None:
         write = self.history.plans.write_of(entry)
         if write is not None:
-            for invariant in self._having["on_plan"]:
+            for invariant in self._by_hook["on_plan"]:
                 invariant.on_plan(write)
             self.history.plans.record(write)
 
     def _topics_deleted(self, entry: Entry) -> None:
         for change in changes_of_topics(entry, Kind.DELETED):
-            for invariant in self._having["on_topic_deletion"]:
+            for invariant in self._by_hook["on_topic_deletion"]:
                 invariant.on_topic_deletion(change.path.rpartition("/")[2])
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
@@ -181,7 +181,7 @@ class Checker:
             self.history.record_folder(change)
             return
         write = self.history.offset_write(entry, change, partition)
-        for invariant in self._having["on_offset"]:
+        for invariant in self._by_hook["on_offset"]:
             invariant.on_offset(write)
         self.history.record_write(write)
 
@@ -189,45 +189,45 @@ class Checker:
         partition = self.history.partition_of(change)
         deletion = None if partition is None else self.history.owners.deletion(entry, change, partition)
         if deletion is not None:
-            for invariant in self._having["on_owner_deletion"]:
+            for invariant in self._by_hook["on_owner_deletion"]:
                 invariant.on_owner_deletion(deletion)
             self.history.owners.record(deletion)
 
     # Reports of consumers
 
     def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """A client of a consumer has a session; only the first of its newest client is to be used."""
+        """Record a session of a consumer's client; the member may use only the first one of its newest client."""
         self.history.sessions.open(consumer, session_id, is_first=is_first)
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
-        """A consumer may deliver from a partition from now on."""
+        """Check the position at which a consumer opens a partition for delivery."""
         opened = self.history.record_open(consumer, partition, position)
-        for invariant in self._having["on_open"]:
+        for invariant in self._by_hook["on_open"]:
             invariant.on_open(opened)
 
     def delivered(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
-        """A consumer delivers a record."""
+        """Check the delivery of a record."""
         delivery = self.history.record_delivery(consumer, partition, offset)
-        for invariant in self._having["on_delivery"]:
+        for invariant in self._by_hook["on_delivery"]:
             invariant.on_delivery(delivery)
 
     def processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
-        """The application has processed everything before an offset."""
+        """Record that the application has processed everything before an offset."""
         self.history.record_processed(partition, epoch, offset)
 
     def range_reported(self, consumer: Consumer, partition: TopicPartition, token: int, found: Range) -> None:
-        """A consumer learns that a log does not have its position, and which range the log has."""
+        """Record that a consumer learns the range of a log that does not have its position."""
         self.history.ranges.report(consumer, partition, token, found)
 
     def commit_requested(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """A consumer requests brokers to store offsets: it may commit them, as of this moment."""
+        """Check a consumer's request to brokers to store offsets, as of this moment."""
         for partition, offset in sorted(offsets.items()):
             request = self.history.requests.make(consumer, partition, offset)
-            for invariant in self._having["on_commit_request"]:
+            for invariant in self._by_hook["on_commit_request"]:
                 invariant.on_commit_request(request)
             self.history.requests.record(request)
 
     def stopped(self, consumer: Consumer, error: KielGroupsError) -> None:
-        """A consumer has met an error that no new session can fix, as it says."""
-        for invariant in self._having["on_stop"]:
+        """Check an error that a consumer takes for permanent."""
+        for invariant in self._by_hook["on_stop"]:
             invariant.on_stop(consumer, error)

@@ -47,15 +47,13 @@ class NoRecordSkipped(Invariant):
     def _check(self, delivery: Delivery) -> None:
         if self._log_is_gone(delivery) or self._is_of_earlier_epoch(delivery):
             return
-        consumer, partition, processed = delivery.consumer, delivery.partition, self._processed(delivery)
+        consumer, partition = delivery.consumer, delivery.partition
+        processed = self.history.processed(partition)
         if delivery.offset > processed:
             raise self.violation(
                 f"{consumer.name} continues in {partition} at {delivery.offset}, and only what is before"
                 f" {processed} was processed"
             )
-
-    def _processed(self, delivery: Delivery) -> int:
-        return self.history.processed(delivery.partition)
 
     def _log_is_gone(self, delivery: Delivery) -> bool:
         """In a log that is gone nothing can be skipped: the owner delivers the new one from its beginning."""

@@ -25,8 +25,8 @@ class Invariant:
     """
     A rule that the first sentence of its class states.
 
-    The checker calls ``on_…`` for what happens. ``self.history`` has all that was before. An invariant raises
-    ``self.violation(text)``.
+    The checker calls the methods ``on_…``; for changes of znodes, before the history records them. They raise
+    ``self.violation(text)``. What an invariant excuses is a method that it calls, with the reason in its docstring.
     """
 
     def __init__(self, history: History) -> None:
@@ -51,41 +51,41 @@ class Invariant:
     # Time
 
     def on_start(self) -> None:
-        """The topics are there, and no consumer is."""
+        """Start to check: the topics exist, and no consumer does."""
 
     def on_step(self) -> None:
-        """Something has happened, and all that followed at once from it."""
+        """Check after a step of the run."""
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """All members have left; these partitions were owned by them."""
+        """Check when all members have left; they owned these partitions."""
 
     # ZooKeeper's log
 
     def on_entry(self, entry: Entry) -> None:
-        """A transaction is committed, or a session ends."""
+        """Check a transaction, or the end of a session."""
 
     def on_plan(self, write: PlanWrite) -> None:
-        """A leader writes a plan, or part of one."""
+        """Check a leader's write of a plan, or of a part of one."""
 
     def on_topic_deletion(self, topic: str) -> None:
-        """A topic is deleted."""
+        """Note the deletion of a topic."""
 
     def on_offset(self, write: OffsetWrite) -> None:
-        """An offset znode changes."""
+        """Check a change of an offset znode."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
-        """An owner znode is deleted."""
+        """Check the deletion of an owner znode."""
 
     # Reports of consumers
 
     def on_open(self, opened: Delivery) -> None:
-        """A consumer may deliver from a partition from now on."""
+        """Check the position at which a consumer opens a partition for delivery."""
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """A consumer delivers a record."""
+        """Check the delivery of a record."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
-        """A consumer requests brokers to store an offset."""
+        """Check a consumer's request to brokers to store an offset."""
 
     def on_stop(self, consumer: Consumer, error: KielGroupsError) -> None:
-        """A consumer has met an error that no new session can fix, as it says."""
+        """Check an error that a consumer takes for permanent."""

@@ -27,7 +27,7 @@ class NoOffsetOfOldLog(Invariant):
         self._unaware: set[TopicPartition] = set()
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
-        """A member that claimed a partition before its topic was created again releases it in the new log."""
+        """Check a release by a member that claimed the partition before its topic was created again."""
         partition, topics = deletion.partition, self.history.topics
         if not deletion.is_release or partition not in topics.outdated:
             return
@@ -52,7 +52,7 @@ class NoOffsetOfOldLog(Invariant):
         return partition in self.history.damaged or partition in self.history.set_by_operators
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """No partition continues in the new log at an offset of the old one."""
+        """Check that no partition continues in the new log at an offset of the old one."""
         znodes = self.world.ensemble.truth.znodes
         for partition in sorted(self.history.topics.outdated.intersection(partitions) - self._excused):
             offset, topic = znodes[self.history.layout.offset(partition)], self.history.topics.znode(partition)
@@ -63,7 +63,7 @@ class NoOffsetOfOldLog(Invariant):
                 )
 
     def on_topic_deletion(self, topic: str) -> None:
-        """What was excused in one incarnation of a topic is not in the next, unless the offset is still damaged."""
+        """Excuse nothing of the deleted incarnation in the next one, except for offsets that are still damaged."""
         damaged = self.history.damaged
         self._excused = {p for p in self._excused if p.topic != topic or p in damaged}
         self._unaware = {p for p in self._unaware if p.topic != topic}
