@@ -124,7 +124,7 @@ class SimulatedProcess(Host):
 
     def block(self, duration_s: float) -> None:
         """Block the event loop for so long; threads keep running."""
-        self.blocked_until_s = self.timeline.now_s + duration_s
+        self.blocked_until_s = max(self.blocked_until_s, self.timeline.now_s + duration_s)
 
     def unblock(self) -> None:
         """Let the event loop run again, before the time of ``block`` is over."""

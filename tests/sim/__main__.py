@@ -13,33 +13,35 @@ from random import SystemRandom
 
 from tests.helpers.arguments import positive
 from tests.sim.play import Outcome, play
-from tests.sim.story import make_story
-from tests.sim.telling import shortened, tell
+from tests.sim.report import replay, shortened
+from tests.sim.scenario import make_scenario
 
-#: So many seeds are given to a process at once.
+#: A process gets so many seeds at once.
 CHUNK = 20
-#: How often a run without a terminal says how far it is, in seeds.
+#: How often a run without a terminal reports its progress, in seeds.
 SPAN = 1_000
 
 
 def main() -> int:
     arguments = _parse()
     if arguments.replay is not None:
-        story = make_story(arguments.replay)
-        return 1 if tell(story if arguments.whole else shortened(story), _say).error else 0
+        scenario = make_scenario(arguments.replay)
+        return 1 if replay(scenario if arguments.whole else shortened(scenario), _say).error else 0
     base = arguments.seed_base if arguments.seed_base is not None else SystemRandom().randrange(1 << 40)
     return _play_many(base, arguments.seeds, arguments.jobs, first=arguments.first)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/sim", description="Simulated groups, each with faults of its own; every seed is a story."
+        prog="scripts/sim", description="Simulated groups, each with faults of its own; every seed is a scenario."
     )
     parser.add_argument("--seeds", type=positive, default=1_000, help="how many to play (1000)")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")
     parser.add_argument("--first", action="store_true", help="stop at the first that fails")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed, shortened if it fails, and tell it")
+    parser.add_argument(
+        "--replay", type=int, metavar="SEED", help="play one seed, shortened if it fails, and report it"
+    )
     parser.add_argument("--whole", action="store_true", help="with --replay: do not shorten it")
     return parser.parse_args()
 
@@ -52,13 +54,13 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
     for outcomes in _chunks(base, count, jobs):
         played += len(outcomes)
         steps += sum(outcome.steps for outcome in outcomes)
-        events += sum(len(outcome.story.events) for outcome in outcomes)
-        faults += sum(outcome.story.faults for outcome in outcomes)
+        events += sum(len(outcome.scenario.events) for outcome in outcomes)
+        faults += sum(outcome.scenario.faults for outcome in outcomes)
         cpu_s += sum(outcome.cpu_s for outcome in outcomes)
         for outcome in outcomes:
             if outcome.error:
                 failed.append(outcome)
-                seed = outcome.story.seed
+                seed = outcome.scenario.seed
                 _say(f"seed {seed}: {outcome.error}\nagain: scripts/sim --replay {seed}", flush=True)
                 if first:
                     return 1
@@ -72,7 +74,7 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
         f" CPU a seed): {events} events, {faults} faults, {steps} steps; {len(failed)} failed"
     )
     for outcome in failed[:1]:
-        tell(shortened(outcome.story), _say)
+        replay(shortened(outcome.scenario), _say)
     return 1 if failed else 0
 
 
@@ -88,7 +90,7 @@ def _chunks(base: int, count: int, jobs: int) -> Iterator[list[Outcome]]:
 def _play_chunk(seeds: list[int]) -> list[Outcome]:
     logging.disable(logging.CRITICAL)
     try:
-        return [play(make_story(seed)) for seed in seeds]
+        return [play(make_scenario(seed)) for seed in seeds]
     finally:
         logging.disable(logging.NOTSET)
 
@@ -98,7 +100,7 @@ _say = print
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Should the order of a set slip into a story, then it is the same one when it is told again.
+        # If the order of a set affects a scenario, it is the same order when the seed is replayed.
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
         )

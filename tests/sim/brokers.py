@@ -30,7 +30,7 @@ Offsets = Mapping[TopicPartition, int]
 
 class Broker:
     """
-    One broker: it writes what it is asked to, one znode after the other, and checks nothing.
+    One broker, which writes what it is requested to, one znode after the other, and checks nothing.
 
     Its session is its own. A write of unknown outcome is repeated, as Kafka's ZooKeeper client does.
     """
@@ -45,11 +45,11 @@ class Broker:
         self._client.start()
 
     def hold(self, duration_s: float) -> None:
-        """What arrives within this time is written at its end."""
+        """Write what arrives within this time at its end."""
         self._held_until_s = max(self._held_until_s, self._world.timeline.now_s + duration_s)
 
     def heal(self) -> None:
-        """Requests from now on are answered at once; those that it holds stay late."""
+        """Answer requests at once from now on; those that it holds stay late."""
         self._held_until_s, self.loses = 0.0, 0
 
     def store(self, offsets: Offsets, answer: Callable[[], object]) -> None:
@@ -81,7 +81,7 @@ class Broker:
 
 
 class Brokers:
-    """The brokers of a story, as its consumers see them."""
+    """The brokers of a scenario, as its consumers see them."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
@@ -96,7 +96,7 @@ class Brokers:
             broker.heal()
 
     async def commit(self, consumer: Consumer, offsets: Offsets) -> None:
-        """Ask one broker after the other until one answers, or none has."""
+        """Request one broker after the other, until one answers or all have been tried."""
         loop, timeline = asyncio.get_running_loop(), self._world.timeline
         first = timeline.random.randrange(len(self.all))
         for attempt in range(TRIES):

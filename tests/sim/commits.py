@@ -33,13 +33,13 @@ def commit(world: World, consumer: Consumer, limit_s: float = 5.0) -> frozenset[
 
 def interrupted_commit(world: World, consumer: Consumer) -> asyncio.Task[object]:
     """Start a commit, and cancel its caller when ZooKeeper has made it and the answer is on its way."""
-    before = world.ledger.commits
+    before = world.history.commits
     committing: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(lambda: world.ledger.commits > before)
+    world.timeline.run_until(lambda: world.history.commits > before)
     consumer.process.call(committing.cancel)
     return committing
 
 
 def uncommitted(world: World, consumer: Consumer) -> set[TopicPartition]:
     """Return the consumer's partitions with finished records that are not committed."""
-    return {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
+    return {p for p in consumer.opened if world.history.processed(p) != world.history.stored(p)}

@@ -1,4 +1,4 @@
-"""One consumer of a simulated group: the real membership, around an application that only counts."""
+"""One consumer of a simulated group: a real member, around an application that only counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InFlight:
     """
     What the application processes of one partition: from ``start`` to the next offset ``until``.
 
-    ``position`` is the consumer's after it; what does not count was cut off the log meanwhile.
+    ``position`` is the consumer's after it. It does not count if it was cut off the log meanwhile.
     """
 
     state: PartitionState
@@ -57,7 +57,7 @@ class Consumer:
     """
     A process with one member.
 
-    ``flowing`` are the partitions that it may hand out from, each with the epoch of its offset (see ``ledger``).
+    ``opened`` are the partitions from which it may deliver, each with the epoch of its offset (see ``History``).
     """
 
     def __init__(self, world: World, name: str, topics: Collection[str], instance_id: str | None) -> None:
@@ -65,22 +65,22 @@ class Consumer:
         self.name = name
         self.instance_id = instance_id
         self.process = _Process(self)
-        self.flowing: dict[TopicPartition, int] = {}
-        self.hands: dict[TopicPartition, InFlight] = {}
-        #: Partitions whose logs do not have its position, until that is settled.
+        self.opened: dict[TopicPartition, int] = {}
+        self.in_flight: dict[TopicPartition, InFlight] = {}
+        #: Partitions whose logs do not have its position, until that is reset.
         self.resets: set[TopicPartition] = set()
-        self.looks_at_leaders = 0
+        self.leader_updates = 0
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
         self.closing = False
         self.closed = False
-        self._put_down = asyncio.Event()
+        self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState()
         self._subscription.subscribe(topics)
         #: Partitions whose assigned hook has ended, as its listener knows it.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
-        self._ready = ReadyClaims(self._subscription, self._calls, self._flow)
+        self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         config, zookeeper = world.settings(instance_id)
         #: Another object for each stretch of fetching a partition.
         self._fetches: dict[TopicPartition, object] = {}
@@ -94,7 +94,7 @@ class Consumer:
             self.member,
             self.metrics,
         )
-        self._living = self.process.start(self._live(config.auto_commit_interval_ms / 1000))
+        self._running = self.process.start(self._run(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
         return GroupMember(
@@ -102,83 +102,89 @@ class Consumer:
         )
 
     def _failed(self, error: KielGroupsError) -> None:
-        """Nothing in a story is a reason to stop for good."""
+        """Report an error that the member takes for permanent: no scenario has a reason for one."""
         self.failure = error
-        self.world.ledger.stopped(self, error)
+        self.world.checker.stopped(self, error)
 
-    async def _live(self, commit_interval_s: float) -> None:
+    async def _run(self, commit_interval_s: float) -> None:
         while not self.closing:
             try:
                 await self.member.start()
                 break
             except KielGroupsError as error:
                 if not error.retriable:
-                    self.world.ledger.stopped(self, error)
+                    self.world.checker.stopped(self, error)
                 await asyncio.sleep(REJOIN_S)
         while not self.closing:
             await asyncio.sleep(commit_interval_s)
-            # What is not stored now is stored by the next one, or read again by the next owner.
+            # What fails to be stored now is stored by the next commit, or processed again by the next owner.
             with suppress(KielGroupsError):
                 await self.member.commit_on_session()
 
-    # What the story asks for
+    # What the operations of a scenario do
 
     @property
     def topics(self) -> frozenset[str]:
         return self._subscription.subscription
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         return not (self.process.killed or self.closing or self.failure)
 
     @property
     def gate_is_open(self) -> bool:
-        """Whether it could hand out at this moment."""
+        """Whether it could deliver at this moment."""
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
-    def seen(self, session_id: int) -> int:
+    def last_zxid(self, session_id: int) -> int:
         """The zxid of the newest change that it can have known of when it sent something on this session."""
         return self.process.connection_of[session_id].last_zxid
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
-        """The version and the next offset of a partition as it knows them, None where it does not hold it."""
+        """The version and the next offset of a partition as it knows them, None where it does not own it."""
         state = self._subscription.state(partition)
         return None if state is None else (state.version, state.finished)
 
     def created(self, partition: TopicPartition) -> int:
-        """The creation zxid of the topic whose log its position in a partition is of."""
+        """The creation zxid of the topic whose log has its position in a partition."""
         state = self._subscription.state(partition)
         return 0 if state is None else state.created
 
     @property
-    def wanted(self) -> Collection[TopicPartition] | None:
-        """The partitions of its slice as it has read it last; None where it knows none."""
-        membership = self.member._member_session
-        return None if membership is None else membership.owned_partitions._claims.want
+    def assignment_path(self) -> str | None:
+        """The znode of its assignment, None before it has joined."""
+        slot = self.instance_id or self.member.member_id
+        return None if slot is None else self.world.layout.assignment(slot)
 
-    def has_chosen(self, partition: TopicPartition) -> bool:
+    @property
+    def wanted(self) -> Collection[TopicPartition] | None:
+        """The partitions of its assignment as it has read it last; None where it knows none."""
+        session = self.member._member_session
+        return None if session is None else session.owned_partitions._claims.want
+
+    def has_pending_reset(self, partition: TopicPartition) -> bool:
         """Whether a reset is chosen that is not stored yet."""
         return partition in self._subscription.resetting()
 
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
-        """The partitions that stand in a phase at its present member."""
-        membership = self.member._member_session
-        return frozenset() if membership is None else membership.owned_partitions._claims.in_phase(phase)
+        """The partitions that are in a phase in its present session."""
+        session = self.member._member_session
+        return frozenset() if session is None else session.owned_partitions._claims.in_phase(phase)
 
-    def goes_on(self, partition: TopicPartition, epoch: int) -> None:
-        """What it hands out of a partition, and has in hand, belongs to this epoch."""
-        if partition in self.flowing:
-            self.flowing[partition] = epoch
-        if partition in self.hands:
-            self.hands[partition].epoch = epoch
+    def continue_in_epoch(self, partition: TopicPartition, epoch: int) -> None:
+        """Count what it delivers of a partition, and what is in flight, to this epoch."""
+        if partition in self.opened:
+            self.opened[partition] = epoch
+        if partition in self.in_flight:
+            self.in_flight[partition].epoch = epoch
 
     def subscribe(self, topics: Collection[str]) -> None:
         if self._subscription.subscribe(topics):
             self.process.start(self.member.resubscribe())
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
-        """Hand some records of one partition to the application."""
-        idle = sorted(self.flowing.keys() - self.hands.keys() - self.resets)
+        """Deliver some records of one partition to the application."""
+        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
         now_s = self.process.timeline.now_s
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
             return
@@ -193,28 +199,28 @@ class Consumer:
         until = state.position + count if log.cut is None else min(state.position + count, log.cut)
         if until == state.position:
             return
-        self.world.ledger.handed_out(self, partition, state.position)
-        self.hands[partition] = InFlight(state, self.flowing[partition], state.position, until, until)
+        self.world.checker.delivered(self, partition, state.position)
+        self.in_flight[partition] = InFlight(state, self.opened[partition], state.position, until, until)
         state.position = until
         self.process.timeline.after(
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
     def _finish(self, partition: TopicPartition, state: PartitionState) -> None:
-        hand = self.hands.get(partition)
-        if hand is None or hand.state is not state:
+        delivered = self.in_flight.get(partition)
+        if delivered is None or delivered.state is not state:
             return
-        del self.hands[partition]
-        if hand.counts and state.position == hand.position:
-            state.finished = hand.until
-            self.world.ledger.finished(partition, hand.epoch, hand.until)
-        self._put_down.set()
+        del self.in_flight[partition]
+        if delivered.counts and state.position == delivered.position:
+            state.finished = delivered.until
+            self.world.checker.processed(partition, delivered.epoch, delivered.until)
+        self._finished_some.set()
 
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
-        self.flowing.clear()
-        self.hands.clear()
+        self.opened.clear()
+        self.in_flight.clear()
         self.resets.clear()
 
     def leave(self) -> None:
@@ -224,8 +230,8 @@ class Consumer:
             self.process.start(self._leave())
 
     async def _leave(self) -> None:
-        self._living.cancel()
-        await asyncio.wait({self._living})
+        self._running.cancel()
+        await asyncio.wait({self._running})
         await self.member.close()
         self.closed = True
 
@@ -234,7 +240,7 @@ class Consumer:
     def fetch(self, partition: TopicPartition) -> None:
         """Look whether the log has the position; reset it otherwise."""
         state = self._subscription.state(partition)
-        if partition not in self.flowing or state is None or partition in self.resets or self.closing:
+        if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
             self.resets.add(partition)
@@ -245,8 +251,8 @@ class Consumer:
         while state is not None and self._fetches.get(partition) is fetch:
             with suppress(KielGroupsError):
                 stored = await self._position_reset(partition, state.position)
-                if stored is not None and partition in self.flowing:
-                    self.flowing[partition] = self._epoch(partition)
+                if stored is not None and partition in self.opened:
+                    self.opened[partition] = self._epoch(partition)
             if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
                 self.resets.discard(partition)
                 return
@@ -278,27 +284,27 @@ class Consumer:
         state = self._subscription.state(partition)
         assert state is not None
         assert state.reset is not None
-        told = Range(state.reset.lost, state.reset.start, state.reset.end)
-        self.world.ledger.told_of_log(self, partition, state.token, told)
-        hand = self.hands.get(partition)
-        if hand is not None:
-            hand.counts, hand.until = hand.start < end, min(hand.until, end)
+        found = Range(state.reset.lost, state.reset.start, state.reset.end)
+        self.world.checker.range_reported(self, partition, state.token, found)
+        delivered = self.in_flight.get(partition)
+        if delivered is not None:
+            delivered.counts, delivered.until = delivered.start < end, min(delivered.until, end)
         return 0
 
     async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
-        while is_fetched() and partition in self.hands:
-            self._put_down.clear()
-            await self._put_down.wait()
+        while is_fetched() and partition in self.in_flight:
+            self._finished_some.clear()
+            await self._finished_some.wait()
 
     def _forget_fetch(self, partition: TopicPartition) -> None:
         self._fetches.pop(partition, None)
         self.resets.discard(partition)
-        self._put_down.set()
+        self._finished_some.set()
 
     # What its member asks for (PartitionHandler)
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Which of them are known is decided one by one: some at once, others only after some patience."""
+        """Look up each partition by itself: some leaders are known at once, others only after a while."""
         random = self.world.timeline.random
         await asyncio.sleep(random.uniform(0.001, 0.05))
         led = {partition for partition in partitions if self.world.has_leader(partition)}
@@ -314,45 +320,45 @@ class Consumer:
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         return self._ready.assigned(partitions)
 
-    def _flow(self, partitions: Collection[TopicPartition]) -> None:
+    def _open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             state = self._subscription.state(partition)
             if state is not None:
                 self._forget_fetch(partition)
                 self._fetches[partition] = object()
-                self.flowing[partition] = self._epoch(partition)
-                self.world.ledger.opened(self, partition, state.position)
+                self.opened[partition] = self._epoch(partition)
+                self.world.checker.opened(self, partition, state.position)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         self._ready.remove(partitions)
         for partition in partitions:
-            self.flowing.pop(partition, None)
-            # What a reset chose is released with the partition.
+            self.opened.pop(partition, None)
+            # The reset that it chose is stored with the release.
             self._fetches.pop(partition, None)
-        self._put_down.set()
-        return frozenset(partitions) & self.hands.keys()
+        self._finished_some.set()
+        return frozenset(partitions) & self.in_flight.keys()
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        while not self.hands.keys().isdisjoint(partitions):
-            self._put_down.clear()
-            await self._put_down.wait()
+        while not self.in_flight.keys().isdisjoint(partitions):
+            self._finished_some.clear()
+            await self._finished_some.wait()
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self._ready.remove(partitions)
         self._calls.lost(partitions)
         for partition in partitions:
-            self.flowing.pop(partition, None)
-            self.hands.pop(partition, None)
+            self.opened.pop(partition, None)
+            self.in_flight.pop(partition, None)
             self._forget_fetch(partition)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        if partition in self.flowing:
-            self.flowing[partition] = self._epoch(partition)
+        if partition in self.opened:
+            self.opened[partition] = self._epoch(partition)
             self._forget_fetch(partition)
             self._fetches[partition] = object()
-        self.hands.pop(partition, None)
-        self._put_down.set()
+        self.in_flight.pop(partition, None)
+        self._finished_some.set()
 
     def start_unknown(self, topic: str, error: Exception) -> None:
         raise error
@@ -362,27 +368,29 @@ class Consumer:
         return {}
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        self.world.ledger.brokers.requested(self, offsets)
+        self.world.checker.commit_requested(self, offsets)
         return await self.world.brokers.commit(self, offsets)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Logs are read wherever they are; only the looks are counted."""
-        self.looks_at_leaders += 1
+        """Count the updates; the simulated logs can be read whatever broker leads."""
+        self.leader_updates += 1
 
     def in_progress(self) -> Collection[Work]:
-        return [Work(hand, "processing", frozenset({partition})) for partition, hand in self.hands.items()]
+        return [
+            Work(delivered, "processing", frozenset({partition})) for partition, delivered in self.in_flight.items()
+        ]
 
     def stalled(self, stall: Stall) -> None:
-        """This application knows no hurry."""
+        """Ignore it: this application does what scenarios say."""
 
     def _epoch(self, partition: TopicPartition) -> int:
         state = self._subscription.state(partition)
         assert state is not None
-        return self.world.ledger.epoch_at(partition, state.version)
+        return self.world.history.epoch_at(partition, state.version)
 
 
 class _Process(SimulatedProcess):
-    """A process that tells the judge whose sessions it opens."""
+    """A process that reports to the checker which sessions it opens."""
 
     def __init__(self, consumer: Consumer) -> None:
         super().__init__(consumer.world.ensemble, consumer.name)
@@ -392,9 +400,9 @@ class _Process(SimulatedProcess):
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
         super().opened_session(connection, session_id)
         self.connection_of[session_id] = connection
-        # A client that was given up may still find a server, a moment before it hears of that.
+        # A client that was given up may still find a server in the moment before it is stopped.
         is_first = connection.sessions == 1 and connection is self.connections[-1]
-        self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=is_first)
+        self._consumer.world.checker.session_opened(self._consumer, session_id, is_first=is_first)
 
 
 class _Listener:

@@ -15,14 +15,14 @@ END = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What a member was told about a log on the way to a reset of the position ``lost``."""
+    """The range of a log that a member learned before it reset the position ``lost``."""
 
     lost: int
     start: int
     end: int
 
     @property
-    def has_lost(self) -> bool:
+    def has_position(self) -> bool:
         return self.start <= self.lost <= self.end
 
     def position(self, policy: str) -> int:
@@ -32,7 +32,7 @@ class Range:
         """
         Whether an offset may be stored where everything before ``processed`` is processed.
 
-        It is the policy's, but where the log has records before the lost position that nobody has processed: then the
+        It is the policy's, but where the log has records before the lost position that were not processed: then the
         policy may go back, and not forward beyond them.
         """
         owed = max(processed, self.start)
@@ -44,9 +44,9 @@ class Range:
 @dataclass(slots=True)
 class Log:
     """
-    A log has every offset from ``start`` on, and where it was cut, none from ``cut`` on until it has grown again.
+    A log with every offset from ``start`` on. After it was cut, it has none from ``cut`` on until it has grown again.
 
-    ``starts`` and ``ends`` are all that a member may have been told.
+    ``starts`` and ``ends`` are all that a member may have learned.
     """
 
     grown: int
@@ -92,11 +92,11 @@ class Logs:
         log._note()
 
     def grow(self, partition: TopicPartition) -> None:
-        """The log has everything again from its start on."""
+        """Let the log have everything again from its start on."""
         self._logs[partition].cut = None
         self._logs[partition]._note()
 
-    def begin_anew(self, topic: str) -> None:
-        """Other logs are in the place of these."""
+    def recreate(self, topic: str) -> None:
+        """Replace the logs of a topic by new ones."""
         for partition in [partition for partition in self._logs if partition.topic == topic]:
             del self._logs[partition]

@@ -1,4 +1,4 @@
-"""Play a story from its beginning to its end, and say how it went."""
+"""Play a scenario from its beginning to its end, and report its outcome."""
 
 from __future__ import annotations
 
@@ -14,95 +14,103 @@ import kazoo.client
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes import transactions
 from kiel_groups.testing import SimulatedRuntime
-from tests.sim.acts import perform
-from tests.sim.quiet_end import quiet_end
-from tests.sim.story import Story
+from tests.sim.garbage_collection import deferred_collection
+from tests.sim.operations import perform
+from tests.sim.scenario import Scenario
 from tests.sim.world import World
 
 __all__ = ["Outcome", "play"]
 
 #: After the last fault every partition is owned within so many seconds: a session ends, another member's leader plans.
 SETTLED_S = 60.0
+#: All members have left within so many seconds.
 LEAVING_S = 40.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a story went; ``error`` is what was found, "" where nothing was, ``trace`` where in the code."""
+    """
+    The outcome of a scenario.
 
-    story: Story
+    ``error`` is what was found, "" if nothing, and ``traceback`` where in the code.
+    """
+
+    scenario: Scenario
     steps: int
     seconds: float
     cpu_s: float
-    hand_outs: int
+    deliveries: int
     commits: int
     generations: int
     error: str
-    trace: str
+    traceback: str
 
 
 def play(
-    story: Story,
-    tell: Callable[[float, str], None] = lambda at_s, done: None,
-    follow: Callable[[World], None] = lambda world: None,
+    scenario: Scenario,
+    report: Callable[[float, str], None] = lambda at_s, done: None,
+    observe: Callable[[World], None] = lambda world: None,
 ) -> Outcome:
     """
-    Play a story.
+    Play a scenario.
 
     Args:
-        story: What happens.
-        tell: Called with each event's moment and what was done.
-        follow: Called with the world before the first of them.
+        scenario: What happens.
+        report: Called with each event's moment and what was done.
+        observe: Called with the world before the first event.
     """
-    with quiet_end():
-        return _played(story, tell, follow)
+    with deferred_collection():
+        return _outcome(scenario, report, observe)
 
 
-def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[World], None]) -> Outcome:
-    began_s = time.process_time()
-    world = World(story)
-    follow(world)
+def _outcome(scenario: Scenario, report: Callable[[float, str], None], observe: Callable[[World], None]) -> Outcome:
+    started_s = time.process_time()
+    world = World(scenario)
+    observe(world)
     error = trace = ""
-    with runtime.replaced(SimulatedRuntime(world.timeline)), _small_transactions(story.most_operations), _known_paths():
+    with (
+        runtime.replaced(SimulatedRuntime(world.timeline)),
+        _small_transactions(scenario.most_operations),
+        _known_paths(),
+    ):
         try:
-            _play(world, story, tell)
+            _play(world, scenario, report)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
             trace = "".join(traceback.format_exception(raised))
     for consumer in world.consumers:
         consumer.kill()
     return Outcome(
-        story,
+        scenario,
         world.timeline.steps,
         world.elapsed_s,
-        time.process_time() - began_s,
-        world.ledger.hand_outs,
-        world.ledger.commits,
-        len(world.ledger.plans.generations),
+        time.process_time() - started_s,
+        world.history.deliveries,
+        world.history.commits,
+        len(world.history.generations),
         error,
         trace,
     )
 
 
-def _play(world: World, story: Story, tell: Callable[[float, str], None]) -> None:
-    for event in story.events:
+def _play(world: World, scenario: Scenario, report: Callable[[float, str], None]) -> None:
+    for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
-        tell(event.at_s, perform(world, event))
-    if not any(consumer.lives for consumer in world.consumers):
+        report(event.at_s, perform(world, event))
+    if not any(consumer.is_running for consumer in world.consumers):
         world.join(world.topics)
     world.heal()
-    world.ledger.plans.on_publishing = None
-    tell(world.elapsed_s, "all faults end")
+    report(world.elapsed_s, "all faults end")
     world.settle(SETTLED_S)
     owned = world.partitions()
-    tell(world.elapsed_s, "everybody leaves")
+    report(world.elapsed_s, "all members leave")
     world.close(LEAVING_S)
-    world.ledger.check_started_over(owned)
+    world.checker.end(owned)
 
 
 @contextmanager
 def _small_transactions(most_operations: int) -> Iterator[None]:
-    """A group of five needs several transactions for its slices then, as one of a thousand does otherwise."""
+    """Let a group of five need several transactions for its assignments, as one of a thousand does otherwise."""
     before = transactions.MOST_OPERATIONS
     transactions.MOST_OPERATIONS = most_operations
     try:
@@ -113,7 +121,7 @@ def _small_transactions(most_operations: int) -> Iterator[None]:
 
 @contextmanager
 def _known_paths() -> Iterator[None]:
-    """kazoo spells each path anew for each request; of one story they are always the same."""
+    """Cache kazoo's computation of paths, which it repeats for each request."""
     before = kazoo.client._prefix_root
     kazoo.client._prefix_root = lru_cache(maxsize=None)(before)
     try:

@@ -28,7 +28,7 @@ def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
     """Both would read everything. The member joins as soon as the Java consumer is gone."""
     before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
     world.operator.create(foreign, b"{}", makepath=True)
-    world.ledger.forbids_joining = True
+    world.history.forbids_joining = True
     world.join(world.topics)
     world.run_for(10.0)
     assert members(world) == before
@@ -42,7 +42,7 @@ def test_a_member_with_other_settings_does_not_join(world: World) -> None:
     before = members(world)
     settings = json.loads(world.ensemble.tree.znodes[world.layout.config].data)
     world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())
-    world.ledger.forbids_joining = True
+    world.history.forbids_joining = True
     world.join(world.topics)
     world.run_for(10.0)
     assert members(world) == before

@@ -11,9 +11,10 @@ import pytest
 from kiel_groups.config import BROKER_V0
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.model import TopicPartition
+from tests.sim.checker import Violation
 from tests.sim.commits import process_some
 from tests.sim.consumer import Consumer
-from tests.sim.ledger import UNDER_WAY_S, Violation
+from tests.sim.history.topics import NOTIFIED_S
 from tests.sim.topics import no_broker_knows, recreate, stored_offsets
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
@@ -51,7 +52,7 @@ def test_a_write_that_is_delayed_past_the_release_repeats_records_and_loses_none
     delay_all(world, 10.0)
     consumer.leave()
     successor = world.join(world.topics)
-    world.timeline.run_until(lambda: PARTITION in successor.flowing, 9.0)
+    world.timeline.run_until(lambda: PARTITION in successor.opened, 9.0)
     assert successor.finished(PARTITION) == (3, 3), "the delayed write is not visible yet"
     process_some(world, successor)
     for broker in world.brokers.all:
@@ -87,7 +88,7 @@ def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch)
         consumer.process.start(consumer.member.commit_on_session())
         consumer.subscribe(["t1"])
         world.run_for(10.0)
-        assert PARTITION not in consumer.flowing
+        assert PARTITION not in consumer.opened
         assert claimed
         assert all(claimed)
         assert world.ensemble.tree.znodes[world.layout.offset(PARTITION)].data == b"3"
@@ -150,7 +151,7 @@ def test_a_chosen_offset_is_released_without_a_request_to_brokers(world: World) 
     leaving.work(0.0, 3, 2.0)
     world.retain(PARTITION, 1_500)
     world.run_for(1.0)
-    assert leaving.has_chosen(PARTITION)
+    assert leaving.has_pending_reset(PARTITION)
     delay_all(world, 30.0)
     leaving.leave()
     world.run_for(60.0)
@@ -201,7 +202,7 @@ def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch
     process_and_commit(world, consumer)
     monkeypatch.setattr(BrokerOffsetStore, "_read_own_and_foreign", _find_nothing)
     world.operator.set(world.layout.offset(PARTITION), b"1")
-    world.run_for(UNDER_WAY_S + 0.1)
+    world.run_for(NOTIFIED_S + 0.1)
     process_some(world, consumer)
     with pytest.raises(Violation, match="requests brokers to store 6 of t0:0, and an operator set it to 1 long ago"):
         world.run_for(10.0)
@@ -213,13 +214,13 @@ def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch
     process_and_commit(world, consumer)
     process_some(world, consumer)
     monkeypatch.setattr(BrokerOffsetStore, "_send", _send_nothing)
-    with pytest.raises(Violation, match="c1 gives up t0:0 at 3, finished is 6"):
+    with pytest.raises(Violation, match="c1 releases t0:0 at 3, finished is 6"):
         world.close(20.0)
 
 
 def request(consumer: Consumer, offset: int) -> None:
     """Have the checker see a request of the consumer."""
-    consumer.world.ledger.brokers.requested(consumer, {PARTITION: offset})
+    consumer.world.checker.commit_requested(consumer, {PARTITION: offset})
 
 
 async def _find_nothing(*_: Any) -> Any:

@@ -35,7 +35,7 @@ def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> 
         recreate(world)
         world.join(world.topics)
         world.settle(60.0)
-        assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
+        assert [world.history.stored(partition) for partition in world.partitions()] == [0, 0, 0]
 
 
 def test_a_claim_gives_its_offsets_new_versions() -> None:
@@ -61,7 +61,7 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
             if found and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
-                while world.ledger.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
+                while world.history.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
             return await rewrite(store, partitions, found, renew)
 
@@ -69,8 +69,8 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
         world.consumers[0].kill()
         world.run_for(40.0)
         (partition,) = reset
-        (owner,) = (consumer for consumer in world.consumers if partition in consumer.flowing)
-        assert world.ledger.stored(partition) == 7
+        (owner,) = (consumer for consumer in world.consumers if partition in consumer.opened)
+        assert world.history.stored(partition) == 7
         assert owner.finished(partition) == (world.ensemble.tree.znodes[world.layout.offset(partition)].version, 7)
 
 

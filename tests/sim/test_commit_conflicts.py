@@ -32,7 +32,7 @@ def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> 
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     interrupted_commit(world, consumer)
-    world.operator.set(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
+    world.operator.set(world.layout.offset(partition), b"%d" % world.history.processed(partition))
     assert commit(world, consumer) == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
 
@@ -40,11 +40,11 @@ def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> 
 def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: World) -> None:
     """The znode has one version more than the commit made."""
     consumer = world.consumers[0]
-    partition, before = one_uncommitted(world), world.ledger.commits
+    partition, before = one_uncommitted(world), world.history.commits
     consumer.process.lose("reply")
     committing = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(lambda: world.ledger.commits > before)
-    world.operator.set_async(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
+    world.timeline.run_until(lambda: world.history.commits > before)
+    world.operator.set_async(world.layout.offset(partition), b"%d" % world.history.processed(partition))
     world.timeline.run_until(committing.done)
     assert committing.result() == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
@@ -61,7 +61,7 @@ def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World)
     assert consumer.metrics.total("zookeeper_transactions_unknown") == 1
     assert committing.result() == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
-    assert world.ledger.stored(partition) == 1
+    assert world.history.stored(partition) == 1
 
 
 def test_a_second_commit_waits_for_the_first(world: World) -> None:

@@ -43,12 +43,12 @@ def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
     """It creates the folder once, and stores in it the offset that the member knows."""
     consumer = world.consumers[0]
     process_some(world, consumer)
-    (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
+    (partition,) = {p for p in consumer.opened if world.history.processed(p) != world.history.stored(p)}
     delete_offsets(world)
     world.run_for(0.1)
     assert commit(world, consumer) == {partition}
     stored = world.ensemble.tree.znodes[world.layout.offset(partition)]
-    assert int(stored.data) == world.ledger.processed(partition) == 3
+    assert int(stored.data) == world.history.processed(partition) == 3
     assert restored(world) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
     """The next owner continues there instead of starting as a new group does."""
     leaving, _ = world.consumers
     process_some(world, leaving)
-    partitions = set(leaving.flowing)
+    partitions = set(leaving.opened)
     delete_offsets(world)
     world.run_for(0.1)
     leaving.leave()
@@ -142,14 +142,14 @@ def test_a_late_notified_member_starts_over_only_in_partitions_of_the_old_log(
     monkeypatch.setattr(TopicIncarnations, "_hint", hint_later)
     with at_rest(members=2, topics=(4,), reset="earliest") as world:
         late, prompt = world.consumers
-        before = set(prompt.flowing)
+        before = set(prompt.opened)
         slow.append(late.member._member_session.owned_partitions._topics)  # type: ignore[union-attr]
         recreate(world)
         world.run_for(0.5)
         process_some(world, prompt)
         prompt.leave()
         world.run_for(6.0)
-        assert set(late.flowing) > before, "claimed, and it does not know yet"
+        assert set(late.opened) > before, "claimed, and it does not know yet"
         world.run_for(8.0)
         stored = {p: int(world.ensemble.tree.znodes[world.layout.offset(p)].data) for p in world.partitions()}
         assert sorted(stored[partition] for partition in before) == [0, 3]
@@ -161,7 +161,7 @@ def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
         owner, staying, leaving = world.consumers
         world.logs.end = 2_000
         process_some(world, owner)
-        owned, lost = set(owner.flowing) | set(staying.flowing), set(leaving.flowing)
+        owned, lost = set(owner.opened) | set(staying.opened), set(leaving.opened)
         delete_offsets(world)
         leaving.kill()
         world.run_for(15.0)
@@ -183,7 +183,7 @@ def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
         world.settle(20.0)
         world.run_for(1.0)
         process_some(world, late)
-        owned, folder, reads = set(late.flowing), world.layout.topic_offsets("t0"), list[str]()
+        owned, folder, reads = set(late.opened), world.layout.topic_offsets("t0"), list[str]()
 
         for name in ("children", "get"):
             read = getattr(Session, name)

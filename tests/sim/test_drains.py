@@ -17,5 +17,5 @@ def test_an_idle_partition_does_not_wait_for_a_busy_one() -> None:
             world.consumers[0].work((busy + 0.5) / 4, 3, 20.0)
             newcomer = world.join(world.topics)
             world.run_for(5.0)
-            claimed.append(len(newcomer.flowing))
+            claimed.append(len(newcomer.opened))
     assert sorted(claimed) == [1, 1, 2, 2]

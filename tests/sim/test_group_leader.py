@@ -43,7 +43,7 @@ def test_a_leader_that_is_refused_enters_the_election_again() -> None:
         world.set_partitions("t0", 6)
         world.run_for(12.0)
         assert leader.member.leads
-        assert len([p for p in leader.flowing if p.partition >= 4]) == 2
+        assert len([p for p in leader.opened if p.partition >= 4]) == 2
 
 
 def test_deleted_folders_of_a_plan_are_created_again() -> None:
@@ -54,7 +54,7 @@ def test_deleted_folders_of_a_plan_are_created_again() -> None:
         world.operator.delete(world.layout.history)
         world.set_partitions("t0", 6)
         world.run_for(12.0)
-        assert sum(len(consumer.flowing) for consumer in world.consumers) == 6
+        assert sum(len(consumer.opened) for consumer in world.consumers) == 6
 
 
 def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:

@@ -29,7 +29,7 @@ def test_a_release_after_an_interrupted_commit_stores_what_was_finished_since(wo
     (partition,) = uncommitted(world, consumer)
     world.close(60.0)
     assert committing.cancelled()
-    assert world.ledger.stored(partition) == world.ledger.processed(partition)
+    assert world.history.stored(partition) == world.history.processed(partition)
     assert consumer.metrics.total("commits_superseded") == 0
 
 
@@ -92,8 +92,8 @@ def test_an_equal_offset_of_another_writer_is_a_reset(world: World) -> None:
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = uncommitted(world, consumer)
-    offset = world.ledger.processed(partition)
+    offset = world.history.processed(partition)
     world.operator.set_async(world.layout.offset(partition), b"%d" % offset)
-    world.timeline.run_until(lambda: world.ledger.stored(partition) == offset)
+    world.timeline.run_until(lambda: world.history.stored(partition) == offset)
     assert commit(world, consumer) == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1

@@ -50,7 +50,7 @@ def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> 
         assert "waiting for the group's settings and members" in str(errors[0])
         newcomer.process.resume()
         world.settle(30.0)
-        assert len(newcomer.flowing) == 1
+        assert len(newcomer.opened) == 1
         assert len(errors) == 1
 
 
@@ -63,4 +63,4 @@ def test_a_session_that_ends_during_a_join_is_replaced(monkeypatch: pytest.Monke
         world.settle(30.0)
         assert errors == []
         assert newcomer.metrics.total("joins_failed") == 1
-        assert len(newcomer.flowing) == 1
+        assert len(newcomer.opened) == 1

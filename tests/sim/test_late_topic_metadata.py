@@ -37,13 +37,13 @@ def test_partitions_that_brokers_know_start_over_without_the_others(
     for _ in range(4):
         consumer.work(0.0, 3, 600.0)
     busy = frozenset(TopicPartition("t0", number) for number in (2, 3))
-    for partition in consumer.hands.keys() - busy:
-        consumer.hands.pop(partition)
+    for partition in consumer.in_flight.keys() - busy:
+        consumer.in_flight.pop(partition)
     monkeypatch.setattr(world, "has_leader", lambda partition: partition not in busy)
     world.topics["t0"] = 2
     recreate(world)
     world.run_for(5.0)
-    assert busy <= consumer.hands.keys()
+    assert busy <= consumer.in_flight.keys()
     assert stored_offsets(world) == [0, 0]
     process_all(world, consumer)
     world.run_for(6.0)
@@ -115,7 +115,7 @@ def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
         world.timeline.run_until(lambda: recreated, 20.0)
         world.run_for(0.5)
         assert not world.has_leader(TopicPartition("t0", 0))
-        assert not joined[0].flowing
+        assert not joined[0].opened
         world.join(world.topics)
         if moves == "leaving":
             joined[0].leave()

@@ -16,9 +16,9 @@ from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
 from kiel_groups.group.member.claims import Phase
 from kiel_groups.model import TopicPartition
+from tests.sim.checker import Violation
 from tests.sim.consumer import Consumer
-from tests.sim.ledger import Violation
-from tests.sim.openings import OPENED_S
+from tests.sim.invariants.claim_opening import OPENED_S
 from tests.sim.topics import create_topic, recreate
 from tests.sim.world import World, at_rest
 
@@ -52,7 +52,7 @@ def stored(world: World, topic: str = "new") -> dict[int, int]:
 
 def flowing(world: World) -> set[TopicPartition]:
     """Return the partitions of the new topic that are fetched."""
-    return {partition for consumer in world.consumers for partition in consumer.flowing if partition.topic == "new"}
+    return {partition for consumer in world.consumers for partition in consumer.opened if partition.topic == "new"}
 
 
 def unopened_claims(consumer: Consumer) -> float:
@@ -141,7 +141,7 @@ def test_two_members_that_know_different_leaders_do_not_start_at_two_moments(mon
         world.run_for(5.0)
         world.settle(10.0)
         assert [policies[0] for policies in asked.values()] == ["latest", "latest"]
-        early = {partition.partition for partition in first.flowing if partition.topic == "new"}
+        early = {partition.partition for partition in first.opened if partition.topic == "new"}
         assert stored(world) == {number: 1_000 if number in early else 0 for number in range(4)}
         assert len(early) == 2
 
@@ -185,8 +185,8 @@ def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.Monk
         monkeypatch.setattr(Consumer, "log_offsets", answer_late)
         monkeypatch.setattr(world, "has_leader", lambda partition: False)
         returned = world.join(world.topics)
-        world.timeline.run_until(lambda: len(returned.flowing) == 3, 5.0)
-        assert {partition.partition for partition in returned.flowing} == {0, 1, 2}
+        world.timeline.run_until(lambda: len(returned.opened) == 3, 5.0)
+        assert {partition.partition for partition in returned.opened} == {0, 1, 2}
         assert len(returned.in_phase(Phase.OPENING)) == 2
 
 
@@ -204,7 +204,7 @@ def test_invalid_offsets_are_replaced_where_there_are_leaders(damage: str) -> No
             world.lose_leader(TopicPartition("t0", number), 40.0)
         returned = world.join(world.topics)
         world.run_for(5.0)
-        assert {partition.partition for partition in returned.flowing} == {1, 3}
+        assert {partition.partition for partition in returned.opened} == {1, 3}
         assert {partition.partition for partition in returned.in_phase(Phase.OPENING)} == {0, 2}
         world.run_for(40.0 + OPENED_S)
         assert stored(world, "t0") == dict.fromkeys(range(4), 0)
@@ -217,8 +217,8 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
 ) -> None:
     """The application gets the error repeatedly. The other partitions are read, and no offset is made up."""
     refusals: list[NoOffsetsError] = []
-    monkeypatch.setattr(Consumer, "refused", lambda consumer, topic, error: refusals.append(error))
-    monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
+    monkeypatch.setattr(Consumer, "start_unknown", lambda consumer, topic, error: refusals.append(error))
+    monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)
     with at_rest(members=1, topics=(3,), reset="earliest") as world:
         world.close(20.0)
         if missing == "grown":
@@ -231,7 +231,7 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
         returned = world.join(world.topics)
         world.run_for(20.0)
         sound = {0, 1, 2} if missing == "grown" else {0, 1}
-        assert {partition.partition for partition in returned.flowing} == sound
+        assert {partition.partition for partition in returned.opened} == sound
         assert len(refusals) > 1
         (number,) = {0, 1, 2, 3 if missing == "grown" else 2} - sound
         assert f"group g has no offsets of t0:{number}, and auto_offset_reset is 'none'" in str(refusals[0])
@@ -254,7 +254,7 @@ def test_an_alarm_is_raised_while_a_look_up_hangs(
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
         monkeypatch.setattr(ZooKeeperOffsetStore, "start", hang)
-        monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
+        monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)
         create_new_topic(world, 1)
         world.run_for(ALARM_S + 5.0)
         assert consumer.metrics.total("open_alarms") == 1

@@ -11,7 +11,7 @@ from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.group.member import claims
 from kiel_groups.testing import FakeEnsemble, Livelock, SimulatedProcess, Timeline
 from tests.sim.play import play
-from tests.sim.story import make_story
+from tests.sim.scenario import make_scenario
 
 pytestmark = pytest.mark.sim
 
@@ -84,6 +84,6 @@ def test_a_scenario_with_a_livelock_names_its_seed(monkeypatch: pytest.MonkeyPat
         return claims.AssignmentRead(None)
 
     monkeypatch.setattr(OwnedPartitions, "_read_assignment", read_and_hint)
-    outcome = play(replace(make_story(11), events=()))
+    outcome = play(replace(make_scenario(11), events=()))
     assert outcome.error.startswith("Livelock: seed 11, at ")
     assert "task OwnedPartitions._follow_assignment" in outcome.error

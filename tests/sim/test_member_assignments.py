@@ -43,7 +43,7 @@ def changed(world: World, **fields: object) -> bytes:
 def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
     """The member keeps its partitions and continues to fetch them."""
     (consumer, other), path = world.consumers, assignment_path(world)
-    owned = set(consumer.flowing)
+    owned = set(consumer.opened)
     if what == "gone":
         world.operator.delete(path)
     else:
@@ -51,7 +51,7 @@ def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
         world.operator.set(path, garbage)
     world.run_for(SOON_S)
     assert owned
-    assert set(consumer.flowing) == owned
+    assert set(consumer.opened) == owned
     assert consumer.failure is None
 
 
@@ -60,23 +60,23 @@ def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -
     consumer = world.consumers[0]
     world.operator.set(assignment_path(world), changed(world, generation=0, partitions={}))
     world.run_for(SOON_S)
-    assert not consumer.flowing
+    assert not consumer.opened
 
 
 def test_a_released_partition_is_claimed_at_once(world: World) -> None:
     """The next owner watches the owner znode while the application of the present one is busy."""
     for consumer in world.consumers:
-        for _ in list(consumer.flowing):
+        for _ in list(consumer.opened):
             consumer.work(0.0, 1, SOON_S / 2)
     newcomer = world.join(world.topics)
     world.run_for(SOON_S)
-    assert newcomer.flowing
+    assert newcomer.opened
 
 
 def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
     """No watch reports it. The member compares versions when it reconciles."""
     consumer = world.consumers[0]
-    partition = min(consumer.flowing)
+    partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
     world.run_for(LATE_S)
     version_and_offset = consumer.finished(partition)
@@ -87,7 +87,7 @@ def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
 def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
     """The assignment changes twice in every interval. Each change is followed, and so is an operator's reset."""
     consumer, path = world.consumers[0], assignment_path(world)
-    partition = min(consumer.flowing)
+    partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
     generation = json.loads(world.ensemble.tree.znodes[path].data)["generation"]
     for number in range(4):
@@ -101,7 +101,7 @@ def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
 def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The assignment changes faster than the member reads it, so there is always a hint to follow."""
     consumer, path, get = world.consumers[0], assignment_path(world), Session.get
-    partition = min(consumer.flowing)
+    partition = min(consumer.opened)
 
     async def overtaken(session: Session, asked: str, watcher: Any = None) -> Any:
         node = await get(session, asked, watcher)
@@ -123,7 +123,7 @@ def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, mon
 def test_a_deleted_claim_is_found(world: World) -> None:
     """No watch reports it. The partition is lost, and claimed again."""
     consumer = world.consumers[0]
-    world.operator.delete(world.layout.owner(min(consumer.flowing)))
+    world.operator.delete(world.layout.owner(min(consumer.opened)))
     world.run_for(LATE_S)
     assert consumer.metrics.total("partitions_lost") == 1
     world.settle(60.0)
@@ -132,20 +132,20 @@ def test_a_deleted_claim_is_found(world: World) -> None:
 def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) -> None:
     """Its owners stay. Their positions in the old log mean nothing in the new one."""
     for consumer in world.consumers:
-        for _ in list(consumer.flowing):
+        for _ in list(consumer.opened):
             consumer.work(0.0, 3, 0.01)
     world.run_for(LATE_S)
-    assert [world.ledger.stored(partition) for partition in world.partitions()] != [0] * 4
+    assert [world.history.stored(partition) for partition in world.partitions()] != [0] * 4
     recreate(world)
     world.run_for(SOON_S)
-    assert [world.ledger.stored(partition) for partition in world.partitions()] == [0] * 4
+    assert [world.history.stored(partition) for partition in world.partitions()] == [0] * 4
 
 
 def test_partition_leaders_are_checked_in_each_interval(world: World) -> None:
     """A broker that was deposed without noticing reports nothing. Only ZooKeeper names its successor."""
-    before = [consumer.looks_at_leaders for consumer in world.consumers]
+    before = [consumer.leader_updates for consumer in world.consumers]
     world.run_for(LATE_S)
-    assert all(consumer.looks_at_leaders > looks for consumer, looks in zip(world.consumers, before, strict=True))
+    assert all(consumer.leader_updates > looks for consumer, looks in zip(world.consumers, before, strict=True))
 
 
 def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
@@ -166,4 +166,4 @@ def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
         world.settle(60.0)
         assert restarted.failure is None
         assert restarted.member.member_id not in (None, first_id)
-        assert len(restarted.flowing) == 2
+        assert len(restarted.opened) == 2

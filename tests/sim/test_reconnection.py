@@ -32,7 +32,7 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
     """A suspended connection stops delivery from the moment that it breaks, long before the lease ends."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        gate, flowing = consumer.member.gate, set(consumer.flowing)
+        gate, flowing = consumer.member.gate, set(consumer.opened)
         assert consumer.gate_is_open
         nowhere = FakeEnsemble(world.timeline, 1).servers[0]
         consumer.process.only = nowhere
@@ -41,12 +41,12 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
         assert world.timeline.now_s < gate.deadline_s - 1.0
         assert not consumer.gate_is_open
         consumer.work(0.0, 3, 0.01)
-        assert not consumer.hands
+        assert not consumer.in_flight
         consumer.process.only = None
         world.timeline.run_until(lambda: consumer.gate_is_open, 3.0)
         assert consumer.member.gate is gate
         consumer.work(0.0, 3, 0.01)
-        assert set(consumer.flowing) == flowing > consumer.hands.keys() > set()
+        assert set(consumer.opened) == flowing > consumer.in_flight.keys() > set()
 
 
 def move_session(world: World) -> Consumer:
@@ -69,11 +69,11 @@ def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
     with at_rest(members=3, topics=(6,)) as world:
         world.ensemble.reports_moves = reports_moves
         consumer = move_session(world)
-        gate, flowing, sessions = consumer.member.gate, set(consumer.flowing), list(consumer.process.sessions)
+        gate, flowing, sessions = consumer.member.gate, set(consumer.opened), list(consumer.process.sessions)
         world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
         assert consumer.member.gate is gate
         assert consumer.gate_is_open
-        assert set(consumer.flowing) == flowing > set()
+        assert set(consumer.opened) == flowing > set()
         assert consumer.process.sessions == sessions
         assert consumer.metrics.total("zookeeper_connections_dropped") == reports_moves
 
@@ -92,5 +92,5 @@ def test_a_write_brings_a_moved_session_back() -> None:
         consumer.process.start(consumer.member.commit_on_session())
         world.run_for(0.5)
         assert "/a/b" in world.ensemble.tree.znodes
-        assert world.ledger.commits == 1
+        assert world.history.commits == 1
         assert consumer.metrics.total("zookeeper_connections_dropped") == 1

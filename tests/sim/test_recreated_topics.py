@@ -44,7 +44,7 @@ def revoke_in_flight(world: World, consumer: Consumer) -> TopicPartition:
         consumer.work(0.0, 3, 10.0)
     world.join(world.topics)
     world.run_for(2.0)
-    (partition, *_) = sorted(consumer.hands.keys() - consumer.flowing.keys())
+    (partition, *_) = sorted(consumer.in_flight.keys() - consumer.opened.keys())
     return partition
 
 
@@ -54,7 +54,7 @@ def test_a_partition_that_drains_starts_over(world: World) -> None:
     partition = revoke_in_flight(world, consumer)
     recreate(world)
     world.run_for(2.0)
-    assert partition not in consumer.hands, "its drain waits for no record that counts"
+    assert partition not in consumer.in_flight, "its drain waits for no record that counts"
     world.settle(20.0)
     assert stored_offsets(world) == [0, 0, 0, 0]
 
@@ -66,7 +66,7 @@ def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, m
     no_broker_knows(monkeypatch)
     recreate(world)
     world.run_for(15.0)
-    assert not consumer.hands
+    assert not consumer.in_flight
     world.close(20.0)
     monkeypatch.undo()
     world.join(world.topics)
@@ -338,7 +338,7 @@ def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_top
             world.close(20.0)
         monkeypatch.undo()
         world.run_for(10.0)
-        assert world.ledger.stored(partition) == 2
+        assert world.history.stored(partition) == 2
 
 
 def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old_log(world: World) -> None:
@@ -391,7 +391,7 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
     world.run_for(6.0)
     world.settle(20.0)
     assert stored_offsets(world) == [0, 0, 0, 0]
-    assert set(joined.flowing) == set(partitions)
+    assert set(joined.opened) == set(partitions)
 
 
 def test_a_partly_opened_claim_starts_over_when_brokers_know_the_topic(

@@ -27,7 +27,7 @@ def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.M
         operations, registered = SubscriptionRegistration._creation, []
 
         def losing_its_answer(registration: SubscriptionRegistration, topics: Collection[str]) -> list[Operation]:
-            if world.ledger.consumers.get(registration._session.id) is consumer and not registered:
+            if world.history.sessions.consumers.get(registration._session.id) is consumer and not registered:
                 registered.append(consumer)
                 consumer.process.lose("reply")
                 behind = next(
@@ -47,7 +47,7 @@ def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.M
         assert registered
         consumer.process.only = None
         world.settle(20.0)
-        assert len(consumer.flowing) > 0
+        assert len(consumer.opened) > 0
         assert consumer.metrics.total("sessions_opened") == 2 - is_new
 
 
@@ -77,4 +77,4 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
         assert consumer.failure is None
         assert consumer.metrics.total("group_folders_restored") == 1
         world.settle(20.0)
-        assert len(consumer.flowing) == 2
+        assert len(consumer.opened) == 2

@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
 def test_a_forced_release_leaves_a_member_that_stops_to_itself(world: World) -> None:
     """The member finds its znode gone and joins again. Claims that others make meanwhile are not touched."""
     consumer = world.consumers[0]
-    member_id, owned = consumer.member.member_id or "", sorted(consumer.flowing)
+    member_id, owned = consumer.member.member_id or "", sorted(consumer.opened)
     done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
     assert done.owned == tuple(owned)
     assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, (
@@ -94,7 +94,7 @@ def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytes
     consumer.leave()
     world.timeline.run_until(lambda: consumer.closed, 10.0)
     assert commits[0].result() == frozenset()
-    stored = [world.ledger.stored(partition) for partition in world.partitions()]
-    assert stored == [world.ledger.processed(partition) for partition in world.partitions()]
+    stored = [world.history.stored(partition) for partition in world.partitions()]
+    assert stored == [world.history.processed(partition) for partition in world.partitions()]
     assert any(stored)
     assert consumer.metrics.total("commits_superseded") == 0

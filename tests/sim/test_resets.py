@@ -61,24 +61,24 @@ def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
     (consumer,) = world.consumers
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert (world.ledger.resets, world.ledger.stored(P0)) == (1, expected(world))
+    assert (world.history.resets, world.history.stored(P0)) == (1, expected(world))
     process_and_commit(world)
-    assert world.ledger.stored(P0) == expected(world) + 3
+    assert world.history.stored(P0) == expected(world) + 3
     assert consumer.metrics.total("commits_superseded") == 0
 
 
 def test_a_reset_waits_for_records_in_flight(world: World) -> None:
     """They finish as usual, and may be committed meanwhile."""
     (consumer,) = world.consumers
-    before = world.ledger.stored(P0) or 0
+    before = world.history.stored(P0) or 0
     consumer.work(0.0, 3, 2.0)
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert consumer.has_chosen(P0)
-    assert world.ledger.stored(P0) == before
+    assert consumer.has_pending_reset(P0)
+    assert world.history.stored(P0) == before
     world.run_for(2.0)
-    assert not consumer.has_chosen(P0)
-    assert world.ledger.stored(P0) == expected(world)
+    assert not consumer.has_pending_reset(P0)
+    assert world.history.stored(P0) == expected(world)
 
 
 def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
@@ -88,11 +88,11 @@ def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
         consumer.work(0.0, 5, 2.0)
         world.cut(P0, 1_002, 60.0)
         world.run_for(1.0)
-        assert consumer.has_chosen(P0)
+        assert consumer.has_pending_reset(P0)
         consumer.leave()
         world.run_for(3.0)
         assert consumer.closed
-        assert world.ledger.stored(P0) == 1_002
+        assert world.history.stored(P0) == 1_002
 
 
 def test_a_release_stores_the_chosen_offset(world: World) -> None:
@@ -101,7 +101,7 @@ def test_a_release_stores_the_chosen_offset(world: World) -> None:
     leaving.work(0.0, 3, 2.0)
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert leaving.has_chosen(P0)
+    assert leaving.has_pending_reset(P0)
     chosen = expected(world)
     next_owner = world.join(["t0"])
     leaving.leave()
@@ -109,24 +109,24 @@ def test_a_release_stores_the_chosen_offset(world: World) -> None:
     world.logs.end = 3_000
     world.settle(20.0)
     assert leaving.closed
-    assert world.ledger.stored(P0) == chosen
+    assert world.history.stored(P0) == chosen
     assert next_owner.finished(P0) is not None
     assert next_owner.metrics.total("records_cut_off") == 0
     world.run_for(1.0)
-    assert world.ledger.stored(P0) == chosen
+    assert world.history.stored(P0) == chosen
 
 
 def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
     """The next owner meets the log as it is."""
     (consumer,) = world.consumers
-    before = world.ledger.stored(P0)
+    before = world.history.stored(P0)
     consumer.work(0.0, 3, 8.0)
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert consumer.has_chosen(P0)
+    assert consumer.has_pending_reset(P0)
     consumer.kill()
     world.run_for(30.0)
-    assert world.ledger.stored(P0) == before
+    assert world.history.stored(P0) == before
 
 
 def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeyp
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"1600"))
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert world.ledger.resets == 0
-    assert world.ledger.stored(P0) == 1_600
+    assert world.history.resets == 0
+    assert world.history.stored(P0) == 1_600
     process_and_commit(world)
-    assert world.ledger.stored(P0) == 1_603
+    assert world.history.stored(P0) == 1_603
     assert consumer.metrics.total("commits_superseded") == 1
 
 
@@ -147,7 +147,7 @@ def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatc
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"garbage"))
     world.retain(P0, 1_500)
     world.run_for(1.0)
-    assert world.ledger.stored(P0) == expected(world)
+    assert world.history.stored(P0) == expected(world)
 
 
 def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
@@ -156,18 +156,18 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
         (consumer,) = world.consumers
         process_and_commit(world)
         chosen = 1_003
-        assert world.ledger.stored(P0) == chosen
+        assert world.history.stored(P0) == chosen
         process_some(world, consumer)
         consumer.work(0.0, 3, 2.0)
         world.cut(P0, chosen, 60.0)
         world.run_for(1.0)
-        assert consumer.has_chosen(P0)
+        assert consumer.has_pending_reset(P0)
         world.operator.set(world.layout.offset(P0), b"garbage")
         member_session = consumer.member._member_session
         assert member_session is not None
         following = consumer.process.start(member_session.owned_partitions._offsets.adopt_foreign_offsets())
         world.timeline.run_until(following.done, 1.0)
-        world.timeline.run_until(lambda: not consumer.has_chosen(P0), 5.0)
+        world.timeline.run_until(lambda: not consumer.has_pending_reset(P0), 5.0)
         assert world.ensemble.tree.znodes[world.layout.offset(P0)].data == b"%d" % chosen
 
 
@@ -176,8 +176,8 @@ def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: py
     before_the_reset_is_written(monkeypatch, lambda: world.recreate_topic("t0", 0.0, 0.0))
     world.retain(P0, 1_500)
     world.run_for(3.0)
-    assert world.ledger.resets == 0
-    assert world.ledger.stored(P0) == 0
+    assert world.history.resets == 0
+    assert world.history.stored(P0) == 0
 
 
 def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, mon
     chosen = expected(world)
     world.run_for(10.0)
     assert world.logs[P0].end == 3_000
-    assert (world.ledger.resets, world.ledger.stored(P0)) == (1, chosen)
+    assert (world.history.resets, world.history.stored(P0)) == (1, chosen)
 
 
 def test_a_deleted_topic_voids_the_chosen_offset() -> None:
@@ -204,14 +204,14 @@ def test_a_deleted_topic_voids_the_chosen_offset() -> None:
         consumer.work(0.0, 1, 6.0)
         world.cut(P0, 1_003, 2.0)
         world.run_for(1.0)
-        assert consumer.has_chosen(P0)
+        assert consumer.has_pending_reset(P0)
         world.run_for(2.0)
         world.recreate_topic("t0", 0.0, 20.0)
         world.run_for(5.0)
-        assert world.ledger.resets == 0
+        assert world.history.resets == 0
         consumer.work(0.0, 1, 0.1)
         world.run_for(40.0)
-        assert world.ledger.stored(P0) == 0
+        assert world.history.stored(P0) == 0
 
 
 def test_a_lost_answer_is_not_taken_for_an_operators_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,7 @@ def test_a_lost_answer_is_not_taken_for_an_operators_offset(world: World, monkey
     before_the_reset_is_written(monkeypatch, lambda: consumer.process.lose("reply"))
     world.retain(P0, 1_500)
     world.run_for(5.0)
-    assert (world.ledger.resets, world.ledger.stored(P0)) == (1, expected(world))
+    assert (world.history.resets, world.history.stored(P0)) == (1, expected(world))
     assert consumer.metrics.total("commits_superseded") == 0
     process_and_commit(world)
-    assert world.ledger.stored(P0) == expected(world) + 3
+    assert world.history.stored(P0) == expected(world) + 3

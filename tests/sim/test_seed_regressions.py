@@ -17,9 +17,9 @@ from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedRuntime
-from tests.sim.acts import perform
 from tests.sim.commits import commit
-from tests.sim.story import Event, make_story
+from tests.sim.operations import perform
+from tests.sim.scenario import Event, make_scenario
 from tests.sim.topics import create_topic
 from tests.sim.world import World, at_rest
 
@@ -38,12 +38,12 @@ def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> No
     (consumer,) = world.consumers
     consumer.work(0.0, 3, 0.01)
     world.run_for(0.1)
-    (partition,) = (p for p in world.partitions() if world.ledger.processed(p) == 3)
+    (partition,) = (p for p in world.partitions() if world.history.processed(p) == 3)
     world.operator.set(world.layout.offset(partition), b"3")
     consumer.work(0.0, 2, 5.0)
     assert commit(world, consumer) == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
-    assert not consumer.hands
+    assert not consumer.in_flight
 
 
 def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answer_is_lost(world: World) -> None:
@@ -64,7 +64,7 @@ def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch
     """The positions may be those of the old log. The group starts over, and its offsets may go back."""
     world = World(
         replace(
-            make_story(1),
+            make_scenario(1),
             members=1,
             topics=(3,),
             reset="latest",
@@ -88,7 +88,7 @@ def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch
     with runtime.replaced(SimulatedRuntime(world.timeline)):
         world.settle(60.0)
         world.run_for(1.0)
-        assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
+        assert [world.history.stored(partition) for partition in world.partitions()] == [0, 0, 0]
     consumer.kill()
 
 
@@ -113,6 +113,6 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
         consumer.subscribe(["t0", "new"])
         world.run_for(5.0)
         world.settle(5.0)
-        stored = [world.ledger.stored(TopicPartition("new", number)) for number in range(3)]
+        stored = [world.history.stored(TopicPartition("new", number)) for number in range(3)]
         assert stored == [1_000, 1_000, 0]
         assert policies == ["latest", "earliest"]

@@ -1,4 +1,4 @@
-"""Thousands of fresh stories: no invariant of the group breaks, and every partition finds its owner."""
+"""Thousands of fresh scenarios break no invariant; a seed always makes the same run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.config import BROKER_V0
 from tests.sim.fingerprint import fingerprint
-from tests.sim.story import BROKER_FAULTS, FAULTS, HINT_FAULTS, Event, make_story, shorten
+from tests.sim.scenario import BROKER_FAULTS, FAULTS, RECONCILE_FAULTS, Scenario, make_scenario, shorten
 
 pytestmark = pytest.mark.sim
 
@@ -33,7 +33,7 @@ def base(testrun_uid: str) -> int:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant; how many were played is in the summary, and how a failing one is told again here."""
+    """No seed breaks an invariant; the summary has how many were played, and a failure how to replay it."""
     first = base + piece * PIECE
     command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE), "--seed-base", str(first)]
     played = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -43,44 +43,47 @@ def test_seeds(piece: int, base: int, record_property: Callable[[str, object], N
     record_property("simulated_from", base)
 
 
-def test_a_story_is_as_long_as_it_should_be() -> None:
+def test_a_scenario_has_enough_events_faults_and_members() -> None:
     """150 events or more in each, five or more of them faults, in a group of three members or more."""
-    stories = [make_story(seed) for seed in range(200)]
-    assert min(len(story.events) for story in stories) >= 150
-    assert min(story.faults for story in stories) >= 5
-    assert {story.members for story in stories} == {3, 4, 5, 6}
-    assert min(sum(story.topics) for story in stories) >= 24
-    assert {event.act for story in stories for event in story.events} >= {*FAULTS, *BROKER_FAULTS, *HINT_FAULTS}
-    assert 20 <= sum(story.store == BROKER_V0 for story in stories) <= 60
+    scenarios = [make_scenario(seed) for seed in range(200)]
+    assert min(len(scenario.events) for scenario in scenarios) >= 150
+    assert min(scenario.faults for scenario in scenarios) >= 5
+    assert {scenario.members for scenario in scenarios} == {3, 4, 5, 6}
+    assert min(sum(scenario.topics) for scenario in scenarios) >= 24
+    assert {event.operation for scenario in scenarios for event in scenario.events} >= {
+        *FAULTS,
+        *BROKER_FAULTS,
+        *RECONCILE_FAULTS,
+    }
+    assert 20 <= sum(scenario.store == BROKER_V0 for scenario in scenarios) <= 60
 
 
-def test_a_seed_tells_the_same_story_again() -> None:
-    """Played twice, it writes the same and comes to the same end."""
-    assert fingerprint(make_story(7)) == fingerprint(make_story(7))
+def test_a_seed_makes_the_same_run_again() -> None:
+    """Both runs write the same znodes, use the same randomness, and have the same outcome."""
+    assert fingerprint(make_scenario(7)) == fingerprint(make_scenario(7))
 
 
-def test_a_seed_tells_the_same_story_in_every_process() -> None:
-    """Neither the order of sets nor addresses, names or numbers of a process are part of a story."""
+def test_a_seed_makes_the_same_run_in_every_process() -> None:
+    """No run depends on the order of sets, on addresses, or on the name or id of a process."""
     seeds = [str(seed) for seed in range(7020, 7026)]
     command = [sys.executable, "-m", "tests.sim.fingerprint"]
 
-    def told(asked: list[str], hash_seed: int) -> list[str]:
+    def fingerprints(asked: list[str], hash_seed: int) -> list[str]:
         environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
         played = subprocess.run([*command, *asked], capture_output=True, text=True, check=True, env=environment)
         return played.stdout.splitlines()
 
-    there, back = told(seeds, 1), told(seeds[::-1], 2)
-    assert len(there) == len(seeds)
-    assert there == back[::-1]
+    forward, backward = fingerprints(seeds, 1), fingerprints(seeds[::-1], 2)
+    assert len(forward) == len(seeds)
+    assert forward == backward[::-1]
 
 
-def test_a_story_is_shortened_to_what_it_needs() -> None:
-    """Of all events those two are left without which it would not fail."""
-    story = make_story(3)
-    needed = (story.events[20], story.events[97])
+def test_a_scenario_is_shortened_to_the_events_that_it_needs() -> None:
+    """Only the two events are left without which it would not fail."""
+    scenario = make_scenario(3)
+    needed = (scenario.events[20], scenario.events[97])
 
-    def fails(shorter: object) -> bool:
-        events: tuple[Event, ...] = shorter.events  # type: ignore[attr-defined]
-        return all(event in events for event in needed)
+    def fails(shorter: Scenario) -> bool:
+        return all(event in shorter.events for event in needed)
 
-    assert shorten(story, fails).events == needed
+    assert shorten(scenario, fails).events == needed

@@ -13,7 +13,7 @@ from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError
 from kiel_groups.testing import SimulatedRuntime
 from kiel_groups.testing.fake_server import MOST_BYTES
-from tests.sim.story import make_story
+from tests.sim.scenario import make_scenario
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sim
 def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
     """Start members all at one moment, in a group in which no events happen."""
     calm = replace(
-        make_story(1),
+        make_scenario(1),
         members=members,
         topics=topics,
         is_static=False,
@@ -51,7 +51,7 @@ def test_a_thousand_members_at_once() -> None:
     """The leader collects them in a few plans, and each member owns what its assignment says."""
     with group_of(1_000, (200,)) as world:
         world.settle(60.0)
-        assert len(world.ledger.plans.generations) <= 5
+        assert len(world.history.generations) <= 5
 
 
 def test_a_plan_near_the_size_limit() -> None:

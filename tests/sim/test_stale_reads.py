@@ -48,11 +48,11 @@ def test_an_assignment_that_changes_while_it_is_read_is_read_again(
         return node
 
     monkeypatch.setattr(Session, "get", slow)
-    assert consumer.flowing
+    assert consumer.opened
     world.operator.set(path, data)
     world.run_for(SOON_S)
     assert changed
-    assert not consumer.flowing
+    assert not consumer.opened
 
 
 def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
@@ -76,7 +76,7 @@ def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
     world.run_for(SOON_S)
     assert taken
     assert world.ensemble.tree.znodes[owner].data == b"another-0"
-    assert set(consumer.flowing) == {TopicPartition("new", 0)}
+    assert set(consumer.opened) == {TopicPartition("new", 0)}
 
 
 def test_positions_are_not_used_after_their_topic_was_created_again(
@@ -97,7 +97,7 @@ def test_positions_are_not_used_after_their_topic_was_created_again(
     for _ in range(4):
         consumer.work(0.0, 3, 0.01)
     world.run_for(SOON_S + 1.0)
-    assert {world.ledger.stored(partition) for partition in world.partitions()} == {3}
+    assert {world.history.stored(partition) for partition in world.partitions()} == {3}
     monkeypatch.setattr(ZooKeeperOffsetStore, "start", slow)
     world.operator.delete(world.layout.member(str(consumer.member.member_id)))
     world.run_for(2 * SOON_S)
@@ -105,4 +105,4 @@ def test_positions_are_not_used_after_their_topic_was_created_again(
     world.settle(20.0)
     found = [consumer.finished(partition) for partition in world.partitions()]
     assert [None if state is None else state[1] for state in found] == [0] * 4
-    assert {world.ledger.stored(partition) for partition in world.partitions()} == {0}
+    assert {world.history.stored(partition) for partition in world.partitions()} == {0}

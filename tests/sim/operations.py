@@ -1,4 +1,4 @@
-"""How each event of a story is done to a world."""
+"""The operations of scenarios: faults, changes by operators, and the work of applications."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeServer
-from tests.sim.delays import slice_path
-from tests.sim.story import Event
+from tests.sim.scenario import Event
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["perform"]
 
 #: How long an operator waits after the deletion of a member znode before its owner znodes are deleted, in seconds:
-#: the session timeout, and a little for the way.
+#: the session timeout, and some time for the way.
 FORCE_RELEASE_S = 10.5
 #: How many of the lost answers come with followers that lag.
 STALE_SHARE = 0.5
-#: How many hints a consumer gets, four in an interval.
-HINTS = 10
-#: How many of the weights that somebody writes can be read.
+#: How many notifications a consumer gets, four in an interval.
+NOTIFICATIONS = 10
+#: How many of the weights that an operator writes can be read.
 READABLE_SHARE = 0.8
 #: How many of the topics that are created again are there all the time.
 GONE_SHARE = 0.7
@@ -35,26 +34,26 @@ CUT_SHARE, MOST_CUT = 0.8, 12
 
 
 def perform(world: World, event: Event) -> str:
-    """Do it; returns what was done, for people."""
-    if event.act in _ON_CONSUMERS:
-        living = [consumer for consumer in world.consumers if consumer.lives]
-        if not living:
-            return f"{event.act}: nobody is there"
-        consumer = living[event.who % len(living)]
-        _ON_CONSUMERS[event.act](world, consumer, event)
-        return f"{event.act} {consumer.name} ({event.choice:.2f}, {event.duration_s:.2f} s)"
-    if event.act in _ON_SERVERS:
-        server = world.ensemble.servers[event.who % len(world.ensemble.servers)]
-        _ON_SERVERS[event.act](world, server, event)
-        return f"{event.act} {server!r} for {event.duration_s:.2f} s"
-    return f"{event.act} {_ON_THE_GROUP[event.act](world, event) or ''}"
+    """Perform an event's operation; return what was done, for people."""
+    if event.operation in _ON_CONSUMERS:
+        running = [consumer for consumer in world.consumers if consumer.is_running]
+        if not running:
+            return f"{event.operation}: no consumer is running"
+        consumer = running[event.target % len(running)]
+        _ON_CONSUMERS[event.operation](world, consumer, event)
+        return f"{event.operation} {consumer.name} ({event.choice:.2f}, {event.duration_s:.2f} s)"
+    if event.operation in _ON_SERVERS:
+        server = world.ensemble.servers[event.target % len(world.ensemble.servers)]
+        _ON_SERVERS[event.operation](world, server, event)
+        return f"{event.operation} {server!r} for {event.duration_s:.2f} s"
+    return f"{event.operation} {_ON_THE_GROUP[event.operation](world, event) or ''}"
 
 
 # Consumers
 
 
 def _work(world: World, consumer: Consumer, event: Event) -> None:
-    consumer.work(event.choice, 1 + event.who % 5, event.duration_s)
+    consumer.work(event.choice, 1 + event.target % 5, event.duration_s)
 
 
 def _kill(world: World, consumer: Consumer, event: Event) -> None:
@@ -67,7 +66,7 @@ def _restart(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _leave(world: World, consumer: Consumer, event: Event) -> None:
-    if len([other for other in world.consumers if other.lives]) > 1:
+    if len([other for other in world.consumers if other.is_running]) > 1:
         consumer.leave()
 
 
@@ -92,7 +91,7 @@ def _reset(world: World, consumer: Consumer, event: Event) -> None:
 def _lose_reply(world: World, consumer: Consumer, event: Event) -> None:
     consumer.process.lose("reply")
     if event.choice < STALE_SHARE:
-        # Whoever looks elsewhere what became of it sees an old state.
+        # A consumer that reads the outcome from another server gets an old state.
         for server in world.ensemble.servers:
             if server is not world.ensemble.leader:
                 _lag(world, server, event)
@@ -107,24 +106,24 @@ def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
-    """No watch of the group's own znodes tells this consumer anything; those on topics do."""
+    """Lose the events of the consumer's watches of the group's own znodes; those of topics arrive."""
     ours = (world.layout.group_state, world.layout.owners, world.layout.members)
     consumer.process.loses_events = lambda path: path.startswith(ours)
     world.timeline.after(event.duration_s, setattr, consumer.process, "loses_events", lambda _: False)
 
 
-def _hint_often(world: World, consumer: Consumer, event: Event) -> None:
-    """The slice is written as it is, several times in an interval; an operator sets an offset meanwhile."""
+def _notify_often(world: World, consumer: Consumer, event: Event) -> None:
+    """Rewrite the assignment unchanged several times in an interval; an operator sets an offset meanwhile."""
     interval_s = world.reconcile_interval_ms / 1000
-    for number in range(1, HINTS + 1):
-        world.timeline.after(number * interval_s / 4, _rewrite_slice, world, consumer)
-    if flowing := sorted(consumer.flowing):
-        partition = flowing[int(event.choice * len(flowing))]
-        world.operator.set_async(world.layout.offset(partition), b"%d" % event.who)
+    for number in range(1, NOTIFICATIONS + 1):
+        world.timeline.after(number * interval_s / 4, _rewrite_assignment, world, consumer)
+    if opened := sorted(consumer.opened):
+        partition = opened[int(event.choice * len(opened))]
+        world.operator.set_async(world.layout.offset(partition), b"%d" % event.target)
 
 
-def _rewrite_slice(world: World, consumer: Consumer) -> None:
-    path = slice_path(world, consumer)
+def _rewrite_assignment(world: World, consumer: Consumer) -> None:
+    path = consumer.assignment_path
     znode = None if path is None else world.ensemble.tree.znodes.get(path)
     if znode is not None:
         world.operator.set_async(path, znode.data, znode.version)
@@ -135,14 +134,14 @@ def _delete_member(world: World, consumer: Consumer, event: Event) -> None:
         world.operator.delete_async(world.layout.member(consumer.member.member_id))
 
 
-def _delete_slice(world: World, consumer: Consumer, event: Event) -> None:
+def _delete_assignment(world: World, consumer: Consumer, event: Event) -> None:
     assignments = world.ensemble.tree.children(world.layout.group_state) if world.has_plan else []
     if assignments:
-        world.operator.delete_async(world.layout.assignment(assignments[event.who % len(assignments)]))
+        world.operator.delete_async(world.layout.assignment(assignments[event.target % len(assignments)]))
 
 
 def _force_release(world: World, consumer: Consumer, event: Event) -> None:
-    """As the product does it: the member znode first, and when that is gone its owner znodes, its gate being shut."""
+    """Release by force as the product does: delete the member znode, and the owner znodes when its gate is shut."""
     owned = world.owned_by(consumer)
 
     def answered(deletion: Any) -> None:
@@ -164,7 +163,7 @@ def _delete_owners(world: World, owned: dict[str, int]) -> None:
 
 
 def _others_are_well(world: World, server: FakeServer) -> bool:
-    """One server at a time: without a quorum for long, nobody is owned by anybody."""
+    """Whether no other server has a fault: without a quorum for long, no partition would be owned."""
     others = [other for other in world.ensemble.servers if other is not server]
     return all(other.up and not other.frozen and not other.cut for other in others)
 
@@ -179,17 +178,17 @@ def _for_a_while(fault: Callable[[World, FakeServer], None]) -> Callable[[World,
 
 
 def _partition(world: World, server: FakeServer, event: Event) -> None:
-    """The server is cut off from the others, and so are the consumers that are connected to it."""
+    """Cut the server off from the others, together with the consumers that are connected to it."""
     if not _others_are_well(world, server):
         return
     world.ensemble.cut(server)
     for consumer in world.consumers:
-        if consumer.lives and consumer.process.server is server:
+        if consumer.is_running and consumer.process.server is server:
             consumer.process.only = server
-    world.timeline.after(event.duration_s, _mend, world, server)
+    world.timeline.after(event.duration_s, _heal, world, server)
 
 
-def _mend(world: World, server: FakeServer) -> None:
+def _heal(world: World, server: FakeServer) -> None:
     world.ensemble.heal(server)
     for consumer in world.consumers:
         if consumer.process.only is server:
@@ -205,15 +204,15 @@ def _lag(world: World, server: FakeServer, event: Event) -> None:
 
 
 def _hold_commits(world: World, event: Event) -> str:
-    """What one broker is asked to store it stores late, perhaps when the partition has another owner."""
-    broker = event.who % len(world.brokers.all)
+    """Let one broker store late what it is requested to, perhaps when the partition has another owner."""
+    broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].hold(event.duration_s)
     return f"of broker {broker} for {event.duration_s:g} s"
 
 
 def _lose_commit_answers(world: World, event: Event) -> str:
-    """One broker stores what it is asked to, and its next answers are lost."""
-    broker = event.who % len(world.brokers.all)
+    """Let one broker store what it is requested to, and lose its next answers."""
+    broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].loses += 1 + int(event.choice * 3)
     return f"of broker {broker}"
 
@@ -226,14 +225,14 @@ def _join(world: World, event: Event) -> str:
 
 
 def _kill_publishing(world: World, event: Event) -> str:
-    """The leader is killed in the middle of its next publication."""
-    world.ledger.plans.on_publishing = lambda: _kill_leader(world, event.choice)
+    """Kill the leader in the middle of its next publication."""
+    world.on_plan = lambda: _kill_leader(world, event.choice)
     return "the leader"
 
 
 def _kill_leader(world: World, choice: float) -> None:
     for consumer in world.consumers:
-        if consumer.lives and consumer.member.leads and sum(other.lives for other in world.consumers) > 1:
+        if consumer.is_running and consumer.member.leads and sum(other.is_running for other in world.consumers) > 1:
             world.timeline.after(0.01 * choice, consumer.kill)
 
 
@@ -241,7 +240,7 @@ def _reset_offset(world: World, event: Event) -> str:
     partitions = world.partitions()
     if not partitions:
         return ""
-    partition = partitions[event.who % len(partitions)]
+    partition = partitions[event.target % len(partitions)]
     offset = int(event.choice * 2 * world.log_end)
     world.operator.set_async(world.layout.offset(partition), b"%d" % offset)
     return f"{partition} to {offset}"
@@ -251,14 +250,14 @@ def _garble_offset(world: World, event: Event) -> str:
     partitions = world.partitions()
     if not partitions:
         return ""
-    partition = partitions[event.who % len(partitions)]
+    partition = partitions[event.target % len(partitions)]
     world.operator.set_async(world.layout.offset(partition), b"garbage")
     return str(partition)
 
 
 def _delete_offsets(world: World, event: Event) -> str:
-    """All those of a topic, with their folder, as zkCli does it: one after the other."""
-    topic = world.some_topic(event.who)
+    """Delete all those of a topic, with their folder, one after the other, as zkCli does."""
+    topic = world.some_topic(event.target)
     folder = world.layout.topic_offsets(topic)
     if folder in world.ensemble.tree.znodes:
         for name in world.ensemble.tree.children(folder):
@@ -267,8 +266,8 @@ def _delete_offsets(world: World, event: Event) -> str:
     return topic
 
 
-def _delete_pointer(world: World, event: Event) -> str:
-    """Pointer and slices, which must go first; generations may begin anew then."""
+def _delete_group_state(world: World, event: Event) -> str:
+    """Delete the assignments, which must go first, and the group state; generations may begin at 1 again then."""
     if not world.has_plan:
         return ""
     group_state = world.layout.group_state
@@ -284,59 +283,59 @@ def _delete_candidate(world: World, event: Event) -> str:
     candidates = world.ensemble.tree.children(world.layout.election) if world.has_plan else []
     if not candidates:
         return ""
-    name = candidates[event.who % len(candidates)]
+    name = candidates[event.target % len(candidates)]
     world.operator.delete_async(f"{world.layout.election}/{name}")
     return name
 
 
 def _grow_topic(world: World, event: Event) -> str:
-    topic = world.some_topic(event.who)
+    topic = world.some_topic(event.target)
     world.set_partitions(topic, world.topics[topic] + 1 + int(event.choice * 3))
     return topic
 
 
 def _recreate_topic(world: World, event: Event) -> str:
-    """At once, or after a while; brokers know it when ZooKeeper does, or not for a while."""
-    topic = world.some_topic(event.who)
+    """Create it again at once, or later; brokers know it as soon as ZooKeeper, or later."""
+    topic = world.some_topic(event.target)
     is_gone = event.choice > GONE_SHARE
     world.recreate_topic(topic, event.duration_s if is_gone else 0.0, event.duration_s * (event.choice * 10 % 1.0))
     return f"{topic}, gone for {event.duration_s:g} s" if is_gone else topic
 
 
 def _retain(world: World, event: Event) -> str:
-    """Retention deletes the beginning of a log, up to where nobody has read yet, or beyond what "latest" was."""
+    """Delete the beginning of a log as retention does: up to where no consumer has read, or beyond its former end."""
     partitions = world.partitions()
     if not partitions:
         return ""
-    partition = partitions[event.who % len(partitions)]
+    partition = partitions[event.target % len(partitions)]
     world.retain(partition, int(event.choice * 1.2 * world.log_end))
     return f"{partition} from {world.logs[partition].start}"
 
 
 def _cut_log(world: World, event: Event) -> str:
-    """A log loses some of what was read, or all of it."""
+    """Cut off some of the records that were read, or all of them."""
     partitions = world.partitions()
     if not partitions:
         return ""
-    partition = partitions[event.who % len(partitions)]
-    back = MOST_CUT if event.choice < CUT_SHARE else world.ledger.reached(partition)
-    world.cut(partition, max(0, world.ledger.reached(partition) - int(event.choice * back)), event.duration_s)
+    partition = partitions[event.target % len(partitions)]
+    back = MOST_CUT if event.choice < CUT_SHARE else world.history.reached(partition)
+    world.cut(partition, max(0, world.history.reached(partition) - int(event.choice * back)), event.duration_s)
     return f"{partition} at {world.logs[partition].cut} for {event.duration_s:g} s"
 
 
 def _lose_leaders(world: World, event: Event) -> str:
-    """Some partitions of a topic have none, and get one again one by one; so do some that it may grow by."""
-    topic = world.some_topic(event.who)
+    """Leave some partitions of a topic without a leader, and give them one again one by one; also future partitions."""
+    topic = world.some_topic(event.target)
     count = world.topics[topic] + 2
-    lost = [number for number in range(count) if (number * (1 + event.who) % 7) / 7 < event.choice]
+    lost = [number for number in range(count) if (number * (1 + event.target) % 7) / 7 < event.choice]
     for turn, number in enumerate(lost, 1):
         world.lose_leader(TopicPartition(topic, number), event.duration_s * turn / len(lost))
     return f"of {len(lost)} partitions of {topic}, for up to {event.duration_s:.2f} s"
 
 
 def _weights(world: World, event: Event) -> str:
-    """Somebody measured loads, and now and then writes them in a way that nobody can read."""
-    loads = {partition: 1 + event.who * number % 17 for number, partition in enumerate(world.partitions())}
+    """Write measured loads of partitions; some of them cannot be read."""
+    loads = {partition: 1 + event.target * number % 17 for number, partition in enumerate(world.partitions())}
     readable = event.choice < READABLE_SHARE
     data = encode_weights(loads) if readable else b"garbage"
     if world.layout.weights in world.ensemble.tree.znodes:
@@ -360,8 +359,8 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "subscribe": _subscribe,
     "delete_member": _delete_member,
     "lose_events": _lose_events,
-    "hint_often": _hint_often,
-    "delete_slice": _delete_slice,
+    "notify_often": _notify_often,
+    "delete_assignment": _delete_assignment,
     "force_release": _force_release,
 }
 _ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
@@ -377,7 +376,7 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "reset_offset": _reset_offset,
     "garble_offset": _garble_offset,
     "delete_offsets": _delete_offsets,
-    "delete_pointer": _delete_pointer,
+    "delete_group_state": _delete_group_state,
     "delete_candidate": _delete_candidate,
     "grow_topic": _grow_topic,
     "recreate_topic": _recreate_topic,

@@ -1,0 +1,1 @@
+"""The facts of one simulated run, which judge nothing."""

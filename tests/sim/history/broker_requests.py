@@ -1,0 +1,77 @@
+"""What members have requested brokers to store (the store ``broker-v0``), and which writes of brokers were late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiel_groups.model import TopicPartition
+from tests.sim.history.records import CommitRequest, OffsetWrite
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+    from tests.sim.history.history import History
+
+__all__ = ["BrokerRequests"]
+
+
+class BrokerRequests:
+    """A broker checks nothing, so it writes for members that have released the partition, and in any order."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        #: The newest request for each offset of a partition.
+        self._requests: dict[tuple[TopicPartition, int], CommitRequest] = {}
+        #: The offset of each partition that each consumer requested last.
+        self._last: dict[tuple[Consumer, TopicPartition], int] = {}
+        self._newest: dict[TopicPartition, CommitRequest] = {}
+        #: Partitions whose offset was last written for a claim that is over, or after a later request was made.
+        self.late: set[TopicPartition] = set()
+
+    def make(self, consumer: Consumer, partition: TopicPartition, offset: int) -> CommitRequest:
+        """Describe a consumer's request, as of this moment."""
+        history = self._history
+        topic = history.topics.znode(partition)
+        created = 0 if topic is None else topic.czxid
+        known, mistakes_version = history.known(consumer, partition), history.owner_mistakes_version(partition)
+        return CommitRequest(
+            consumer,
+            partition,
+            offset,
+            self._claim(partition),
+            history.zxid,
+            created,
+            known,
+            mistakes_version,
+            known is None or mistakes_version or consumer.created(partition) < created,
+        )
+
+    def record(self, request: CommitRequest) -> None:
+        partition = request.partition
+        self._requests[partition, request.offset] = self._newest[partition] = request
+        self._last[request.consumer, partition] = request.offset
+
+    def record_write(self, write: OffsetWrite, request: CommitRequest) -> None:
+        """Record whether a broker's write is late."""
+        is_late = request is not self._newest[write.partition] or request.claim != self._claim(write.partition)
+        (self.late.add if self.is_outdated(request) or is_late else self.late.discard)(write.partition)
+
+    def find(self, partition: TopicPartition, offset: int) -> CommitRequest | None:
+        """The newest request of any member to store an offset."""
+        return self._requests.get((partition, offset))
+
+    def is_outdated(self, request: CommitRequest) -> bool:
+        """Whether the log or the epoch of a request is over."""
+        created, began = self._history.topics.created(request.partition), self._history.epoch_began(request.partition)
+        return request.created < created[0] or request.zxid < began[0]
+
+    def replaces_another_epoch(self, request: CommitRequest) -> bool:
+        """Whether a broker's write for this request overwrites an offset of another log, or of an operator."""
+        return request.is_unaware or self.is_outdated(request)
+
+    def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int | None) -> bool:
+        """Whether this is what a consumer requested last."""
+        return self._last.get((consumer, partition)) == offset
+
+    def _claim(self, partition: TopicPartition) -> int:
+        owner = self._history.owners.znode(partition)
+        return 0 if owner is None else owner.czxid

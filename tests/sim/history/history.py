@@ -1,0 +1,312 @@
+"""
+What has happened in one run: facts from ZooKeeper's log, and from what consumers report.
+
+An offset has epochs. An operator's write begins one, and so does the reset after a topic was created again. What was
+processed in an earlier epoch proves nothing in a later one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.fake_ensemble import Entry
+from kiel_groups.testing.znode_tree import Change, Kind
+from tests.sim.history.broker_requests import BrokerRequests
+from tests.sim.history.log_ranges import LogRanges
+from tests.sim.history.owners import Owners
+from tests.sim.history.plans import Plans
+from tests.sim.history.records import Delivery, OffsetWrite, WriteKind
+from tests.sim.history.sessions import Sessions
+from tests.sim.history.topics import Topics, changes_of_topics
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+    from tests.sim.world import World
+
+__all__ = ["History"]
+
+
+class History:
+    """
+    The facts of one run; it judges nothing.
+
+    A change of ZooKeeper is described first (``offset_write`` and the like) and recorded afterwards. The invariants are
+    called in between, and see the history before the change.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.layout = world.layout
+        self._znodes = world.ensemble.tree.znodes
+        self.sessions = Sessions()
+        self.owners = Owners(world, self.sessions)
+        self.topics = Topics(world, self.sessions)
+        self.plans = Plans(world.layout)
+        self.ranges = LogRanges(world.reset, self.owners)
+        self.requests = BrokerRequests(self)
+        #: Whether an operator has changed something so that no member may join.
+        self.forbids_joining = False
+        #: The zxid of the newest entry of ZooKeeper's log.
+        self.zxid = 0
+        self.commits = 0
+        self.resets = 0
+        self.deliveries = 0
+        self._epochs: dict[TopicPartition, int] = {}
+        self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
+        #: When the present epoch of a partition began: the zxid, and the time in seconds.
+        self._epoch_began: dict[TopicPartition, tuple[int, float]] = {}
+        self._stored: dict[TopicPartition, int] = {}
+        #: The next offset after all that was processed in the present epoch.
+        self._processed: dict[TopicPartition, int] = {}
+        #: The same of all epochs, or what a member stored.
+        self._reached: dict[TopicPartition, int] = {}
+        #: Partitions whose offset was deleted or garbled and not written since.
+        self.damaged: set[TopicPartition] = set()
+        #: When the offset znode of a partition was deleted, as a zxid: the versions of the next one begin at 0 again.
+        self._removed: dict[TopicPartition, int] = {}
+        #: The topics whose folder of offsets was deleted: a group that starts cannot know that it had some.
+        self.cleared: set[str] = set()
+        #: Every offset that operators have set, by partition.
+        self._operators_offsets: dict[TopicPartition, set[int]] = {}
+        #: The zxids of the offsets that operators have set, and that no member has written since.
+        self.set_by_operators: dict[TopicPartition, int] = {}
+
+    # Entries of ZooKeeper's log
+
+    def record_entry(self, entry: Entry) -> None:
+        """Record what an entry does to sessions, topics and the plan."""
+        self.sessions.record(entry)
+        if not self.sessions.is_member(entry):
+            self.plans.record_deletion(entry)
+            for change in changes_of_topics(entry, Kind.DELETED):
+                self.topics.record_deletion(change, self._stored.keys())
+            for change in changes_of_topics(entry, Kind.CREATED):
+                self.topics.record_creation(entry, change, self._stored.keys())
+
+    def partition_of(self, change: Change) -> TopicPartition | None:
+        """The partition of an offset znode or owner znode, None for the folders above."""
+        parts = change.path.split("/")
+        return TopicPartition(parts[-2], int(parts[-1])) if len(parts) == 6 else None
+
+    def record_folder(self, change: Change) -> None:
+        """Record a change of the folder of a topic's offsets."""
+        if change.kind is Kind.DELETED:
+            self.cleared.add(change.path.rpartition("/")[2])
+
+    def offset_write(self, entry: Entry, change: Change, partition: TopicPartition) -> OffsetWrite:
+        """Describe a change of an offset znode."""
+        data, stored = change.znode.data, self._stored.get(partition)
+        if self.world.brokers.wrote(entry.session_id):
+            offset = int(data)
+            request, processed = self.requests.find(partition, offset), self.processed(partition)
+            return OffsetWrite(
+                WriteKind.BROKER, entry, change, partition, None, offset, stored, processed, request=request
+            )
+        by_member = self.sessions.is_member(entry)
+        if change.kind is Kind.DELETED or not (by_member or data.isdigit()):
+            return OffsetWrite(WriteKind.DAMAGE, entry, change, partition)
+        if not by_member:
+            repairs = partition in self.damaged
+            return OffsetWrite(WriteKind.OPERATOR, entry, change, partition, None, int(data), stored, repairs=repairs)
+        return self._members_write(entry, change, partition, int(data))
+
+    def _members_write(self, entry: Entry, change: Change, partition: TopicPartition, offset: int) -> OffsetWrite:
+        before, processed = self._stored.get(partition), self.processed(partition)
+        writer = self.sessions.writer(entry)
+        may_reset = self._is_reset(entry, partition, offset)
+        repairs = partition in self.damaged or self._mistakes_version(entry, partition)
+        adopts = repairs and not may_reset and self._was_reached(partition, offset)
+        if adopts:
+            # The writer may have finished more since it sent this.
+            before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
+        elif repairs and not may_reset:
+            before = None
+        if partition in self.topics.outdated and offset in self.world.logs[partition].starts:
+            kind = WriteKind.NEW_LOG
+        elif before is None:
+            kind = WriteKind.FIRST
+        else:
+            kind = WriteKind.RESET if may_reset else WriteKind.COMMIT
+        return OffsetWrite(
+            kind, entry, change, partition, writer, offset, before, processed, repairs, adopts, may_reset
+        )
+
+    def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
+        """Whether an owner stores what it may choose by the range that it learned, and what no commit would store."""
+        before, processed = self._stored.get(partition), self.processed(partition)
+        writer = self.sessions.writer(entry)
+        if before is None or before <= offset <= processed:
+            return False
+        if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
+            return False
+        return self.ranges.may_reset(writer, partition, entry, processed, offset)
+
+    def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
+        """Whether a member that writes over an operator has owned the partition since before the znode was deleted."""
+        claim = self.owners.claim(entry, partition) if partition in self.set_by_operators else None
+        return claim is not None and claim.czxid < self._removed.get(partition, 0)
+
+    def _was_reached(self, partition: TopicPartition, offset: int) -> bool:
+        """
+        Whether a member may continue at an offset after damage: any that was ever reached will do.
+
+        What an operator had set before the damage may be gone with it. A member that had not seen it stays where it
+        was.
+        """
+        known = max(self.processed(partition), self.reached(partition))
+        if partition not in self._stored:
+            return False
+        return offset <= known or offset in self._operators_offsets.get(partition, ())
+
+    def record_write(self, write: OffsetWrite) -> None:
+        """Record a change of an offset znode."""
+        partition, version = write.partition, write.change.znode.version
+        if write.kind is WriteKind.DAMAGE:
+            if write.change.kind is Kind.DELETED:
+                self._removed[partition] = write.entry.zxid
+            else:
+                # Its owner follows the version all the same.
+                self._epoch_at[partition, version] = self._epochs.get(partition, 0)
+            self.damaged.add(partition)
+            return
+        if write.kind is WriteKind.BROKER:
+            self._record_brokers(write)
+        elif write.kind is WriteKind.OPERATOR:
+            self._record_operators(write)
+        else:
+            self._record_members(write)
+        self._stored[partition] = write.offset
+        self._epoch_at[partition, version] = self._epochs[partition]
+
+    def _record_brokers(self, write: OffsetWrite) -> None:
+        """
+        Record a broker's write.
+
+        If it takes the place of what an operator has set, or of the start of a new log, the consumer that requested it
+        may not know, and have finished more since; or it knows, and follows the operator.
+        """
+        partition, request = write.partition, write.request
+        assert request is not None
+        self.commits += write.offset != write.before
+        replaces = self.requests.replaces_another_epoch(request)
+        self.requests.record_write(write, request)
+        if replaces:
+            self._begin_epoch(partition, max(write.offset, self.reached(partition)))
+            known = request.consumer.finished(partition)
+            if known is not None and known[1] <= self._processed[partition]:
+                request.consumer.continue_in_epoch(partition, self._epochs[partition])
+        self.damaged.discard(partition)
+        self.set_by_operators.pop(partition, None)
+
+    def _record_operators(self, write: OffsetWrite) -> None:
+        partition = write.partition
+        if write.repairs:
+            self.damaged.discard(partition)
+        self._begin_epoch(partition, write.offset)
+        if partition not in self.topics.outdated:
+            # For a consumer that has reached this very offset, a notification makes no difference.
+            for consumer in self.world.consumers:
+                known = consumer.finished(partition)
+                if known is not None and known[1] == write.offset:
+                    consumer.continue_in_epoch(partition, self._epochs[partition])
+        self.set_by_operators[partition] = write.entry.zxid
+        self._operators_offsets.setdefault(partition, set()).add(write.offset)
+
+    def _record_members(self, write: OffsetWrite) -> None:
+        partition, zxid = write.partition, write.entry.zxid
+        if write.repairs:
+            self.damaged.discard(partition)
+        if write.adopts:
+            self._begin_epoch(partition, write.processed)
+            write.by.continue_in_epoch(partition, self._epochs[partition])
+        if write.kind is WriteKind.COMMIT:
+            self.commits += write.offset != write.before
+        else:
+            self._begin_epoch(partition, write.offset)
+        if write.kind is WriteKind.NEW_LOG:
+            self.topics.record_reset(partition, zxid)
+        elif write.kind is WriteKind.FIRST:
+            self.topics.record_first_offset(partition)
+        elif write.kind is WriteKind.RESET:
+            self.resets += 1
+            self.ranges.record_reset(write.by, partition, zxid)
+        self.set_by_operators.pop(partition, None)
+        self._reached[partition] = max(self.reached(partition), write.offset)
+
+    def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
+        self._epochs[partition] = self._epochs.get(partition, 0) + 1
+        self._epoch_began[partition] = (self.zxid, self.world.timeline.now_s)
+        self._processed[partition] = offset
+
+    # Reports of consumers
+
+    def record_open(self, consumer: Consumer, partition: TopicPartition, position: int) -> Delivery:
+        """Record that a consumer may deliver from a partition from now on."""
+        self.owners.open(consumer, partition)
+        return Delivery(consumer, partition, position, consumer.opened[partition])
+
+    def record_delivery(self, consumer: Consumer, partition: TopicPartition, offset: int) -> Delivery:
+        """Record that a consumer delivers a record."""
+        self.deliveries += 1
+        is_set = partition in self.set_by_operators and partition not in self.topics.outdated
+        if is_set and offset == self._processed[partition]:
+            # The consumer has reached what an operator had set meanwhile.
+            consumer.opened[partition] = self._epochs[partition]
+        return Delivery(consumer, partition, offset, consumer.opened[partition])
+
+    def record_processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
+        """Record that an application has processed everything before an offset."""
+        self._reached[partition] = max(self.reached(partition), offset)
+        if epoch == self._epochs.get(partition):
+            self._processed[partition] = max(self._processed[partition], offset)
+
+    # Facts
+
+    @property
+    def generations(self) -> list[int]:
+        """The generations that were published, oldest first; 0 stands for the deletion of a plan."""
+        return self.plans.generations
+
+    def stored(self, partition: TopicPartition) -> int | None:
+        return self._stored.get(partition)
+
+    def stored_partitions(self, topic: str) -> set[TopicPartition]:
+        """The partitions of a topic that have an offset, or had one."""
+        return {partition for partition in self._stored if partition.topic == topic}
+
+    def processed(self, partition: TopicPartition) -> int:
+        """The next offset after all that was processed in the present epoch."""
+        return self._processed.get(partition, 0)
+
+    def reached(self, partition: TopicPartition) -> int:
+        """The next offset after all that was ever processed or stored."""
+        return self._reached.get(partition, 0)
+
+    def epoch(self, partition: TopicPartition) -> int | None:
+        """The present epoch of a partition's offset, None before the first."""
+        return self._epochs.get(partition)
+
+    def epoch_at(self, partition: TopicPartition, version: int) -> int:
+        """The epoch in which an offset znode got a version."""
+        return self._epoch_at.get((partition, version), -1)
+
+    def epoch_began(self, partition: TopicPartition) -> tuple[int, float]:
+        """When the present epoch of a partition began: the zxid, and the time in seconds."""
+        return self._epoch_began[partition]
+
+    def known(self, consumer: Consumer, partition: TopicPartition) -> int | None:
+        """How far a partition was processed, if the consumer knows all that others did to the offset, else None."""
+        finished = consumer.finished(partition)
+        if finished is None or self.epoch_at(partition, finished[0]) != self._epochs[partition]:
+            return None
+        return self._processed[partition]
+
+    def owner_mistakes_version(self, partition: TopicPartition) -> bool:
+        """Whether the owner claimed a partition before its offset znode was deleted: versions began at 0 again."""
+        owner = self.owners.znode(partition)
+        return owner is not None and owner.czxid < self._removed.get(partition, 0)
+
+    def is_set_by_operator(self, partition: TopicPartition) -> bool:
+        """Whether the offset is one that an operator has set."""
+        return partition in self.set_by_operators and partition not in self.damaged

@@ -1,0 +1,111 @@
+"""How late a consumer may follow a change of which no watch notifies it: it reconciles once in every interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+from kiel_groups.config import BROKER_V0
+from kiel_groups.coordination.member.owned_partitions import JITTER
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import MemberAssignment
+from kiel_groups.model import TopicPartition
+from tests.sim.history.history import History
+from tests.sim.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+
+__all__ = ["ChangesFollowedInTime"]
+
+#: How often the changes are checked, in seconds.
+CHECK_S = 1.0
+#: How long it may take a consumer to reconcile, in seconds: a broken connection, a commit before it.
+TOLERANCE_S = 4.0
+#: So much more, where a commit waits for brokers that hold it: for the rest of the lease.
+BROKERS_S = 5.0
+
+#: The consumer that should follow a change, what changed, and the zxid of the change.
+Change: TypeAlias = "tuple[Consumer, str, int]"
+
+
+class ChangesFollowedInTime(Invariant):
+    """
+    A change of an assignment, or an operator's offset, is followed within one reconcile interval.
+
+    Only the time counts in which no fault disturbs the consumer.
+    """
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._limit_s = self.world.reconcile_interval_ms / 1000 * (1 + JITTER) + TOLERANCE_S
+        if self.world.store == BROKER_V0:
+            self._limit_s += BROKERS_S
+        #: For how long each change has not been followed, in seconds.
+        self._waiting: dict[Change, float] = {}
+
+    def on_start(self) -> None:
+        self.world.timeline.after(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self.world.timeline.after(CHECK_S, self._check)
+        waiting: dict[Change, float] = {}
+        for consumer in self.world.consumers:
+            if not consumer.is_running:
+                continue
+            passed_s = 0.0 if self._is_disturbed(consumer) else CHECK_S
+            for what, zxid in self._not_followed(consumer):
+                waited_s = self._waiting.get((consumer, what, zxid), -CHECK_S) + passed_s
+                if waited_s > self._limit_s:
+                    raise self.violation(f"{consumer.name} has not followed {what} for {waited_s:g} s")
+                waiting[consumer, what, zxid] = waited_s
+        self._waiting = waiting
+
+    def _is_disturbed(self, consumer: Consumer) -> bool:
+        """A fault affects the consumer's process, its network, its server, or the leader of the ensemble."""
+        process, leader = consumer.process, self.world.ensemble.leader
+        server = process.server
+        is_reached = not process.stalled and server is not None and process.reaches(server)
+        is_blocked = self.world.timeline.now_s < process.blocked_until_s
+        if not (is_reached and process.runs and consumer.gate_is_open) or is_blocked or server is None:
+            return True
+        return leader is None or leader.frozen or not server.contact or server.frozen or bool(server.lag_s)
+
+    def _not_followed(self, consumer: Consumer) -> Iterator[tuple[str, int]]:
+        for partition, zxid in self.history.set_by_operators.items():
+            if partition in consumer.opened and not self._follows_offset(consumer, partition):
+                yield f"the offset of {partition} that an operator set", zxid
+        path = consumer.assignment_path
+        znode = None if path is None else self.world.ensemble.tree.znodes.get(path)
+        if znode is not None:
+            wanted = _partitions(znode.data, consumer.member.member_id)
+            if wanted is not None and wanted != consumer.wanted:
+                yield "its assignment", znode.mzxid
+
+    def _follows_offset(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Whether a consumer has followed what an operator has set, or need not."""
+        znode = self.world.ensemble.tree.znodes.get(self.history.layout.offset(partition))
+        known = consumer.finished(partition)
+        if znode is None or known is None or self._offset_is_void(consumer, partition):
+            return True
+        return known[0] == znode.version or self._may_be_its_own(consumer, partition)
+
+    def _offset_is_void(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """The offset was deleted or garbled since, or the consumer has to be reset to a new log first."""
+        return partition in self.history.damaged or self.history.topics.is_outdated(consumer, partition)
+
+    def _may_be_its_own(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Brokers may have stored that very offset for the consumer."""
+        stored = self.history.stored(partition)
+        return self.history.requests.may_have_requested(consumer, partition, stored)
+
+
+@lru_cache(maxsize=1_000)
+def _partitions(data: bytes, member_id: str | None) -> frozenset[object] | None:
+    """The partitions of an assignment; None where it cannot be read, or is for another member."""
+    try:
+        found = MemberAssignment.parse(data, "")
+    except ProtocolError:
+        return None
+    return frozenset(found.partitions) if found.member_id == member_id else None

@@ -1,0 +1,130 @@
+"""Commits: which member may write an offset, and which offset."""
+
+from __future__ import annotations
+
+from kiel_groups.config import ZOOKEEPER_STORE
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.znode_tree import Kind
+from tests.sim.history.records import OffsetWrite, WriteKind
+from tests.sim.invariants.invariant import Invariant
+
+__all__ = [
+    "CommittedByOwner",
+    "CommittedOnlyProcessed",
+    "FirstOffsetFollowsPolicy",
+    "NewLogKeepsOperatorsOffset",
+    "OffsetsNeverMoveBack",
+    "ResetStoredWhenDrained",
+]
+
+
+class CommittedByOwner(Invariant):
+    """A member commits only what it owns or releases with that very transaction, unless an operator has taken it."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is not WriteKind.COMMIT or self._is_first_of_topic(write) or write.offset == write.before:
+            return
+        is_owned = self.history.owners.claim(write.entry, write.partition) is not None
+        if not is_owned and not self.is_taken_by_operator(write.by, write.partition):
+            raise self.violation(
+                f"{write.by.name} commits {write.offset} of {write.partition}, and its claim is not there"
+            )
+
+    def _is_first_of_topic(self, write: OffsetWrite) -> bool:
+        """Any member of a group creates the first offsets of all partitions of a topic."""
+        return write.change.kind is Kind.CREATED
+
+
+class OffsetsNeverMoveBack(Invariant):
+    """
+    A commit is never lower than the offset that it replaces.
+
+    An offset moves back by an operator's write, by a reset, or with a new log: these are no commits (see
+    ``WriteKind``). What brokers write late may step back, too: a broker checks nothing.
+    """
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is WriteKind.COMMIT and write.before is not None and write.offset < write.before:
+            raise self.violation(
+                f"{write.by.name} takes the offset of {write.partition} back from {write.before} to {write.offset}"
+            )
+
+
+class CommittedOnlyProcessed(Invariant):
+    """A commit never passes what was processed."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is WriteKind.COMMIT and write.offset > write.processed:
+            raise self.violation(
+                f"{write.by.name} commits {write.offset} of {write.partition}, processed is {write.processed}"
+            )
+
+
+class ResetStoredWhenDrained(Invariant):
+    """A reset is stored only when nothing of the partition is in flight."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is WriteKind.RESET and write.partition in write.by.in_flight:
+            raise self.violation(
+                f"{write.by.name} stores a reset of {write.partition} while its application processes it"
+            )
+
+
+class FirstOffsetFollowsPolicy(Invariant):
+    """The first offsets of a topic follow the reset policy; those of partitions that came later are the log's start."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is not WriteKind.FIRST:
+            return
+        partition, log, policy = write.partition, self.world.logs[write.partition], self.world.reset
+        starts, ends = log.starts, log.ends | {self.world.log_end}
+        expected = set(starts if self._came_later(write) or policy == "earliest" else ends)
+        if self._others_are_gone(partition):
+            expected |= starts
+        if self._cannot_know_others(write):
+            expected |= starts if policy == "earliest" else ends
+        if write.offset not in expected:
+            raise self.violation(f"the first offset of {partition} is {write.offset}, it should be of {expected}")
+
+    def _came_later(self, write: OffsetWrite) -> bool:
+        """Whether other partitions of the topic have offsets that this transaction does not create."""
+        fresh = {self.history.partition_of(change) for change in write.entry.changes} | self.history.damaged
+        return not self.history.stored_partitions(write.partition.topic) <= fresh
+
+    def _others_are_gone(self, partition: TopicPartition) -> bool:
+        """Where all other offsets were deleted, no member may be left that knows whether the partition came later."""
+        damaged = self.history.damaged - {partition}
+        return partition.topic in self.history.cleared or any(other.topic == partition.topic for other in damaged)
+
+    def _cannot_know_others(self, write: OffsetWrite) -> bool:
+        """
+        The member looked for the topic while it was gone.
+
+        It then sees to the partitions that it owns, and to no others: their owners may be about to do the same.
+        """
+        topics, topic = self.history.topics, write.partition.topic
+        return topics.was_created(topic) and not topics.could_know(write.entry, topic)
+
+
+class NewLogKeepsOperatorsOffset(Invariant):
+    """A member that resets a partition to its new log does not overwrite what an operator has set in that log."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if write.kind is not WriteKind.NEW_LOG or write.repairs or write.may_reset or self._cannot_distinguish(write):
+            return
+        partition = write.partition
+        created, _ = self.history.topics.created(partition)
+        if self.history.set_by_operators.get(partition, 0) > created:
+            raise self.violation(
+                f"{write.by.name} resets {partition} to the new log, and an operator has set it to"
+                f" {self.history.stored(partition)} in the new log"
+            )
+
+    def _cannot_distinguish(self, write: OffsetWrite) -> bool:
+        """
+        The member cannot distinguish an operator's offset from another one.
+
+        A member that is still opening its claim may take it for its own write-back of an old offset, and one whose
+        offsets brokers write may take it for theirs.
+        """
+        return self.world.store != ZOOKEEPER_STORE or not write.by.finished(write.partition)

@@ -1,0 +1,91 @@
+"""What an invariant is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.fake_ensemble import Entry
+from tests.sim.history.history import History
+from tests.sim.history.records import CommitRequest, Delivery, OffsetWrite, OwnerDeletion, PlanWrite
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+
+__all__ = ["Invariant", "Violation"]
+
+
+class Violation(AssertionError):  # noqa: N818 -- what a run has found
+    """An invariant does not hold."""
+
+
+class Invariant:
+    """
+    A rule that the first sentence of its class states.
+
+    The checker calls the methods ``on_…``; for changes of znodes, before the history records them. They raise
+    ``self.violation(text)``. What an invariant excuses is a method that it calls, with the reason in its docstring.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.world = history.world
+
+    def violation(self, text: str) -> Violation:
+        """Make a violation. It ends the run, also where the product's own code catches what is raised."""
+        violation = Violation(text)
+        self.world.timeline.failures.append(violation)
+        return violation
+
+    def is_taken_by_operator(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """
+        An operator has deleted the consumer's owner znode, and not its member znode.
+
+        Several invariants excuse this. The member notices it when it reconciles; until then its lease runs, and its
+        gate is open. An owner znode that is deleted by hand ends the guarantee (``docs/ownership.rst``).
+        """
+        return self.history.owners.is_forced(consumer, partition)
+
+    # Time
+
+    def on_start(self) -> None:
+        """Start to check: the topics exist, and no consumer does."""
+
+    def on_step(self) -> None:
+        """Check after a step of the run."""
+
+    def on_end(self, partitions: Collection[TopicPartition]) -> None:
+        """Check when all members have left; they owned these partitions."""
+
+    # ZooKeeper's log
+
+    def on_entry(self, entry: Entry) -> None:
+        """Check a transaction, or the end of a session."""
+
+    def on_plan(self, write: PlanWrite) -> None:
+        """Check a leader's write of a plan, or of a part of one."""
+
+    def on_topic_deletion(self, topic: str) -> None:
+        """Note the deletion of a topic."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        """Check a change of an offset znode."""
+
+    def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
+        """Check the deletion of an owner znode."""
+
+    # Reports of consumers
+
+    def on_open(self, opened: Delivery) -> None:
+        """Check the position at which a consumer opens a partition for delivery."""
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Check the delivery of a record."""
+
+    def on_commit_request(self, request: CommitRequest) -> None:
+        """Check a consumer's request to brokers to store an offset."""
+
+    def on_stop(self, consumer: Consumer, error: KielGroupsError) -> None:
+        """Check an error that a consumer takes for permanent."""

@@ -1,0 +1,96 @@
+"""Topics that are created again: their offsets are reset to the new logs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kiel_groups.model import TopicPartition
+from tests.sim.history.history import History
+from tests.sim.history.records import OffsetWrite, OwnerDeletion, WriteKind
+from tests.sim.invariants.invariant import Invariant
+
+__all__ = ["NoOffsetOfOldLog"]
+
+
+class NoOffsetOfOldLog(Invariant):
+    """
+    After a topic was created again, no offset of its old log misleads the next owner, nor is one left in the end.
+
+    An offset that is older than its topic misleads no owner: the owner sees that it is.
+    """
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        #: Partitions whose offset was damaged, set in the new log, or committed by a member that could not know of it.
+        self._excused: set[TopicPartition] = set()
+        #: Of those, the ones that a member committed before it could know. It may know later.
+        self._unaware: set[TopicPartition] = set()
+
+    def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
+        """Check a release by a member that claimed the partition before its topic was created again."""
+        partition, topics = deletion.partition, self.history.topics
+        if not deletion.is_release or partition not in topics.outdated:
+            return
+        znode, topic = (
+            self.world.ensemble.tree.znodes.get(self.history.layout.offset(partition)),
+            topics.znode(partition),
+        )
+        if topic is None or znode is None or not topics.could_know(deletion.entry, partition.topic):
+            return
+        if deletion.claim.czxid > topic.czxid or znode.mzxid < topic.czxid:
+            return
+        if not (self._is_excused_at_release(partition) or self._is_foreign(partition)):
+            name = self.history.sessions.writer(deletion.entry).name
+            raise self.violation(f"{name} releases {partition} at {int(znode.data)} of a log that is gone")
+
+    def _is_excused_at_release(self, partition: TopicPartition) -> bool:
+        """A member that has committed before it could know of the new log knows of it by now."""
+        return partition in self._excused and partition not in self._unaware
+
+    def _is_foreign(self, partition: TopicPartition) -> bool:
+        """An operator has set, deleted or garbled the offset last."""
+        return partition in self.history.damaged or partition in self.history.set_by_operators
+
+    def on_end(self, partitions: Collection[TopicPartition]) -> None:
+        """Check that no partition continues in the new log at an offset of the old one."""
+        znodes = self.world.ensemble.tree.znodes
+        for partition in sorted(self.history.topics.outdated.intersection(partitions) - self._excused):
+            offset, topic = znodes[self.history.layout.offset(partition)], self.history.topics.znode(partition)
+            assert topic is not None
+            if offset.mzxid > topic.czxid:
+                raise self.violation(
+                    f"{partition} continues at {int(offset.data)} in the log of a topic that was created again"
+                )
+
+    def on_topic_deletion(self, topic: str) -> None:
+        """Excuse nothing of the deleted incarnation in the next one, except for offsets that are still damaged."""
+        damaged = self.history.damaged
+        self._excused = {p for p in self._excused if p.topic != topic or p in damaged}
+        self._unaware = {p for p in self._unaware if p.topic != topic}
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        """Note which offsets are excused from now on."""
+        if write.kind in (WriteKind.DAMAGE, WriteKind.OPERATOR) or self._is_late(write) or self._is_first(write):
+            self._excused.add(write.partition)
+        elif self._is_unaware(write):
+            if write.partition not in self._excused:
+                self._unaware.add(write.partition)
+            self._excused.add(write.partition)
+
+    def _is_late(self, write: OffsetWrite) -> bool:
+        """A broker writes late what a member requested in the old log."""
+        if write.kind is not WriteKind.BROKER or write.request is None:
+            return False
+        replaces = self.history.requests.replaces_another_epoch(write.request)
+        return replaces and write.partition in self.history.topics.outdated
+
+    def _is_first(self, write: OffsetWrite) -> bool:
+        """A member looked for the beginning of a log, and stores it after that log is gone."""
+        return write.kind is WriteKind.FIRST and write.partition in self.history.topics.without_offset
+
+    def _is_unaware(self, write: OffsetWrite) -> bool:
+        """A member commits, or stores a reset, before it could be notified of the new topic."""
+        if write.kind not in (WriteKind.COMMIT, WriteKind.RESET):
+            return False
+        topics, partition = self.history.topics, write.partition
+        return partition in topics.outdated and not topics.could_know(write.entry, partition.topic)
