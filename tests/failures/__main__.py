@@ -54,6 +54,7 @@ ELSEWHERE = {
         "a_log_that_was_cut_with_latest",
         "a_log_that_was_emptied_with_earliest",
         "during_an_assigned_hook",
+        "a_topic_is_created_again_under_a_running_group",
     ),
     "unit/coordination/offsets/test_topic_incarnations.py": ("a_look_on_a_lost_session_is_not_made_again",),
     "unit/clients/net/test_deposed_leaders.py": (
@@ -83,11 +84,8 @@ ELSEWHERE = {
         "a_frozen_zookeeper_shuts_the_gate_in_time",
         "a_listener_that_raises_does_not_hold_the_group_up",
     ),
-    "integration/test_group_refuted.py": (
-        "a_topic_is_created_again_under_a_running_group",
-        "the_folder_of_owners_is_deleted",
+    "integration/test_group_join_leave.py": (
         "a_member_without_its_znode_is_not_foreign",
-        "brokers_are_found_in_zookeeper",
         "a_member_leaves_although_no_broker_answers",
     ),
     "integration/test_group_membership.py": (
@@ -95,6 +93,8 @@ ELSEWHERE = {
         "kill_9",
         "session_expiry",
         "a_shorter_session_than_asked",
+        "the_folder_of_owners_is_deleted",
+        "brokers_are_found_in_zookeeper",
     ),
     "integration/test_group_bad_input.py": (
         "no_chroot",
@@ -122,11 +122,11 @@ ELSEWHERE = {
         "a_java_consumer_that_is_there_first_is_a_refusal",
         "a_member_of_kiel_that_comes_later_is_an_alarm",
     ),
-    "integration/test_kiel_api_hand_overs.py": (
+    "integration/test_kiel_api_rebalance.py": (
         "a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",
         "a_drain_gives_up_values_that_no_caller_got",
     ),
-    "integration/test_kiel_api_grouped.py": ("a_deserializer_that_fails_on_every_value",),
+    "integration/test_kiel_api_consume.py": ("a_deserializer_that_fails_on_every_value",),
     "sim/test_sizes.py": (
         "a_thousand_members_at_once",
         "a_plan_near_the_size_limit",

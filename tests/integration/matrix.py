@@ -19,7 +19,8 @@ from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
-from tests.helpers.members import Group, group_of, stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 __all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]

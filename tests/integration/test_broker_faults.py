@@ -15,7 +15,8 @@ from kiel_groups.embedded import Cluster, Direction, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -18,7 +18,8 @@ from kiel_groups.errors import ConfigError, GroupConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
-from tests.helpers.members import Member, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

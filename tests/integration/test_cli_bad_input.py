@@ -11,8 +11,8 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

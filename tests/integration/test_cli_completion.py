@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import environment, kiel_groups
-from tests.helpers.members import zookeeper
 
 pytestmark = pytest.mark.integration
 

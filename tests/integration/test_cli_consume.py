@@ -18,8 +18,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, kiel_groups
-from tests.helpers.members import owners, produce, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

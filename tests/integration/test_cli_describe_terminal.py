@@ -19,8 +19,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import owners, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

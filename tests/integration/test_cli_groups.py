@@ -15,8 +15,9 @@ from kazoo.security import make_digest_acl
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import Group, group_of, produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import at_a_terminal, environment
-from tests.helpers.members import zookeeper
 
 pytestmark = pytest.mark.integration
 

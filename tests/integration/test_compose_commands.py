@@ -13,8 +13,8 @@ from unittest.mock import patch
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import produce
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import produce
 from tests.helpers.waiting import eventually
 from tests.unit.embedded.test_example_files import services
 

@@ -17,8 +17,8 @@ import pytest
 
 from kiel_groups import Record
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import produce, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,9 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -24,7 +24,8 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,8 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,8 @@ import pytest
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -93,7 +94,7 @@ async def test_a_record_of_a_lost_claim_is_not_lent_the_token_of_the_next(
         assert member.records == [record]
         assert consumer.fencing_token(record) is None
         member.go_on.set()
-        await eventually(lambda: len(member.hand_outs) == 2, "it is handed out again")
+        await eventually(lambda: len(member.deliveries) == 2, "it is handed out again")
         again = member.records[1]
         assert again == record
-        assert member.hand_outs[1].token == consumer.fencing_token(partition)
+        assert member.deliveries[1].token == consumer.fencing_token(partition)

@@ -15,10 +15,12 @@ from kiel_groups.clients import Producer
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
-from tests.helpers.members import Group, Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Group, Member, end_session, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -269,17 +271,6 @@ async def test_session_expiry(cluster: Cluster, unique: Unique) -> None:
         assert group.overlaps() == []
 
 
-def end_session(cluster: Cluster, member: object) -> None:
-    """End a member's session on the server: a second client takes it over and closes it."""
-    from kazoo.client import KazooClient
-
-    session = member.consumer._consuming.member._member_session.session  # type: ignore[attr-defined]
-    thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
-
-
 async def test_a_shorter_session_than_asked(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -302,3 +293,66 @@ async def test_a_shorter_session_than_asked(
         assert member.consumer.member_id == member_id
         values = await produce(cluster, "t", 20)
         assert await group.delivered(values) == Counter(values)
+
+
+async def test_the_folder_of_owners_is_deleted(cluster: Cluster, unique: Unique) -> None:
+    """The next plan makes it again; it costs the claims and no member."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic], reconcile_interval_ms=500) as group:
+        members = [await group.join() for _ in range(3)]
+        await group.balanced(topic, 4)
+        with zookeeper(cluster) as client:
+            client.delete(GroupLayout(name).owners, recursive=True)
+            await group.leave(members[0])
+            await eventually(lambda: set(owners(client, name, topic)) == {0, 1, 2, 3}, "everything is claimed again")
+        values = await produce(cluster, topic, 20)
+        await group.delivered(values)
+        assert all(member.consumer.member_id for member in group.living)
+
+
+async def test_a_process_that_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:
+    """Others take over what it held; when it goes on, it hands out nothing of that, and joins anew."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", MEMBER_PROGRAM, ",".join(cluster.brokers), cluster.zk_hosts, name, topic),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            values = await produce(cluster, topic, 40)
+            theirs = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(40)]
+            member = await group.join()
+            await eventually(lambda: len(member.partitions(topic)) == 2, "both share the topic")
+            os.kill(process.pid, signal.SIGSTOP)
+            await group.balanced(topic, 4)
+            values += await produce(cluster, topic, 40, first=40)
+            await group.delivered(values[40:])
+            os.kill(process.pid, signal.SIGCONT)
+            await eventually(lambda: len(member.partitions(topic)) == 2, "it joins anew")
+            values += await produce(cluster, topic, 40, first=80)
+            theirs.append(await asyncio.wait_for(process.stdout.readline(), 30))
+            assert int(theirs[-1]) >= 80, "what others have delivered meanwhile is not its own to hand out"
+        finally:
+            process.kill()
+        theirs += (await process.stdout.read()).splitlines(keepends=True)
+        await process.wait()
+        await group.delivered(set(values) - {line.strip() for line in theirs})
+
+
+async def test_brokers_are_found_in_zookeeper(start_cluster: Callable[..., Cluster]) -> None:
+    """When no address that a member knows answers any more, those registered in ZooKeeper are asked."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", 1)
+    async with group_of(cluster, "g", ["t"]) as group:
+        member = await group.join()
+        await group.balanced("t", 1)
+        await cluster.kafka[0].stop()
+        async with KafkaBroker(cluster.zk_hosts, 0) as elsewhere:
+            assert elsewhere.address not in cluster.brokers
+            async with Producer([elsewhere.address]) as producer:
+                await producer.produce("t", b"found")
+            await eventually(lambda: b"found" in member.values, "the broker is found at its new address", 60)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups import TopicPartition
+from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -200,3 +202,63 @@ async def test_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 40}, "everything is committed")
         assert early == [[]]
         assert member.values == values[16:]
+
+
+async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
+    """
+    Positions in the old log mean nothing in the new one: everything in it is delivered, from its beginning.
+
+    That goes also for a partition that is just being handed over, and while brokers do not know the topic yet
+    (``tests/sim/test_topics_made_anew.py``).
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    old = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
+        member = await group.join()
+        await group.delivered(old)
+        await cluster.delete_topic(topic)
+        await cluster.create_topic(topic, 2)
+        fresh = await produce(cluster, topic, 60, first=1000)
+        await group.delivered(fresh, 60)
+        assert member.consumer.metrics.total("offsets_of_deleted_topic") >= 2
+        with zookeeper(cluster) as client:
+            await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 60, "all is committed")
+
+
+async def test_two_commits_at_once_follow_an_operators_reset(cluster_39: Cluster, unique: Unique) -> None:
+    """The second of them must not write over what the first one has adopted."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 20)
+    offset = GroupLayout(name).offset(TopicPartition(topic, 0))
+    async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, autocommit=False) as consumer:
+        await consumer.subscribe(topic)
+        with zookeeper(cluster_39) as client:
+            async for record in consumer:
+                if record.offset == 10:
+                    client.set(offset, b"5")
+                    await asyncio.gather(consumer.commit(), consumer.commit())
+                    break
+            assert client.get(offset)[0] == b"5"
+        async for record in consumer:
+            assert record.offset == 5
+            break
+
+
+async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
+    """Where to start is a question then, and not this group's to answer."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 3)
+
+    async def read() -> None:
+        async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, auto_offset_reset="none") as consumer:
+            await consumer.subscribe(topic)
+            async for _ in consumer:
+                raise AssertionError("nothing says where to start")
+
+    with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
+        await asyncio.wait_for(read(), 30)
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, name, topic) == {}

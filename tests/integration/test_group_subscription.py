@@ -10,11 +10,13 @@ import pytest
 
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.members import group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import end_session, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -149,3 +151,23 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
             await member.consumer.subscribe([topic, other])
             await eventually(lambda: set(owners(client, name, other)) == {0}, "it is claimed once it is subscribed to")
         await eventually(lambda: len(member.values) >= 5, "and delivered")
+
+
+async def test_a_refused_subscription_changes_nothing(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """What was subscribed to before stays, also for the next session: that one would be refused, and the member end."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 5)
+    async with group_of(cluster_39, name, [topic]) as group:
+        member = await group.join()
+        await group.delivered(values)
+        before = member.consumer.member_id
+        with pytest.raises(ConfigError, match=r"takes \d+ KiB in ZooKeeper, expected at most"):
+            await member.consumer.subscribe([topic, *(f"{number:0>240}" for number in range(4_000))])
+        assert member.consumer.subscription == {topic}
+        await member.consumer.commit()
+        end_session(cluster_39, member)
+        await eventually(lambda: member.consumer.member_id not in (None, before), "it has joined anew")
+        await eventually(lambda: member.consumer.settled, "it holds its partition again")
+        values += await produce(cluster_39, topic, 5, first=5)
+        await group.delivered(values)

@@ -18,9 +18,9 @@ from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.kiel_api import await_committed, consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually
-from tests.integration.test_kiel_api_grouped import committed, consumer_of, offsets, produce, values
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +136,7 @@ async def test_a_commit_that_may_pass_is_tried_again(cluster_39: Cluster, unique
             await consumer.commit_offsets()
         await eventually(lambda: len(proxy.asked(OFFSET_COMMIT)) == 3, "it is committed at the third try")
         assert len(proxy.asked(METADATA)) >= before + 2
-        await committed(cluster_39, group, topic, 2)
+        await await_committed(cluster_39, group, topic, 2)
         assert consumer.metrics.total("commits_refused") == 0
         await consumer.close()
 
@@ -337,7 +337,7 @@ async def test_commits_that_nobody_awaits_lose_nothing_at_hand_overs(cluster_39:
     await produce(cluster_39, topic, *range(300, 600))
     await first.close()
     await eventually(lambda: set(found) == set(range(600)), "nothing is lost")
-    await committed(cluster_39, group, topic, 600)
+    await await_committed(cluster_39, group, topic, 600)
     await second.close()
     await asyncio.gather(first_task, second_task)
 

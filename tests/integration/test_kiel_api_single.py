@@ -14,19 +14,11 @@ from tornado import gen
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
+from tests.helpers.kiel_api import values
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
-
-
-async def values(consumer: SingleConsumer, topic: str, count: int, **how: Any) -> list[Any]:
-    """Consume until so many values have come."""
-    found: list[Any] = []
-    async with asyncio.timeout(30):
-        while len(found) < count:
-            found += await consumer.consume(topic, **how) or []
-    return found
 
 
 @pytest.mark.parametrize(

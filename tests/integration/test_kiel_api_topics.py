@@ -8,8 +8,8 @@ import pytest
 
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from tests.helpers.members import zookeeper
-from tests.integration.test_kiel_api_grouped import consumer_of
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.kiel_api import consumer_of
 
 pytestmark = pytest.mark.integration
 

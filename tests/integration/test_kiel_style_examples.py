@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running
-from tests.helpers.members import owners, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -19,8 +19,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.members import stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ import pytest
 from kiel_groups.cli.app import app
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import owners, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

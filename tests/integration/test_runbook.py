@@ -15,8 +15,9 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.members import Group, group_of, produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.old_tools import zk_cli
 from tests.helpers.waiting import eventually
 

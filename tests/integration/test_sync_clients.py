@@ -15,8 +15,9 @@ from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import group_of, owners, stored_offsets, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

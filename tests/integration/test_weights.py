@@ -20,8 +20,9 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import Member, group_of, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -23,7 +23,7 @@ from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
 

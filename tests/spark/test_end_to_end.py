@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import brokers_of, fill, filled, read_batch
 
 pytestmark = pytest.mark.spark

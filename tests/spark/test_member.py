@@ -17,8 +17,8 @@ from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import GroupedConsumer
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import owners, stored_offsets, zookeeper
 from tests.helpers.spark.queries import Checkpoint, Query, await_partitions, fill, running
 
 pytestmark = pytest.mark.spark

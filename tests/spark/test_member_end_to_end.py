@@ -16,7 +16,8 @@ from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.sync import Producer
-from tests.helpers.members import Group, group_of, owners, zookeeper
+from tests.helpers.cluster_data import owners, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.spark.queries import brokers_of
 from tests.helpers.waiting import eventually
 

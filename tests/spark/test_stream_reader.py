@@ -20,7 +20,7 @@ from kiel_groups.model import Record
 from kiel_groups.spark.offsets import group_offsets
 from kiel_groups.spark.options.read_options import ReadOptions
 from kiel_groups.spark.stream.stream_reader import StreamReader
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import Query, await_partitions, fill, filled, read_batch, running, source
 
 pytestmark = pytest.mark.spark

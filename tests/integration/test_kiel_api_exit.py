@@ -9,9 +9,9 @@ import pytest
 
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import zookeeper
-from tests.integration.test_kiel_api_grouped import offsets, produce
+from tests.helpers.kiel_api import offsets, produce
 
 pytestmark = pytest.mark.integration
 

@@ -1,52 +1,26 @@
-"""What somebody with fresh eyes broke once: each of these lost records, members or errors before it was mended."""
+"""Members join and leave: calls that are cancelled or concurrent, joins that fail, brokers that do not answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import sys
 from collections.abc import Callable
 
 import pytest
 
-from kiel_groups import GroupedConsumer, TopicPartition
-from kiel_groups.clients import Producer
+from kiel_groups import GroupedConsumer
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
-from kiel_groups.errors import ClosedError, NoOffsetsError
+from kiel_groups.errors import ClosedError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.waiting import eventually
-from tests.integration.test_group_membership import MEMBER_PROGRAM, end_session
 
 pytestmark = pytest.mark.integration
 
+
 Unique = Callable[[str], str]
-
-
-async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
-    """
-    Positions in the old log mean nothing in the new one: everything in it is delivered, from its beginning.
-
-    That goes also for a partition that is just being handed over, and while brokers do not know the topic yet
-    (``tests/sim/test_topics_made_anew.py``).
-    """
-    topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 2)
-    old = await produce(cluster, topic, 40)
-    async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
-        member = await group.join()
-        await group.delivered(old)
-        await cluster.delete_topic(topic)
-        await cluster.create_topic(topic, 2)
-        fresh = await produce(cluster, topic, 60, first=1000)
-        await group.delivered(fresh, 60)
-        assert member.consumer.metrics.total("offsets_of_deleted_topic") >= 2
-        with zookeeper(cluster) as client:
-            await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 60, "all is committed")
 
 
 async def test_a_close_that_nobody_waits_for_goes_on(cluster_39: Cluster, unique: Unique) -> None:
@@ -121,42 +95,6 @@ async def test_a_subscription_while_joining_anew_is_told(cluster_39: Cluster, un
         assert data["subscription"] == sorted([first, second])
 
 
-async def test_two_commits_at_once_follow_an_operators_reset(cluster_39: Cluster, unique: Unique) -> None:
-    """The second of them must not write over what the first one has adopted."""
-    topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    await produce(cluster_39, topic, 20)
-    offset = GroupLayout(name).offset(TopicPartition(topic, 0))
-    async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, autocommit=False) as consumer:
-        await consumer.subscribe(topic)
-        with zookeeper(cluster_39) as client:
-            async for record in consumer:
-                if record.offset == 10:
-                    client.set(offset, b"5")
-                    await asyncio.gather(consumer.commit(), consumer.commit())
-                    break
-            assert client.get(offset)[0] == b"5"
-        async for record in consumer:
-            assert record.offset == 5
-            break
-
-
-async def test_the_folder_of_owners_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """The next plan makes it again; it costs the claims and no member."""
-    topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 4)
-    async with group_of(cluster, name, [topic], reconcile_interval_ms=500) as group:
-        members = [await group.join() for _ in range(3)]
-        await group.balanced(topic, 4)
-        with zookeeper(cluster) as client:
-            client.delete(GroupLayout(name).owners, recursive=True)
-            await group.leave(members[0])
-            await eventually(lambda: set(owners(client, name, topic)) == {0, 1, 2, 3}, "everything is claimed again")
-        values = await produce(cluster, topic, 20)
-        await group.delivered(values)
-        assert all(member.consumer.member_id for member in group.living)
-
-
 async def test_a_join_that_fails_oddly_is_tried_again(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,24 +154,6 @@ async def test_a_consumer_closed_before_it_was_used_says_so(cluster_39: Cluster,
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None
 
 
-async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
-    """Where to start is a question then, and not this group's to answer."""
-    topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    await produce(cluster_39, topic, 3)
-
-    async def read() -> None:
-        async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, auto_offset_reset="none") as consumer:
-            await consumer.subscribe(topic)
-            async for _ in consumer:
-                raise AssertionError("nothing says where to start")
-
-    with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
-        await asyncio.wait_for(read(), 30)
-    with zookeeper(cluster_39) as client:
-        assert stored_offsets(client, name, topic) == {}
-
-
 async def test_many_members_settle_on_a_fresh_topic(cluster_39: Cluster, unique: Unique) -> None:
     """Twenty members that find two hundred partitions without offsets do not write them one by one."""
     topic, name = unique("topic"), unique("group")
@@ -243,53 +163,6 @@ async def test_many_members_settle_on_a_fresh_topic(cluster_39: Cluster, unique:
         await group.balanced(topic, 200)
         with zookeeper(cluster_39) as client:
             assert len(stored_offsets(client, name, topic)) == 200
-
-
-async def test_a_process_that_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:
-    """Others take over what it held; when it goes on, it hands out nothing of that, and joins anew."""
-    topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 4)
-    async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-c", MEMBER_PROGRAM, ",".join(cluster.brokers), cluster.zk_hosts, name, topic),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        try:
-            values = await produce(cluster, topic, 40)
-            theirs = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(40)]
-            member = await group.join()
-            await eventually(lambda: len(member.partitions(topic)) == 2, "both share the topic")
-            os.kill(process.pid, signal.SIGSTOP)
-            await group.balanced(topic, 4)
-            values += await produce(cluster, topic, 40, first=40)
-            await group.delivered(values[40:])
-            os.kill(process.pid, signal.SIGCONT)
-            await eventually(lambda: len(member.partitions(topic)) == 2, "it joins anew")
-            values += await produce(cluster, topic, 40, first=80)
-            theirs.append(await asyncio.wait_for(process.stdout.readline(), 30))
-            assert int(theirs[-1]) >= 80, "what others have delivered meanwhile is not its own to hand out"
-        finally:
-            process.kill()
-        theirs += (await process.stdout.read()).splitlines(keepends=True)
-        await process.wait()
-        await group.delivered(set(values) - {line.strip() for line in theirs})
-
-
-async def test_brokers_are_found_in_zookeeper(start_cluster: Callable[..., Cluster]) -> None:
-    """When no address that a member knows answers any more, those registered in ZooKeeper are asked."""
-    cluster = start_cluster()
-    await cluster.create_topic("t", 1)
-    async with group_of(cluster, "g", ["t"]) as group:
-        member = await group.join()
-        await group.balanced("t", 1)
-        await cluster.kafka[0].stop()
-        async with KafkaBroker(cluster.zk_hosts, 0) as elsewhere:
-            assert elsewhere.address not in cluster.brokers
-            async with Producer([elsewhere.address]) as producer:
-                await producer.produce("t", b"found")
-            await eventually(lambda: b"found" in member.values, "the broker is found at its new address", 60)
 
 
 async def test_a_member_leaves_although_no_broker_answers(start_cluster: Callable[..., Cluster]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Group, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

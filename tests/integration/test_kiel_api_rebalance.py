@@ -12,8 +12,8 @@ from tornado import gen
 
 from kiel_groups.clients.delivery import in_flight
 from kiel_groups.embedded import Cluster
+from tests.helpers.kiel_api import consumer_of, offsets, produce
 from tests.helpers.waiting import eventually
-from tests.integration.test_kiel_api_grouped import consumer_of, offsets, produce
 
 pytestmark = pytest.mark.integration
 
