@@ -74,7 +74,7 @@ ELSEWHERE = {
     ),
     "integration/test_force_release.py": (
         "a_live_member_stops_before_its_claims_could_be_deleted",
-        "claims_that_nobody_gives_up_are_deleted_after_the_wait",
+        "claims_that_are_not_released_are_deleted_after_the_wait",
     ),
     "integration/test_group_delivery.py": (
         "a_broker_restarts_under_a_running_group",
