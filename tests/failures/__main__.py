@@ -78,11 +78,11 @@ ELSEWHERE = {
     ),
     "integration/test_group_delivery.py": (
         "a_broker_restarts_under_a_running_group",
-        "a_leader_of_partitions_dies",
+        "a_leader_of_partitions_is_killed",
         "a_committed_offset_beyond_the_log",
         "zookeeper_restarts_under_a_running_group",
         "a_frozen_zookeeper_shuts_the_gate_in_time",
-        "a_listener_that_raises_does_not_hold_the_group_up",
+        "a_listener_that_raises_does_not_block_the_group",
     ),
     "integration/test_group_join_leave.py": (
         "a_member_without_its_znode_is_not_foreign",
@@ -99,7 +99,7 @@ ELSEWHERE = {
     "integration/test_group_bad_input.py": (
         "no_chroot",
         "a_member_that_disagrees_with_its_group",
-        "settings_that_cannot_be_read",
+        "unreadable_settings_are_an_error",
         "an_allocator_that_fails",
     ),
     "integration/test_broker_offset_store.py": (
@@ -123,8 +123,8 @@ ELSEWHERE = {
         "a_member_of_kiel_that_comes_later_is_an_alarm",
     ),
     "integration/test_kiel_api_rebalance.py": (
-        "a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",
-        "a_drain_gives_up_values_that_no_caller_got",
+        "a_drain_waits_for_values_in_flight_after_undelivered_ones",
+        "a_drain_gives_up_undelivered_values",
     ),
     "integration/test_kiel_api_consume.py": ("a_deserializer_that_fails_on_every_value",),
     "sim/test_sizes.py": (

@@ -25,8 +25,8 @@ Unique = Callable[[str], str]
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
-async def test_autocommit_commits_what_was_returned_before(cluster_39: Cluster, unique: Unique) -> None:
-    """The next call finishes it, and says so at once; what was returned last is not committed."""
+async def test_autocommit_commits_values_of_earlier_calls(cluster_39: Cluster, unique: Unique) -> None:
+    """The next call finishes the values of the call before, and they are committed at once. The last are not."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2, 3)
@@ -39,10 +39,10 @@ async def test_autocommit_commits_what_was_returned_before(cluster_39: Cluster, 
 
 
 @pytest.mark.parametrize("way", ["consume", "commit_offsets"])
-async def test_what_one_coroutine_is_busy_with_is_not_committed_by_another(
+async def test_values_in_flight_in_one_coroutine_are_not_committed_by_another(
     cluster_39: Cluster, unique: Unique, way: str
 ) -> None:
-    """They take turns with one topic: what each got ends when it asks again itself, or is gone."""
+    """Values of a topic are finished when the coroutine that got them asks again, or has ended."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 0, 1, partition=0)
@@ -71,8 +71,8 @@ async def test_what_one_coroutine_is_busy_with_is_not_committed_by_another(
     await consumer.close()
 
 
-async def test_a_close_amid_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
-    """The offset that is on its way is ours: it must not look like somebody else's doing."""
+async def test_a_close_during_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
+    """The write in flight belongs to the same member. It must not count as a reset by another writer."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, *range(400))
@@ -86,8 +86,8 @@ async def test_a_close_amid_a_commit_commits_the_rest(cluster_39: Cluster, uniqu
     assert sorted(found) == list(range(400)), "nothing comes twice"
 
 
-async def test_without_autocommit_nothing_is_committed_but_by_call(cluster_39: Cluster, unique: Unique) -> None:
-    """commit_offsets() covers all that was returned before it, although nobody awaits it, and nothing else."""
+async def test_without_autocommit_only_calls_commit(cluster_39: Cluster, unique: Unique) -> None:
+    """commit_offsets() stores exactly what was returned before it, also if the caller does not await it."""
     first, second, group = unique("first"), unique("second"), unique("group")
     for topic in (first, second):
         await cluster_39.create_topic(topic, 1)
@@ -112,7 +112,7 @@ async def test_without_autocommit_nothing_is_committed_but_by_call(cluster_39: C
 async def test_metadata_that_is_too_long_is_left_out(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where brokers write the offsets they refuse it (12): a warning, and the offset is stored without it."""
+    """Brokers that write offsets refuse it with code 12. A warning is logged, and the offset stored without it."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -125,7 +125,7 @@ async def test_metadata_that_is_too_long_is_left_out(
     assert await values(consumer, topic, 1) == [2]
     caplog.clear()
     await consumer.commit_offsets()
-    assert caplog.text == "", "by default it says who committed, in short"
+    assert caplog.text == "", "the default metadata is short"
     assert await offsets(cluster_39, group, topic) == {0: 2}
     await consumer.close()
 
@@ -133,7 +133,7 @@ async def test_metadata_that_is_too_long_is_left_out(
 async def test_a_commit_that_fails_is_logged_and_counted(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not raise, and consume() goes on returning values."""
+    """It does not raise, and consume() keeps returning values."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -157,42 +157,42 @@ async def _cancelled(consumer: GroupedConsumer, topic: str) -> None:
         await asyncio.wait_for(consumer.consume(topic), 0.2)
 
 
-async def _given_up(consumer: GroupedConsumer, topic: str) -> None:
+async def _timed_out(consumer: GroupedConsumer, topic: str) -> None:
     with pytest.raises(TimeoutError):
         await gen.with_timeout(timedelta(seconds=0.2), consumer.consume(topic))
 
 
-async def _never_looked_at(consumer: GroupedConsumer, topic: str) -> None:
+async def _never_awaited(consumer: GroupedConsumer, topic: str) -> None:
     await asyncio.wait({consumer.consume(topic)}, timeout=0.2)
 
 
-async def _given_up_by_another(consumer: GroupedConsumer, topic: str) -> None:
-    await asyncio.ensure_future(_given_up(consumer, topic))
+async def _timed_out_by_another(consumer: GroupedConsumer, topic: str) -> None:
+    await asyncio.ensure_future(_timed_out(consumer, topic))
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["still waiting", "answered"])
-@pytest.mark.parametrize("give_up", [_cancelled, _given_up, _never_looked_at, _given_up_by_another])
-async def test_values_that_came_for_nobody_come_again(
+@pytest.mark.parametrize("abandon", [_cancelled, _timed_out, _never_awaited, _timed_out_by_another])
+async def test_values_of_abandoned_calls_are_delivered_again(
     cluster_39: Cluster,
     unique: Unique,
-    give_up: Callable[[GroupedConsumer, str], Awaitable[None]],
+    abandon: Callable[[GroupedConsumer, str], Awaitable[None]],
     waits: bool,
 ) -> None:
-    """Whoever asked had given up: nothing that it was not given is finished, whether it is asked for soon or late."""
+    """The caller had given up, so the values are not finished, whether the next call comes soon or late."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     consumer = consumer_of(cluster_39, group, max_wait_time=30_000, auto_commit_interval_ms=60_000)
     await consumer.connect()
     await consumer.subscribe(topic)
-    await eventually(lambda: consumer.allocation, "the partition is held")
-    await give_up(consumer, topic)
+    await eventually(lambda: consumer.allocation, "the partition is owned")
+    await abandon(consumer, topic)
     if waits:
         asked = consumer.consume(topic)
         await produce(cluster_39, topic, 1, 2)
         found = await asked or []
     else:
         await produce(cluster_39, topic, 1, 2)
-        # Fetched, and handed to the call that nobody waits for, if it is still there.
+        # Time in which the values are fetched and set as the result of the abandoned call, if it still exists.
         await asyncio.sleep(1.2)
         await consumer.commit_offsets()
         found = []
@@ -202,8 +202,8 @@ async def test_values_that_came_for_nobody_come_again(
     assert await offsets(cluster_39, group, topic) == {0: 2}
 
 
-async def test_a_hand_over_waits_for_the_values_in_hand(cluster_39: Cluster, unique: Unique) -> None:
-    """They are being processed until they are committed, or the topic is asked for again."""
+async def test_a_rebalance_waits_for_values_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """Values are in flight until they are committed, or the topic is asked for again."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -218,9 +218,9 @@ async def test_a_hand_over_waits_for_the_values_in_hand(cluster_39: Cluster, uni
     asking = asyncio.ensure_future(_forever(second, topic))
     await eventually(lambda: not first.settled, "the partition is to move")
     await asyncio.sleep(0.3)
-    assert second.allocation == {}, "what is in hand must not move"
+    assert second.allocation == {}, "a partition with values in flight must not move"
     first.commit_offsets()
-    await eventually(lambda: second.allocation == {topic: [0]}, "the other has it")
+    await eventually(lambda: second.allocation == {topic: [0]}, "the other member owns it")
     assert await offsets(cluster_39, group, topic) == {0: 1}
     await asyncio.gather(first.close(), second.close())
     await asking
@@ -244,7 +244,7 @@ def _same_tornado_coroutine(consumer: GroupedConsumer, topic: str) -> Any:
     yield consumer.close()
 
 
-async def _another_one(consumer: GroupedConsumer, topic: str) -> None:
+async def _another_coroutine(consumer: GroupedConsumer, topic: str) -> None:
     taken = asyncio.Event()
 
     async def work() -> None:
@@ -282,7 +282,7 @@ async def _with_an_exception(consumer: GroupedConsumer, topic: str) -> None:
         await fail()
 
 
-async def _left_in_hand(consumer: GroupedConsumer, topic: str) -> None:
+async def _left_in_flight(consumer: GroupedConsumer, topic: str) -> None:
     await asyncio.ensure_future(values(consumer, topic, 2))
     await consumer.close()
 
@@ -292,26 +292,26 @@ async def _left_in_hand(consumer: GroupedConsumer, topic: str) -> None:
     [
         (_same_coroutine, 2, 2.0),
         (_same_tornado_coroutine, 2, 2.0),
-        (_another_one, 2, 2.0),
+        (_another_coroutine, 2, 2.0),
         (_after_the_next_topic, 2, 2.0),
         (_with_an_exception, 0, 2.0),
-        (_left_in_hand, 0, 4.0),
+        (_left_in_flight, 0, 4.0),
     ],
 )
-async def test_what_a_close_makes_of_the_values_in_hand(
+async def test_a_close_finishes_values_in_flight_if_their_coroutine_is_known(
     cluster_39: Cluster,
     unique: Unique,
     ending: Callable[[GroupedConsumer, str], Awaitable[None]],
     stored: int,
     most_s: float,
 ) -> None:
-    """Finished where the closing coroutine has them, or their own goes on; delivered again where nobody can tell."""
+    """They are finished if the closing coroutine has them, or if theirs continues; else they are delivered again."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
     consumer = consumer_of(cluster_39, group, auto_commit_interval_ms=60_000)
     await consumer.connect()
-    await eventually(lambda: consumer.is_leader, "the group gathers")
+    await eventually(lambda: consumer.is_leader, "the member leads")
     started_s = asyncio.get_running_loop().time()
     await ending(consumer, topic)
     assert asyncio.get_running_loop().time() - started_s < most_s + 2

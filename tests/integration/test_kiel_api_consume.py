@@ -20,8 +20,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_consume_returns_a_flat_list_of_what_json_says(cluster_39: Cluster, unique: Unique) -> None:
-    """Of all partitions; without a deserialiser the values are JSON, with one they are what it makes."""
+async def test_consume_returns_a_flat_list_of_json_values(cluster_39: Cluster, unique: Unique) -> None:
+    """The list has values of all partitions, parsed as JSON or by the given deserializer."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 3)
     for partition in range(3):
@@ -38,7 +38,7 @@ async def test_consume_returns_a_flat_list_of_what_json_says(cluster_39: Cluster
 
 
 async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique) -> None:
-    """A group goes on where it was; the start is SingleConsumer's business."""
+    """A group resumes at its offsets. Only SingleConsumer uses the start."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -50,10 +50,8 @@ async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique
     await consumer.close()
 
 
-async def test_nothing_allocated_gives_an_empty_list_and_an_unknown_topic_is_found_later(
-    cluster_39: Cluster, unique: Unique
-) -> None:
-    """[] after about max_wait_time, not at once and not never; and no further call of anything is needed."""
+async def test_an_unknown_topic_gives_an_empty_list_until_it_is_created(cluster_39: Cluster, unique: Unique) -> None:
+    """[] is returned after about max_wait_time. When the topic is created, the next calls return its values."""
     topic = unique("topic")
     consumer = consumer_of(cluster_39, unique("group"))
     await consumer.connect()
@@ -66,8 +64,8 @@ async def test_nothing_allocated_gives_an_empty_list_and_an_unknown_topic_is_fou
     await consumer.close()
 
 
-async def test_what_is_owned_keeps_flowing_when_a_topic_is_added(cluster_39: Cluster, unique: Unique) -> None:
-    """The first call for a topic subscribes to it, repeats change nothing, concurrent ones do not hide each other."""
+async def test_owned_partitions_keep_flowing_when_a_topic_is_added(cluster_39: Cluster, unique: Unique) -> None:
+    """The first call for a topic subscribes to it. Repeated calls change nothing. Concurrent calls all subscribe."""
     first, second, third = unique("first"), unique("second"), unique("third")
     for topic in (first, second, third):
         await cluster_39.create_topic(topic, 2)
@@ -79,7 +77,7 @@ async def test_what_is_owned_keeps_flowing_when_a_topic_is_added(cluster_39: Clu
             assigned.extend(partitions)
 
         def on_partitions_revoked(self, partitions: Any) -> None:
-            raise AssertionError(f"{partitions} were taken away")
+            raise AssertionError(f"{partitions} were revoked")
 
         def on_partitions_lost(self, partitions: Any) -> None:
             raise AssertionError(f"{partitions} were lost")
@@ -89,21 +87,21 @@ async def test_what_is_owned_keeps_flowing_when_a_topic_is_added(cluster_39: Clu
     together = await asyncio.gather(values(consumer, second, 1), values(consumer, third, 1))
     assert together == [[second], [third]]
     assert consumer.subscription == {first, second, third}
-    await eventually(lambda: len(assigned) == 6, "all partitions are held")
+    await eventually(lambda: len(assigned) == 6, "all partitions are owned")
     assert len(set(assigned)) == 6
     assert consumer.metrics.counter("listener_failures") == 0
     await consumer.close()
 
 
 async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: Unique) -> None:
-    """Also for a call that waits at that moment; wind_down leaves the group as well."""
+    """A call that is waiting returns None, too. ``wind_down`` also leaves the group."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for leave in ("close", "wind_down"):
         consumer = consumer_of(cluster_39, unique("group"), max_wait_time=60_000)
         await consumer.connect()
         waiting = consumer.consume(topic)
-        await eventually(lambda: consumer.allocation, "the partition is held")  # noqa: B023
+        await eventually(lambda: consumer.allocation, "the partition is owned")  # noqa: B023
         async with asyncio.timeout(5):
             await getattr(consumer, leave)()
             assert await waiting is None
@@ -112,10 +110,10 @@ async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: U
 
 
 @pytest.mark.parametrize("last", [b"good", b"bad"])
-async def test_a_value_that_cannot_be_read_is_passed_over(
+async def test_an_unreadable_value_is_skipped(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, last: bytes
 ) -> None:
-    """Logged, counted, and committed with the others, even when it is the last one."""
+    """It is logged, counted, and committed with the others, even if it is the last one."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     sent = [b"1", b"{not json", b"2", b'"good"' if last == b"good" else b"}"]
@@ -133,11 +131,11 @@ async def test_a_value_that_cannot_be_read_is_passed_over(
 async def test_a_deserializer_that_fails_on_every_value(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line a minute for each partition, with a count; it says that values are bytes here. All is committed."""
+    """The log gets one line a minute for each partition, which says that values are bytes. All is committed."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *[b"a,b"] * 300)
-    # As for kiel, which gave text to it.
+    # A deserializer as for kiel, which passed text.
     consumer = consumer_of(cluster_39, group, deserializer=lambda value: value.split(","))
     async with asyncio.timeout(20):
         while consumer.metrics.counter("deserializer_failures") < 300:
@@ -150,8 +148,8 @@ async def test_a_deserializer_that_fails_on_every_value(
     assert await offsets(cluster_39, group, topic) == {0: 300}
 
 
-async def test_only_unreadable_values_are_finished_without_anybody(cluster_39: Cluster, unique: Unique) -> None:
-    """Nobody has them in hand, so nothing waits for the next call."""
+async def test_unreadable_values_are_finished_without_a_further_call(cluster_39: Cluster, unique: Unique) -> None:
+    """They are not in flight, because they were not delivered."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, b"{", b"}")
@@ -164,7 +162,7 @@ async def test_only_unreadable_values_are_finished_without_anybody(cluster_39: C
 
 
 async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster, unique: Unique) -> None:
-    """However small its share of max_bytes."""
+    """It is delivered, however small its share of max_bytes is."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, "x" * 300_000, "y", partition=2)
@@ -174,7 +172,7 @@ async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster,
 
 
 async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, unique: Unique) -> None:
-    """Nobody could tell what is finished."""
+    """Otherwise it would be unknown which records are finished."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -188,8 +186,8 @@ async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, u
             await consumer.consume(topic)
 
 
-async def test_what_unpacks_to_too_much_is_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """By the bound that the program sets, with topic, partition and offset; the next call goes on elsewhere."""
+async def test_a_set_above_max_decompressed_bytes_is_refused(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names topic, partition and offset. The next calls continue with other partitions."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers, compression="gzip") as producer:
@@ -210,8 +208,8 @@ async def test_what_unpacks_to_too_much_is_refused(cluster_39: Cluster, unique: 
 
 
 @pytest.mark.parametrize("topic", ["a/b", "", 7, ["t"]], ids=repr)
-async def test_a_topic_that_cannot_be_is_told_by_the_future(topic: Any) -> None:
-    """The call itself returns, whatever it is given."""
+async def test_an_invalid_topic_fails_the_future(topic: Any) -> None:
+    """The call itself never raises."""
     asked = GroupedConsumer(["localhost"], "g", ["localhost"]).consume(topic)
     with pytest.raises(ValueError, match="topic: "):
         await asked

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_a_dead_bootstrap_host_is_skipped_and_none_is_an_error(cluster_39: Cluster, unique: Unique) -> None:
-    """brokers and zk_hosts are lists."""
+async def test_a_dead_bootstrap_host_is_skipped(cluster_39: Cluster, unique: Unique) -> None:
+    """Without a live host among ``brokers``, ``connect`` raises."""
     consumer = GroupedConsumer(["127.0.0.1:1", *cluster_39.brokers], unique("group"), [cluster_39.zk_hosts])
     await consumer.connect()
     await consumer.close()
@@ -32,8 +32,8 @@ async def test_a_dead_bootstrap_host_is_skipped_and_none_is_an_error(cluster_39:
         await GroupedConsumer(["127.0.0.1:1"], unique("group"), [cluster_39.zk_hosts]).connect()
 
 
-def test_a_close_outside_of_the_loop_leaves_the_group_before_it_returns(cluster_39: Cluster, unique: Unique) -> None:
-    """As after a Ctrl-C out of loop.start(): what was not committed is delivered again, and nothing hangs."""
+def test_a_close_outside_the_loop_leaves_the_group_before_it_returns(cluster_39: Cluster, unique: Unique) -> None:
+    """It is called as after a Ctrl-C in loop.start(). Values that were not committed are delivered again."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1, 2))
@@ -63,8 +63,8 @@ def test_a_close_outside_of_the_loop_leaves_the_group_before_it_returns(cluster_
     loop.close(all_fds=True)
 
 
-def test_calls_before_the_loop_runs(cluster_39: Cluster, unique: Unique) -> None:
-    """They do their work when it does: programs call before ``IOLoop.current().start()``."""
+def test_calls_before_the_loop_take_effect_when_it_runs(cluster_39: Cluster, unique: Unique) -> None:
+    """Programs call methods before ``IOLoop.current().start()``."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1))
@@ -81,8 +81,8 @@ def test_calls_before_the_loop_runs(cluster_39: Cluster, unique: Unique) -> None
         assert stored_offsets(client, group, topic) == {0: 1}
 
 
-async def test_what_kiels_programs_read_of_a_member(cluster_39: Cluster, unique: Unique) -> None:
-    """Its settings, and the name by which allocator functions know it once it has joined."""
+async def test_a_consumer_has_the_attributes_of_kiels(cluster_39: Cluster, unique: Unique) -> None:
+    """They are its settings, and the member id that allocator functions get after it has joined."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     seen: list[str] = []
@@ -97,11 +97,11 @@ async def test_what_kiels_programs_read_of_a_member(cluster_39: Cluster, unique:
     assert consumer.deserializer is json.loads
     await consumer.connect()
     await consumer.consume(topic)
-    await eventually(lambda: set(seen) == {consumer.name}, "it leads, and allocates to itself")
+    await eventually(lambda: set(seen) == {consumer.name}, "it is the leader and assigns the partition to itself")
     await consumer.wind_down()
     assert consumer.closing
 
 
-def test_a_close_before_anything_began_is_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """Clients are built before any loop runs; one that was never used has nothing to leave."""
+def test_a_close_before_connect_is_done_at_once(cluster_39: Cluster, unique: Unique) -> None:
+    """Clients are built before any loop runs. One that was never used has no group to leave."""
     assert consumer_of(cluster_39, unique("group")).close().done()
