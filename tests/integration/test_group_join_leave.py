@@ -23,15 +23,15 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_a_close_that_nobody_waits_for_goes_on(cluster_39: Cluster, unique: Unique) -> None:
-    """Giving up waiting for a close does not leave a member behind that holds partitions and reads nothing."""
+async def test_a_cancelled_close_continues(cluster_39: Cluster, unique: Unique) -> None:
+    """Otherwise a member would remain that owns partitions and does not read them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
     member = Member(cluster_39, name, [topic])
     member.pace_s = 1.0
     await member.start()
-    await eventually(lambda: member.records, "a record is in hand")
+    await eventually(lambda: member.records, "a record is in flight")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(member.consumer.close(), 0.1)
     await member.consumer.close()
@@ -40,8 +40,8 @@ async def test_a_close_that_nobody_waits_for_goes_on(cluster_39: Cluster, unique
         assert owners(client, name, topic) == {}
 
 
-async def test_a_connect_that_is_cancelled_leaves_nobody(cluster_39: Cluster, unique: Unique) -> None:
-    """At whatever moment it is cancelled, no member stays behind that would hold partitions."""
+async def test_a_cancelled_connect_leaves_no_member(cluster_39: Cluster, unique: Unique) -> None:
+    """No member remains, whenever the cancellation comes."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     layout = GroupLayout(name)
@@ -55,12 +55,13 @@ async def test_a_connect_that_is_cancelled_leaves_nobody(cluster_39: Cluster, un
             await consumer.close()
     with zookeeper(cluster_39) as client:
         await eventually(
-            lambda: client.exists(layout.members) is None or not client.get_children(layout.members), "nobody is left"
+            lambda: client.exists(layout.members) is None or not client.get_children(layout.members),
+            "no member is left",
         )
 
 
-async def test_a_subscription_while_joining_is_told(cluster_39: Cluster, unique: Unique) -> None:
-    """Whenever it comes between connecting and being connected, it reaches the group."""
+async def test_a_subscription_during_the_join_reaches_the_group(cluster_39: Cluster, unique: Unique) -> None:
+    """The call may come at any time between the start and the end of ``connect``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for number in range(20):
@@ -70,14 +71,16 @@ async def test_a_subscription_while_joining_is_told(cluster_39: Cluster, unique:
         await asyncio.wait({connecting}, timeout=0.003 * number)
         await consumer.subscribe(topic)
         await connecting
-        member = consumer.allocation
-        await eventually(lambda consumer=consumer: consumer.allocation == {topic: [0]}, f"it is told, try {number}")
-        assert member in ({}, {topic: [0]})
+        before = consumer.allocation
+        await eventually(
+            lambda consumer=consumer: consumer.allocation == {topic: [0]}, f"the partition is owned, try {number}"
+        )
+        assert before in ({}, {topic: [0]})
         await consumer.close()
 
 
-async def test_a_subscription_while_joining_anew_is_told(cluster_39: Cluster, unique: Unique) -> None:
-    """So it does when the session was lost a moment ago."""
+async def test_a_subscription_during_a_rejoin_reaches_the_group(cluster_39: Cluster, unique: Unique) -> None:
+    """The call may come right after a session is lost."""
     first, second, name = unique("first"), unique("second"), unique("group")
     await cluster_39.create_topic(first, 1)
     await cluster_39.create_topic(second, 1)
@@ -89,16 +92,16 @@ async def test_a_subscription_while_joining_anew_is_told(cluster_39: Cluster, un
             await member.consumer.subscribe([first])
             await asyncio.sleep(0.005)
             await member.consumer.subscribe([first, second])
-        await eventually(lambda: member.consumer.allocation == {first: [0], second: [0]}, "both are held")
+        await eventually(lambda: member.consumer.allocation == {first: [0], second: [0]}, "both partitions are owned")
         with zookeeper(cluster_39) as client:
             data = json.loads(client.get(GroupLayout(name).member(str(member.consumer.member_id)))[0])
         assert data["subscription"] == sorted([first, second])
 
 
-async def test_a_join_that_fails_oddly_is_tried_again(
+async def test_a_join_that_fails_unexpectedly_is_retried(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that is not ours, such as too many open files, ends no member for good."""
+    """An error of the system, such as too many open files, does not end the member."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -120,7 +123,7 @@ async def test_a_join_that_fails_oddly_is_tried_again(
 
 
 async def test_a_member_without_its_znode_is_not_foreign(cluster_39: Cluster, unique: Unique) -> None:
-    """Deleting a member znode, as a forced release does, keeps nobody else from joining."""
+    """A deleted member znode, as after a forced release, does not keep other members from joining."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     layout = GroupLayout(name)
@@ -134,8 +137,8 @@ async def test_a_member_without_its_znode_is_not_foreign(cluster_39: Cluster, un
         await group.balanced(topic, 2)
 
 
-async def test_a_closed_consumer_says_so(cluster_39: Cluster, unique: Unique) -> None:
-    """Whatever is asked of it."""
+async def test_a_closed_consumer_raises(cluster_39: Cluster, unique: Unique) -> None:
+    """Every method raises ClosedError."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await consumer.connect()
     await consumer.close()
@@ -147,15 +150,15 @@ async def test_a_closed_consumer_says_so(cluster_39: Cluster, unique: Unique) ->
     await consumer.close()
 
 
-async def test_a_consumer_closed_before_it_was_used_says_so(cluster_39: Cluster, unique: Unique) -> None:
-    """Also one that was closed where no event loop ran yet."""
+async def test_a_consumer_that_was_closed_before_its_use_returns_none(cluster_39: Cluster, unique: Unique) -> None:
+    """The close may come before any event loop runs."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await asyncio.to_thread(consumer.close)
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None
 
 
-async def test_many_members_settle_on_a_fresh_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """Twenty members that find two hundred partitions without offsets do not write them one by one."""
+async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """Twenty members store the start offsets of two hundred partitions in batches, not one by one."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 200)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -165,15 +168,15 @@ async def test_many_members_settle_on_a_fresh_topic(cluster_39: Cluster, unique:
             assert len(stored_offsets(client, name, topic)) == 200
 
 
-async def test_a_member_leaves_although_no_broker_answers(start_cluster: Callable[..., Cluster]) -> None:
-    """A claim whose position cannot be read, since no broker is there, does not keep its member from leaving."""
+async def test_a_member_leaves_while_no_broker_answers(start_cluster: Callable[..., Cluster]) -> None:
+    """An unopened claim, whose position no broker answers, does not keep its member from leaving."""
     cluster = start_cluster()
     await cluster.create_topic("t", 2)
     member = Member(cluster, "g", ["t"])
     await member.consumer.connect()
     await cluster.kafka[0].stop()
     with zookeeper(cluster) as client:
-        # What no broker does any more: the leader would withhold its plan.
+        # Without any registered broker, the leader would withhold its plan.
         client.create("/brokers/ids/7", json.dumps({"version": 1, "host": "127.0.0.1", "port": 1}).encode())
         await member.start()
         await eventually(lambda: set(owners(client, "g", "t")) == {0, 1}, "both are claimed")
