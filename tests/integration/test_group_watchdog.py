@@ -155,14 +155,14 @@ async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, ha
     values = await produce(cluster_39, topic, 20)
     hook_resume = threading.Event()
 
-    def stick(_: Stall) -> None:
+    def hang(_: Stall) -> None:
         if not hangs:
             raise SystemExit(1)
         hook_resume.wait()
 
     async with group_of(cluster_39, name, [topic]) as group:
         hanging = HangingMember(cluster_39, name, [topic], max_poll_interval_ms=1_000)
-        hanging.on_stalled = stick  # type: ignore[method-assign]
+        hanging.on_stalled = hang  # type: ignore[method-assign]
         group.members.append(hanging)
         try:
             await hanging.start()

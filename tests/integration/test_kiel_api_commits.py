@@ -18,7 +18,6 @@ from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-
 Unique = Callable[[str], str]
 
 # Tests compare caplog.text with what the consumer logs; warnings of kazoo do not belong there.

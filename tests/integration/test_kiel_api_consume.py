@@ -16,7 +16,6 @@ from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-
 Unique = Callable[[str], str]
 
 
