@@ -107,7 +107,7 @@ ELSEWHERE = {
         "a_member_with_the_other_store_is_refused",
         "brokers_that_store_no_offsets_are_refused",
     ),
-    "integration/test_producer_stopped.py": (
+    "integration/test_producer_close.py": (
         "a_producer_is_stopped_by_ctrl_c",
         "a_producer_is_closed_while_its_broker_is_frozen",
     ),
@@ -117,7 +117,7 @@ ELSEWHERE = {
     ),
     "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
-    "integration/test_old_tools.py": (
+    "integration/test_java_tools.py": (
         "a_java_consumer_that_joins_later_is_an_alarm",
         "a_java_consumer_keeps_members_from_joining",
         "a_member_of_kiel_that_joins_later_is_an_alarm",

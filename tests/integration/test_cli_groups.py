@@ -250,7 +250,9 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_likely_mistakes(cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str) -> None:
+def test_mistakes_are_one_line(
+    cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
+) -> None:
     """One line says what is wrong, and what to do about it."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))

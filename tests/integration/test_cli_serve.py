@@ -259,7 +259,7 @@ async def test_a_foreign_member_that_joins_later_is_an_alarm(
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
-def test_likely_mistakes(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
+def test_mistakes_are_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
     """One line says what is wrong, and what to do about it."""
     outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")

@@ -143,10 +143,10 @@ async def test_a_claim_of_no_member_is_an_alarm(
     owner = GroupLayout(name).owner(TopicPartition(topic, 1))
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
         with zookeeper(cluster_39) as client:
-            client.create(owner, encode_owner("nobody"), makepath=True)
+            client.create(owner, encode_owner("unknown"), makepath=True)
             member = await group.join()
             await eventually(lambda: alarms(group), "the leader reports the owner")
-            message = f"{topic}:1, allocated to {member.consumer.member_id}: owned by nobody for"
+            message = f"{topic}:1, allocated to {member.consumer.member_id}: owned by unknown for"
             assert message in caplog.text
             assert "which is no member: its session is about to end, or its member znode was deleted" in caplog.text
             client.delete(owner)

@@ -17,8 +17,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.java_tools import zk_cli
 from tests.helpers.members import Group, group_of
-from tests.helpers.old_tools import zk_cli
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -50,7 +50,7 @@ def shares(topic: str, *members: Member) -> list[list[int]]:
 async def test_members_share_by_weight_and_follow_changes(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Few partitions move, and the cause is logged. Unreadable weights are reported once, and the previous ones stay."""
+    """Few partitions move, and the cause is logged. Unreadable weights are reported once and not used."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
     layout = GroupLayout(name)
@@ -229,7 +229,7 @@ async def test_mistakes_are_one_line(cluster_39: Cluster, unique: Unique, tmp_pa
 
 
 async def test_weights_above_the_size_limit_are_not_written(cluster_39: Cluster, unique: Unique) -> None:
-    """What stood there stays; almost as much is written, and read by others."""
+    """The previous weights remain. Weights just below the limit are written and read."""
     name = unique("group")
     many = topic_weights("t", *(number * 7919 % 99991 / 7 for number in range(150_000)))
     with zookeeper(cluster_39) as client:

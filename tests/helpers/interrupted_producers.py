@@ -1,7 +1,7 @@
 """
 Producing programs that Ctrl-C ends under load, one after the other, each at a time that depends on its seed. ::
 
-    python -m tests.helpers.stopped_programs STYLE BROKER TOPIC FIRST_SEED ROUNDS
+    python -m tests.helpers.interrupted_producers STYLE BROKER TOPIC FIRST_SEED ROUNDS
 
 Each prints a line of JSON: what it has produced, how its ``close()`` ended, how long that took.
 """

@@ -18,8 +18,8 @@ from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
+from tests.helpers.java_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 from tests.helpers.members import Group, group_of
-from tests.helpers.old_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

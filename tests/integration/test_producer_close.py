@@ -19,7 +19,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from tests.helpers.commands import Running
-from tests.helpers.stopped_programs import STYLES
+from tests.helpers.interrupted_producers import STYLES
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +49,7 @@ async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Uniq
     """Under load, in five styles of programs: all accepted records are stored once, within milliseconds."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
-    maker = ["-W", "error", "-m", "tests.helpers.stopped_programs", style, cluster_39.brokers[0], topic]
+    maker = ["-W", "error", "-m", "tests.helpers.interrupted_producers", style, cluster_39.brokers[0], topic]
     with Running([*maker, "0", str(ROUNDS)]) as running:
         assert running.wait(60) == 0, running.errors[-20:]
         reports = [json.loads(line) for line in running.lines]
