@@ -132,7 +132,7 @@ class Group:
         await member.stop()
 
     @property
-    def living(self) -> list[Member]:
+    def open_members(self) -> list[Member]:
         return [member for member in self.members if member.consumer._closing is None]
 
     @property
@@ -143,14 +143,14 @@ class Group:
         """Wait until the open members share the partitions evenly, and their listeners know."""
 
         def fair() -> bool:
-            if not all(member.knows(topic) for member in self.living):
+            if not all(member.knows(topic) for member in self.open_members):
                 return False
-            shares = [member.partitions(topic) for member in self.living]
+            shares = [member.partitions(topic) for member in self.open_members]
             together = sorted(number for share in shares for number in share)
             sizes = [len(share) for share in shares]
             return together == list(range(partitions)) and max(sizes) - min(sizes) <= 1
 
-        await eventually(fair, f"{len(self.living)} members share {topic}", timeout_s)
+        await eventually(fair, f"{len(self.open_members)} members share {topic}", timeout_s)
 
     async def delivered(self, values: Iterable[bytes], timeout_s: float = 30.0) -> Counter[bytes]:
         """Wait until each value was delivered to some member; return how often each was."""
@@ -187,4 +187,4 @@ async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **setting
     try:
         yield group
     finally:
-        await asyncio.gather(*(member.stop() for member in group.living), return_exceptions=True)
+        await asyncio.gather(*(member.stop() for member in group.open_members), return_exceptions=True)

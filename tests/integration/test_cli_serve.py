@@ -239,7 +239,7 @@ async def test_a_foreign_member_that_joins_later_is_an_alarm(
             assert path.rpartition("/")[2] in caplog.records[-1].message
             assert caplog.records[-1].levelname == "ERROR"
             client.delete(path)
-            await eventually(lambda: foreign() == 0, "it is gone")
+            await eventually(lambda: foreign() == 0, "it has left")
         await candidate.close()
     assert metrics.counter("foreign_members_alarms") == 2
 

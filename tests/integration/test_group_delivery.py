@@ -323,8 +323,8 @@ async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 20}, "everything is committed")
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"5")
             await produce(cluster, topic, 2, first=20)
-            await eventually(lambda: Counter(member.values)[b"7"] == 2, "the member goes back")
-            await eventually(lambda: stored_offsets(client, name, topic) == {0: 22}, "and forward again")
+            await eventually(lambda: Counter(member.values)[b"7"] == 2, "records are delivered again")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 22}, "the end is committed")
         assert [record.offset for record in member.records[-17:]] == list(range(5, 22))
 
 

@@ -308,7 +308,7 @@ async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, uniqu
             await eventually(lambda: set(owners(client, name, topic)) == {0, 1, 2, 3}, "everything is claimed again")
         values = await produce(cluster, topic, 20)
         await group.delivered(values)
-        assert all(member.consumer.member_id for member in group.living)
+        assert all(member.consumer.member_id for member in group.open_members)
 
 
 async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:

@@ -57,7 +57,7 @@ class Observer:
 
 def shares(group: Group, topic: str) -> dict[str, set[int]]:
     """The partitions of each open member, by its id."""
-    return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.living}
+    return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.open_members}
 
 
 async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: Callable[[str], str]) -> None:
@@ -74,7 +74,7 @@ async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: 
                 if change == "join":
                     await group.join()
                 else:
-                    await group.leave(group.living[0])
+                    await group.leave(group.open_members[0])
                 await group.balanced(topic, PARTITIONS)
                 after = owners(client, name, topic)
                 unmoved = {

@@ -102,7 +102,7 @@ async def test_exported_offsets_are_changed_and_imported(
         await eventually(lambda: len(group.values) == 6, "the stopped group starts three records earlier")
         await await_committed(cluster_39, name, topic, 40)
         await tool_run("ImportZkOffsets", changed)
-        await eventually(lambda: len(group.values) == 12, "the running group goes back three records")
+        await eventually(lambda: len(group.values) == 12, "the running group reads three records again")
         await await_committed(cluster_39, name, topic, 40)
 
 

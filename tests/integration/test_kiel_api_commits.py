@@ -82,7 +82,7 @@ async def test_a_close_during_a_commit_commits_the_rest(cluster_39: Cluster, uni
         await consumer.close()
         assert consumer.metrics.counter("commits_superseded") == 0
         assert sum((await offsets(cluster_39, group, topic)).values()) == len(found)
-    assert sorted(found) == list(range(400)), "nothing comes twice"
+    assert sorted(found) == list(range(400)), "no value is returned twice"
 
 
 async def test_without_autocommit_only_calls_commit(cluster_39: Cluster, unique: Unique) -> None:
