@@ -114,7 +114,7 @@ async def test_a_group_survives_a_fault_of_its_broker(cluster_39: Cluster, uniqu
             await task
 
 
-async def test_a_slow_broker(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_slow_broker_costs_only_time(cluster_39: Cluster, unique: Unique) -> None:
     """Slow answers only cost time. Answers after the timeout cost no record and no commit."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)

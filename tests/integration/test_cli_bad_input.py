@@ -74,14 +74,14 @@ def assert_one_line(outcome: tuple[int, list[str], list[str]], status: int, *wor
         assert word in outcome[2][0]
 
 
-def test_no_zookeeper(consume: Consume) -> None:
+def test_a_missing_zookeeper_is_an_error(consume: Consume) -> None:
     """No server answers at the address of ZooKeeper."""
     with occupied_port(listening=False) as port:
         outcome = consume(zookeeper=f"127.0.0.1:{port}")
     assert_one_line(outcome, FAILED, f"no ZooKeeper answered at 127.0.0.1:{port}", "is it running")
 
 
-def test_no_chroot(consume: Consume, cluster_39: Cluster) -> None:
+def test_a_missing_chroot_is_an_error(consume: Consume, cluster_39: Cluster) -> None:
     """The missing chroot is named and not created."""
     outcome = consume(zookeeper=f"{cluster_39.zk_hosts}/not/there")
     assert_one_line(outcome, WRONG, "the chroot /not/there does not exist", "give the same one, or none")
@@ -89,7 +89,7 @@ def test_no_chroot(consume: Consume, cluster_39: Cluster) -> None:
         assert client.exists("/not") is None
 
 
-async def test_no_broker(consume: Consume, cluster_39: Cluster, topic: str) -> None:
+async def test_missing_brokers_are_an_error(consume: Consume, cluster_39: Cluster, topic: str) -> None:
     """No broker answers at the given addresses."""
     await cluster_39.create_topic(topic, 1)
     with occupied_port(listening=False) as port:
@@ -99,7 +99,7 @@ async def test_no_broker(consume: Consume, cluster_39: Cluster, topic: str) -> N
     assert_one_line(outcome, FAILED, f"no broker answered: 127.0.0.1:{port}", "Connection refused")
 
 
-def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
+def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """The topic is named, with the commands that list and create topics. The group is not joined."""
     group = unique("group")
     outcome = consume(group=group)
@@ -131,7 +131,7 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else None,
 )
-def test_options_that_cannot_work(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
+def test_invalid_options_are_refused(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
     """The error names the option and the given value."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     (tmp_path / "broken.py").write_text("1 / 0\n")
@@ -160,7 +160,7 @@ async def test_an_allocator_that_fails_does_not_stop_the_group(
 
 
 @pytest.mark.parametrize("server", ["zookeeper", "broker"])
-def test_a_port_in_use(server: str) -> None:
+def test_a_port_in_use_is_an_error(server: str) -> None:
     """The demo names the port that another process uses."""
     with occupied_port(listening=True) as port:
         done = kiel_groups("demo", f"--{server}-port={port}")
@@ -168,7 +168,7 @@ def test_a_port_in_use(server: str) -> None:
 
 
 @pytest.mark.parametrize(("file", "words"), [("missing", "No such file"), (".", "directory"), ("empty", "has 0 lines")])
-def test_a_file_of_records_that_cannot_be_used(tmp_path: Path, file: str, words: str) -> None:
+def test_an_unusable_file_of_records_is_an_error(tmp_path: Path, file: str, words: str) -> None:
     """The demo names the file before it starts anything."""
     (tmp_path / "empty").touch()
     done = kiel_groups("demo", "--records", file, folder=tmp_path)

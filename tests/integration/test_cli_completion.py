@@ -47,7 +47,7 @@ def completed(line: str, **variables: str) -> list[str]:
         ("fish", ["complete --no-files", 'string split --max 1 "," $completion']),
     ],
 )
-def test_a_script_for_each_shell(shell: str, words: list[str]) -> None:
+def test_each_shell_gets_a_script(shell: str, words: list[str]) -> None:
     """It registers the command, and needs no installed shell. zsh's script loads ``compinit`` if it is not loaded."""
     done = kiel_groups("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,12 +81,12 @@ def test_bash_accepts_its_script() -> None:
         ("kiel-groups consume --allocator st", ["sticky"]),
     ],
 )
-def test_commands_options_and_choices(line: str, offered: list[str]) -> None:
+def test_commands_options_and_choices_are_completed(line: str, offered: list[str]) -> None:
     """The words that start like the last word of the line are offered."""
     assert completed(line) == offered
 
 
-async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
+async def test_topics_are_completed(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
     """Topics are offered if the line, the environment or the configuration file names a ZooKeeper."""
     topic = unique("completed")
     await cluster_39.create_topic(topic, 1)
@@ -99,7 +99,7 @@ async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_pat
 
 
 @pytest.mark.parametrize("words", ["describe", "release", "weights set", "serve --group", "consume --group"])
-def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
+def test_groups_are_completed(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
     """Groups are offered for each option that names one. This one only has the znodes of a Java consumer."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:
@@ -107,7 +107,7 @@ def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -
     assert completed(f"kiel-groups {words} {group[:-3]}", KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [group]
 
 
-def test_members(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+def test_members_are_completed(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
     """Members of the group named before are offered."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:

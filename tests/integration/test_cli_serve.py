@@ -128,7 +128,7 @@ async def test_it_uses_the_given_allocator_and_logs_the_cause_of_each_plan(clust
             await eventually(lambda: has_logged(process, line), "the override is logged")
 
 
-async def test_it_survives_the_end_of_its_session(
+async def test_a_leader_survives_the_end_of_its_session(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a lost session it opens another one, leads again, and plans for members that join."""

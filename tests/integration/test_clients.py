@@ -34,7 +34,7 @@ async def read(cluster: Cluster, topic: str, count: int, **settings: Any) -> lis
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("acks", [-1, 1, 0])
-async def test_what_is_produced_is_consumed(
+async def test_records_are_consumed_as_they_were_produced(
     cluster_39: Cluster, unique: Unique, acks: int, compression: str | None
 ) -> None:
     """Keys, values and offsets are read as they were produced, in order within each partition."""

@@ -63,7 +63,7 @@ def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.Com
     )
 
 
-async def test_the_producer_and_the_listener(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_listener_counts_the_lines_of_the_producer(cluster_39: Cluster, unique: Unique) -> None:
     """A key always goes to one partition. The listener is notified of its partitions, and leaves with their counts."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
@@ -95,7 +95,9 @@ def test_the_producer_names_a_missing_topic(cluster_39: Cluster, unique: Unique)
     assert "Traceback" not in sent.stderr
 
 
-async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
     """After a kill in its second batch no record is lost: the next run gets what was not committed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
@@ -117,7 +119,7 @@ async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Uniq
     assert set(delivered) == set(values)
 
 
-async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """A process that is stopped past its session resumes with a record in flight, and its write is refused."""
     topic, file = unique("topic"), tmp_path / "sink.db"
     await cluster_39.create_topic(topic, 1)
@@ -181,7 +183,7 @@ def test_the_sink_stores_once_what_is_delivered_twice(tmp_path: Path) -> None:
     assert after.store(colour(4, b"4"), 9)
 
 
-async def test_the_worker_without_an_event_loop(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_blocking_worker_commits_at_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
     """It prints the counts of the words. Ctrl-C while it waits ends it, with everything committed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)

@@ -187,7 +187,7 @@ def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
     assert seen.events[1] == (EventType.DELETED, "/w")
 
 
-def test_a_watch_on_a_missing_znode(place: Place, client: KazooClient) -> None:
+def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> None:
     """``exists`` watches for the creation. A failed ``get`` leaves no watch."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
@@ -199,7 +199,7 @@ def test_a_watch_on_a_missing_znode(place: Place, client: KazooClient) -> None:
     assert (exists.events, get.events) == ([(EventType.CREATED, "/x")], [])
 
 
-def test_a_watch_on_children(place: Place, client: KazooClient) -> None:
+def test_a_watch_on_children_notifies_of_children_only(place: Place, client: KazooClient) -> None:
     """It notifies of a created or deleted child and of the deletion of the parent, not of data."""
     client.create("/p", b"")
     for change, event in (

@@ -52,7 +52,7 @@ async def assert_connect_fails(consumer: GroupedConsumer, error: type[Exception]
     await consumer.close()
 
 
-async def test_no_zookeeper(cluster_39: Cluster) -> None:
+async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:
     """The error has the address that does not answer, and how long the consumer waited."""
     with closed_port() as port:
         consumer = GroupedConsumer(cluster_39.brokers, "g", f"127.0.0.1:{port}", zk_timeout_ms=300)
@@ -67,7 +67,7 @@ async def test_no_chroot(cluster: Cluster) -> None:
         assert client.exists("/not") is None
 
 
-async def test_no_broker(cluster_39: Cluster, unique: Unique) -> None:
+async def test_missing_brokers_are_an_error(cluster_39: Cluster, unique: Unique) -> None:
     """The error names each address, and the member has not joined the group."""
     name = unique("group")
     with closed_port() as port:
@@ -112,7 +112,7 @@ async def test_an_invalid_topic_is_refused(cluster_39: Cluster, unique: Unique) 
             await consumer.subscribe(["a/b"])
 
 
-async def test_a_consumer_that_is_not_connected(cluster_39: Cluster) -> None:
+async def test_methods_raise_before_connect_and_after_close(cluster_39: Cluster) -> None:
     """Methods raise ClosedError before ``connect`` and after ``close``."""
     consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
     with pytest.raises(ClosedError, match="not connected"):
@@ -247,7 +247,7 @@ async def test_an_allocator_function_decides(cluster_39: Cluster, unique: Unique
         assert data["allocator"] == "first_takes_all"
 
 
-async def test_garbage_in_znodes(cluster: Cluster, unique: Unique) -> None:
+async def test_garbage_in_znodes_does_not_stop_the_group(cluster: Cluster, unique: Unique) -> None:
     """An unreadable member gets no partitions. An unreadable assignment revokes none."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
