@@ -14,6 +14,7 @@ import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
+from kiel_groups.embedded.processes import server_process
 from kiel_groups.embedded.processes.ports import accepts
 from kiel_groups.embedded.processes.run_folder import runs_folder
 from kiel_groups.embedded.processes.server_process import Server
@@ -128,7 +129,6 @@ def test_a_server_that_fails_at_its_start_shows_the_end_of_its_log(cluster_39: C
 def test_a_port_that_another_process_takes_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose port is taken between choice and bind starts on another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        from kiel_groups.embedded.processes import server_process
 
         class Loser(server_process.ReservedPort):
             def __init__(self, number: int = 0) -> None:
