@@ -31,29 +31,30 @@ explains why the guarantees hold.
 ELSEWHERE = {
     "integration/test_group_lease.py": (
         "a_silence_within_the_lease",
-        "a_lease_is_over_and_the_session_lives",
+        "a_lease_ends_before_its_session",
     ),
     "integration/test_group_watchdog.py": (
         "an_event_loop_is_blocked_for_good",
-        "an_application_hangs_in_a_record",
+        "an_application_hangs_with_a_record_in_flight",
         "on_stalled_hangs_or_exits",
         "a_listener_hangs",
     ),
     "integration/test_group_static.py": (
-        "a_rolling_restart_moves_nothing",
+        "a_rolling_restart_moves_no_partition",
         "a_process_restarts_faster_than_its_old_session_expires",
         "two_members_have_one_instance",
-        "a_slice_for_another_member_of_a_dynamic_ones_slot",
+        "an_assignment_in_the_wrong_slot_is_repaired",
     ),
     "integration/test_group_resets.py": (
-        "an_idle_owner",
-        "an_idle_owner_whose_slice_keeps_changing",
-        "an_idle_owner_is_set_to_where_its_commit_stands",
-        "a_busy_owner",
-        "during_a_hand_over",
-        "a_log_that_was_cut_with_latest",
-        "a_log_that_was_emptied_with_earliest",
-        "during_an_assigned_hook",
+        "an_idle_owner_adopts_a_reset",
+        "an_idle_owner_whose_assignment_keeps_changing",
+        "a_reset_to_the_committed_offset",
+        "a_busy_owner_adopts_a_reset",
+        "a_reset_during_a_rebalance",
+        "a_truncated_log_with_latest",
+        "an_emptied_log_with_earliest",
+        "a_reset_during_an_assigned_hook",
+        "a_topic_is_created_again_under_a_running_group",
     ),
     "unit/coordination/offsets/test_topic_incarnations.py": ("a_failed_check_on_a_lost_session_is_not_repeated",),
     "unit/clients/net/test_deposed_leaders.py": (
@@ -69,37 +70,36 @@ ELSEWHERE = {
     "sim/test_unopened_claims.py": ("another_members_claim_is_not_deleted",),
     "integration/test_group_subscription.py": (
         "a_topic_is_dropped_from_the_subscription",
-        "a_slice_that_names_a_topic_not_subscribed_to",
+        "an_assignment_names_a_topic_without_subscription",
     ),
     "integration/test_force_release.py": (
         "a_live_member_stops_before_its_claims_could_be_deleted",
-        "claims_that_nobody_gives_up_are_deleted_after_the_wait",
+        "claims_that_are_not_released_are_deleted_after_the_wait",
     ),
     "integration/test_group_delivery.py": (
         "a_broker_restarts_under_a_running_group",
-        "a_leader_of_partitions_dies",
+        "a_leader_of_partitions_is_killed",
         "a_committed_offset_beyond_the_log",
         "zookeeper_restarts_under_a_running_group",
         "a_frozen_zookeeper_shuts_the_gate_in_time",
-        "a_listener_that_raises_does_not_hold_the_group_up",
+        "a_listener_that_raises_does_not_block_the_group",
     ),
-    "integration/test_group_refuted.py": (
-        "a_topic_is_created_again_under_a_running_group",
-        "the_folder_of_owners_is_deleted",
+    "integration/test_group_join_leave.py": (
         "a_member_without_its_znode_is_not_foreign",
-        "brokers_are_found_in_zookeeper",
-        "a_member_leaves_although_no_broker_answers",
+        "a_member_leaves_while_no_broker_answers",
     ),
     "integration/test_group_membership.py": (
         "partitions_are_added_under_a_running_group",
-        "kill_9",
-        "session_expiry",
-        "a_shorter_session_than_asked",
+        "a_process_is_killed",
+        "a_session_expires",
+        "a_shorter_session_timeout_is_granted",
+        "the_parent_of_all_owner_znodes_is_deleted",
+        "brokers_are_found_in_zookeeper",
     ),
     "integration/test_group_bad_input.py": (
         "no_chroot",
         "a_member_that_disagrees_with_its_group",
-        "settings_that_cannot_be_read",
+        "unreadable_settings_are_an_error",
         "an_allocator_that_fails",
     ),
     "integration/test_broker_offset_store.py": (
@@ -107,7 +107,7 @@ ELSEWHERE = {
         "a_member_with_the_other_store_is_refused",
         "brokers_that_store_no_offsets_are_refused",
     ),
-    "integration/test_producer_stopped.py": (
+    "integration/test_producer_close.py": (
         "a_producer_is_stopped_by_ctrl_c",
         "a_producer_is_closed_while_its_broker_is_frozen",
     ),
@@ -117,16 +117,16 @@ ELSEWHERE = {
     ),
     "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
-    "integration/test_old_tools.py": (
-        "a_java_consumer_that_comes_later_is_an_alarm",
-        "a_java_consumer_that_is_there_first_is_a_refusal",
-        "a_member_of_kiel_that_comes_later_is_an_alarm",
+    "integration/test_java_tools.py": (
+        "a_java_consumer_that_joins_later_is_an_alarm",
+        "a_java_consumer_keeps_members_from_joining",
+        "a_member_of_kiel_that_joins_later_is_an_alarm",
     ),
-    "integration/test_kiel_api_hand_overs.py": (
-        "a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",
-        "a_drain_gives_up_values_that_no_caller_got",
+    "integration/test_kiel_api_rebalance.py": (
+        "a_drain_waits_for_values_in_flight_after_undelivered_ones",
+        "a_drain_gives_up_undelivered_values",
     ),
-    "integration/test_kiel_api_grouped.py": ("a_deserializer_that_fails_on_every_value",),
+    "integration/test_kiel_api_consume.py": ("a_deserializer_that_fails_on_every_value",),
     "sim/test_size_limits.py": (
         "a_thousand_members_at_once",
         "a_plan_near_the_size_limit",

@@ -20,7 +20,8 @@ from kiel_groups.embedded.faults.fault_proxy import Direction
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.checks import UNOPENED_MS, check_group
 from kiel_groups.ops.group_view import view_group
-from tests.helpers.members import Group, group_of, stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.trial import RECOVERY_S, trial
 from tests.helpers.waiting import eventually
 

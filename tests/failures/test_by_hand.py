@@ -19,7 +19,8 @@ from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout, consumer_root
-from tests.helpers.members import Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.helpers.waiting import eventually
 

@@ -18,7 +18,8 @@ from kazoo.protocol.serialization import Connect
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from tests.helpers.answer_losers import AnswerLoser
-from tests.helpers.members import Member, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
 from tests.helpers.waiting import eventually
 

@@ -20,7 +20,7 @@ from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
 from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.errors import NoBrokersError, ProtocolError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from tests.helpers.members import produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.trial import RECOVERY_S, trial
 from tests.helpers.waiting import eventually
 

@@ -12,7 +12,8 @@ from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
-from tests.helpers.members import group_of, produce
+from tests.helpers.cluster_data import produce
+from tests.helpers.members import group_of
 from tests.helpers.trial import RECOVERY_S
 from tests.helpers.waiting import eventually
 

@@ -15,10 +15,10 @@ from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.answer_losers import AnswerLoser, WatchLoser
-from tests.helpers.members import Member, group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.helpers.waiting import eventually
-from tests.integration.test_group_membership import end_session
 
 pytestmark = pytest.mark.failures
 

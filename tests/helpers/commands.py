@@ -1,4 +1,4 @@
-"""Programs of this project as processes: started as a user starts them, awaited by what they print."""
+"""Programs of this project as processes: started as users start them, and awaited by their output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["REPOSITORY", "Running", "at_a_terminal", "environment", "kiel_groups
 REPOSITORY = Path(__file__).parents[2]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # As a shell's background job we ignore Ctrl-C, and our children would inherit that.
+    # A background job of a shell ignores SIGINT, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run ``kiel-groups`` to its end, in a folder."""
+    """Run ``kiel-groups`` in a folder to its end."""
     command = [sys.executable, "-m", "kiel_groups", *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -30,13 +30,13 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
 
 
 def environment() -> dict[str, str]:
-    """For a process of this project in any folder."""
-    # The checkout is found from any folder, also where it is not installed.
+    """The environment of a process of this project, in any folder."""
+    # With it Python finds the checkout from any folder, also if it is not installed.
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
 
 
 def at_a_terminal(words: list[str], **variables: str) -> bytes:
-    """Run a command at a terminal, as wide as ``COLUMNS`` says: all that the terminal got."""
+    """Run a command on a terminal of the width ``COLUMNS``, and return all output."""
     ours, theirs = pty.openpty()
     env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
     with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
@@ -46,7 +46,7 @@ def at_a_terminal(words: list[str], **variables: str) -> bytes:
             while data := os.read(ours, 65536):
                 got += data
         except OSError:
-            assert process.wait(30) == 0  # The last one to write has gone.
+            assert process.wait(30) == 0  # The command has closed the terminal.
         finally:
             os.close(ours)
     return got
@@ -54,9 +54,9 @@ def at_a_terminal(words: list[str], **variables: str) -> bytes:
 
 class Running:
     """
-    A process, of Python unless told, killed at the end of its ``with`` block should it live.
+    A process, of Python by default, that is killed at the end of its ``with`` block.
 
-    Its lines are read as they come.
+    Threads collect the lines of its output and errors.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path | None = None, program: str = sys.executable) -> None:
@@ -83,27 +83,27 @@ class Running:
                 self._grown.notify_all()
 
     def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
-        """Wait until it has printed so many lines; returns all of them."""
+        """Wait until it has printed ``count`` lines, and return all lines."""
         with self._grown:
             assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
             return list(self.lines)
 
     def wait_for_error(self, beginning: str, timeout_s: float = 30) -> None:
-        """Wait until a line on its standard error begins so."""
+        """Wait for a line on its standard error with this beginning."""
 
-        def told() -> bool:
+        def is_printed() -> bool:
             return any(line.startswith(beginning) for line in self.errors)
 
         with self._grown:
-            assert self._grown.wait_for(told, timeout_s), (self.lines, self.errors)
+            assert self._grown.wait_for(is_printed, timeout_s), (self.lines, self.errors)
 
     def end(self, number: int, timeout_s: float = 20) -> int:
-        """Send a signal and wait; the exit status."""
+        """Send a signal, wait for the end, and return the exit status."""
         self.process.send_signal(number)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = 20) -> int:
-        """Wait for its end, and the end of its output; the exit status."""
+        """Wait for its end and the end of its output, and return the exit status."""
         status = self.process.wait(timeout_s)
         for reader in self._readers:
             reader.join(5)

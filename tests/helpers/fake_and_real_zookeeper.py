@@ -1,4 +1,4 @@
-"""One way to use the fake ZooKeeper and real ones, so that the same cases can run on all of them."""
+"""One interface to the fake ZooKeeper and to real ones, so that the same cases run on all of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
+from tests.helpers.waiting import eventually_blocking
 
 __all__ = ["Lossy", "Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
 
@@ -25,37 +26,37 @@ CLOSE_SESSION = -11
 
 
 class Lossy(Protocol):
-    """The connection of one client, which breaks when it is told to."""
+    """A client whose connection the test can break."""
 
     client: KazooClient
 
     def lose(self, what: Literal["request", "reply"], path: str) -> None:
-        """The next transaction, which names this path, is to be lost on its way, or what the server says to it."""
+        """Lose the next transaction with this path, or the server's reply to it."""
 
     def reconnect(self) -> None:
-        """It is lost: break the connection, and let the next one be."""
+        """Wait for the loss, break the connection, and let the next one work."""
 
 
 class Place(Protocol):
-    """Where clients connect to."""
+    """A ZooKeeper that clients connect to."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
-        """A started client; ``session``: it goes on with that one."""
+        """A started client, which resumes ``session`` if that is given."""
 
     def resuming(self, session: tuple[int, bytes]) -> KazooClient:
-        """A client that is not started yet, and is to go on with that session."""
+        """A client that will resume that session when it is started."""
 
     def lossy(self) -> AbstractContextManager[Lossy]:
-        """A client whose answers, and requests, may be lost."""
+        """A client whose requests and replies the test can lose."""
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End a session from elsewhere, while its client lives."""
+        """End a session by another client, while its own client is connected."""
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         """Let time pass until a condition holds."""
 
     def now_s(self) -> float:
-        """Of a clock that goes on while it waits."""
+        """The time of a clock that advances while ``wait`` waits."""
 
     def close(self) -> None:
         """Stop all clients."""
@@ -80,7 +81,7 @@ class _LossyFake:
         self._host.lose(what)
 
     def reconnect(self) -> None:
-        """Its connection breaks by itself."""
+        """Do nothing: the fake breaks the connection."""
 
 
 class _LossyReal:
@@ -167,7 +168,7 @@ class RealPlace(_Clients):
                 client.close()
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """In one packet: the session's own client connects again at once, and would take it back in between."""
+        """End it in one packet, because its own client connects again at once and would resume it in between."""
         number, password = session
         connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
         close = struct.pack("!ii", 1, CLOSE_SESSION)
@@ -175,44 +176,40 @@ class RealPlace(_Clients):
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(b"".join(struct.pack("!i", len(request)) + request for request in (connect, close)))
             while connection.recv(4096):
-                pass  # Until the server hangs up: the session is closed.
+                pass  # The server closes the connection when it has closed the session.
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
-        deadline_s = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline_s:
-                raise AssertionError(f"not within {timeout_s:g} s: {what}")
-            time.sleep(0.005)
+        eventually_blocking(condition, what, timeout_s)
 
     def now_s(self) -> float:
         return time.monotonic()
 
 
 class Servers(Protocol):
-    """Three servers, to be maltreated."""
+    """Three servers with faults that the test sets."""
 
     @property
     def leader(self) -> object:
-        """Which one is 0: who led when all faults were last ended."""
+        """Server 0: the one that led when the faults were last ended."""
 
     @property
     def reports_moves(self) -> bool:
-        """Whether a transaction by a connection that its session has left is answered, and not that connection shut."""
+        """Whether a transaction on the old connection of a moved session gets an answer. Otherwise it is closed."""
 
     def place(self, server: int | None = None) -> Place:
-        """Clients of all servers, or of one of them: 0 is the leader, 1 and 2 follow it."""
+        """The place of clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
     def lag(self, follower: int, lag_s: float) -> None:
-        """From now on it hears what the leader commits so much later."""
+        """From now on the follower receives the leader's commits that much later."""
 
     def heal(self) -> None:
-        """End all faults, and wait until three servers serve again; who leads may be another one then."""
+        """End all faults, and wait until three servers serve again. Another server may lead then."""
 
 
 class FakeServers:
-    """Of the fake."""
+    """Three servers of the fake."""
 
     def __init__(self, *, reports_moves: bool) -> None:
         self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, reports_moves=reports_moves)
@@ -249,7 +246,7 @@ class FakeServers:
 
 
 class _OneHost(Host):
-    """A machine that reaches one server only."""
+    """A host that reaches only one server."""
 
     def __init__(self, ensemble: FakeEnsemble, only: Any) -> None:
         super().__init__(ensemble)
@@ -266,7 +263,7 @@ class _OneFake(FakePlace):
 
 
 class RealServers:
-    """Of one version."""
+    """Three real servers of one version."""
 
     def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
         self._ensemble = ensemble
@@ -278,7 +275,7 @@ class RealServers:
         self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
 
     async def _all_in_quorum(self) -> ZooKeeperServer:
-        """The leader, once all follow: one that is killed while it catches up may not start again (ZOOKEEPER-2354)."""
+        """The leader, when all others follow: one killed while it catches up may not restart (ZOOKEEPER-2354)."""
         async with asyncio.timeout(30.0):
             while True:
                 leader = await self._ensemble.leader()
@@ -318,7 +315,7 @@ class RealServers:
 
 @contextmanager
 def closing(place: Place) -> Iterator[Place]:
-    """Stop its clients at the end."""
+    """Stop the clients of the place at the end of the block."""
     try:
         yield place
     finally:

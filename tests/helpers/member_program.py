@@ -31,7 +31,7 @@ from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
 from tests.helpers.commands import Running
-from tests.helpers.members import HandOut
+from tests.helpers.members import Delivery
 from tests.helpers.waiting import eventually
 
 __all__ = ["Program"]
@@ -66,14 +66,14 @@ class Program(Running):
         super().__init__(["-m", "tests.helpers.member_program", *told, ends, str(after)])
 
     @property
-    def hand_outs(self) -> list[HandOut]:
+    def deliveries(self) -> list[Delivery]:
         """What it was handed, and under which claims."""
         told = [json.loads(line) for line in list(self.lines)[1:]]
-        return [HandOut(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in told]
+        return [Delivery(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in told]
 
     @property
     def values(self) -> list[bytes]:
-        return [hand_out.record.value for hand_out in self.hand_outs]
+        return [delivery.record.value for delivery in self.deliveries]
 
     async def has_stopped(self) -> None:
         """Wait until it has stopped, by itself or by a signal."""

@@ -1,4 +1,4 @@
-"""Members of a group for tests: what each was handed, and when it held which partition."""
+"""Members of a group for tests. They record what is delivered to them, and when they own which partition."""
 
 from __future__ import annotations
 
@@ -6,64 +6,22 @@ import asyncio
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 
-from kiel_groups.clients import GroupedConsumer, Producer
+from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.waiting import eventually
 
-__all__ = ["Member", "Group", "HandOut", "produce", "zookeeper", "stored_offsets", "owners"]
+__all__ = ["Delivery", "Group", "Member", "end_session", "group_of"]
 
 
-async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
-    """Produce numbered values, spread by their keys; returns them."""
-    values = [b"%d" % number for number in range(first, first + count)]
-    async with Producer(cluster.brokers) as producer:
-        await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
-    return values
-
-
-@contextmanager
-def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
-    """A client of the test's own, to look from outside."""
-    client = KazooClient(cluster.zk_hosts, timeout=30)
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
-def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int]:
-    """The committed offsets of a group, as they stand in ZooKeeper."""
-    folder = GroupLayout(group).topic_offsets(topic)
-    if client.exists(folder) is None:
-        return {}
-    return {int(name): int(client.get(f"{folder}/{name}")[0]) for name in client.get_children(folder)}
-
-
-def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, int]]:
-    """Owner and czxid of every owned partition, as they stand in ZooKeeper."""
-    folder = GroupLayout(group).topic_owners(topic)
-    found = {}
-    for name in client.get_children(folder) if client.exists(folder) else ():
-        try:
-            data, stat = client.get(f"{folder}/{name}")
-        except Exception:
-            continue
-        found[int(name)] = (data.decode(), stat.czxid)
-    return found
-
-
-class HandOut(NamedTuple):
-    """A record that an application was given: when, on this machine's monotonic clock, and under which claim."""
+class Delivery(NamedTuple):
+    """A record delivered to an application: the time on the monotonic clock, and the fencing token of the claim."""
 
     at_s: float
     record: Record
@@ -71,11 +29,11 @@ class HandOut(NamedTuple):
 
 
 class Member:
-    """A consumer in a task of its own, which keeps what it is handed, and notes what it holds when."""
+    """A consumer in a task of its own. It records each delivery, and the times in which it owns each partition."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Iterable[str], **settings: Any) -> None:
         self.records: list[Record] = []
-        self.hand_outs: list[HandOut] = []
+        self.deliveries: list[Delivery] = []
         self.held: set[TopicPartition] = set()
         self.intervals: list[tuple[TopicPartition, float, float]] = []
         self.lost_partitions: list[TopicPartition] = []
@@ -85,7 +43,7 @@ class Member:
         #: How long each record takes, in seconds: awaited, or blocking the event loop.
         self.pace_s = 0.0
         self.block_s = 0.0
-        #: Where it is cleared, the application stays with the record that it has in hand.
+        #: While it is clear, the application keeps its current record in flight.
         self.go_on = asyncio.Event()
         self.go_on.set()
         place = {"brokers": cluster.brokers, "zk_hosts": cluster.zk_hosts, **settings}
@@ -102,7 +60,7 @@ class Member:
         async for record in self.consumer:
             self.records.append(record)
             token = self.consumer.fencing_token(record)
-            self.hand_outs.append(HandOut(time.monotonic(), record, token))
+            self.deliveries.append(Delivery(time.monotonic(), record, token))
             if self.block_s:
                 time.sleep(self.block_s)  # noqa: ASYNC251 -- an application that blocks the loop is what is tested
             if self.pace_s:
@@ -141,8 +99,17 @@ class Member:
         return self.consumer.allocation.get(topic, [])
 
     def knows(self, topic: str) -> bool:
-        """Whether its listener was told of all that it has, and no more: that comes a moment after the claim."""
+        """Whether the listener was notified of exactly the partitions owned: a moment after the claim."""
         return sorted(number for held, number in self.held if held == topic) == self.partitions(topic)
+
+
+def end_session(cluster: Cluster, member: Member) -> None:
+    """End a member's session on the server: a second client resumes the session and closes it."""
+    session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
+    thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
 
 
 class Group:
@@ -165,7 +132,7 @@ class Group:
         await member.stop()
 
     @property
-    def living(self) -> list[Member]:
+    def open_members(self) -> list[Member]:
         return [member for member in self.members if member.consumer._closing is None]
 
     @property
@@ -173,30 +140,30 @@ class Group:
         return [value for member in self.members for value in member.values]
 
     async def balanced(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
-        """Wait until the living members hold every partition of a topic once, equal to within one, and know it."""
+        """Wait until the open members share the partitions evenly, and their listeners know."""
 
         def fair() -> bool:
-            if not all(member.knows(topic) for member in self.living):
+            if not all(member.knows(topic) for member in self.open_members):
                 return False
-            shares = [member.partitions(topic) for member in self.living]
+            shares = [member.partitions(topic) for member in self.open_members]
             together = sorted(number for share in shares for number in share)
             sizes = [len(share) for share in shares]
             return together == list(range(partitions)) and max(sizes) - min(sizes) <= 1
 
-        await eventually(fair, f"{topic} is shared by {len(self.living)} members", timeout_s)
+        await eventually(fair, f"{len(self.open_members)} members share {topic}", timeout_s)
 
     async def delivered(self, values: Iterable[bytes], timeout_s: float = 30.0) -> Counter[bytes]:
-        """Wait until every value was handed to some member; returns how often each was."""
+        """Wait until each value was delivered to some member; return how often each was."""
         wanted = set(values)
         await eventually(lambda: wanted <= set(self.values), f"{len(wanted)} values are delivered", timeout_s)
         return Counter(self.values)
 
     @property
-    def hand_outs(self) -> list[HandOut]:
-        return [hand_out for member in self.members for hand_out in member.hand_outs]
+    def deliveries(self) -> list[Delivery]:
+        return [delivery for member in self.members for delivery in member.deliveries]
 
     def overlaps(self) -> list[tuple[TopicPartition, float]]:
-        """Partitions that two members held at once, by the listeners' own clock; for how many seconds."""
+        """Partitions that two members owned at once, as their listeners saw it, and for how many seconds."""
         by_partition: dict[TopicPartition, list[tuple[float, float]]] = defaultdict(list)
         for member in self.members:
             now = time.monotonic()
@@ -215,9 +182,9 @@ class Group:
 
 @asynccontextmanager
 async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **settings: Any):  # type: ignore[no-untyped-def]
-    """A group whose members are all stopped at the end."""
+    """A group. All its members are stopped at the end of the block."""
     group = Group(cluster, name, topics, **settings)
     try:
         yield group
     finally:
-        await asyncio.gather(*(member.stop() for member in group.living), return_exceptions=True)
+        await asyncio.gather(*(member.stop() for member in group.open_members), return_exceptions=True)

@@ -12,8 +12,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.member_program import Program
-from tests.helpers.members import Group, HandOut, Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Delivery, Group, Member, group_of
 from tests.helpers.waiting import eventually
 
 __all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "Trial", "trial"]
@@ -114,24 +115,24 @@ class Trial:
 
     def is_safe(self) -> None:
         """No record flowed under a claim that was not the newest; nothing is committed that nobody was given."""
-        hand_outs = [*self.group.hand_outs, *(each for program in self.programs for each in program.hand_outs)]
-        assert stale(hand_outs) == []
+        deliveries = [*self.group.deliveries, *(each for program in self.programs for each in program.deliveries)]
+        assert stale(deliveries) == []
         given: dict[int, int] = {}
-        for _, record, _ in hand_outs:
+        for _, record, _ in deliveries:
             given[record.partition] = max(given.get(record.partition, 0), record.offset + 1)
         assert {number: offset for number, offset in self.stored().items() if offset > given.get(number, 0)} == {}
 
 
-def stale(hand_outs: Iterable[HandOut]) -> list[HandOut]:
+def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
     """Those under a claim of a partition after one under a later claim of it."""
     newest: dict[TopicPartition, int] = {}
     found = []
-    for hand_out in sorted(hand_outs, key=lambda each: each.at_s):
-        partition = hand_out.record.topic_partition
-        if hand_out.token is None or hand_out.token < newest.get(partition, 0):
-            found.append(hand_out)
+    for delivery in sorted(deliveries, key=lambda each: each.at_s):
+        partition = delivery.record.topic_partition
+        if delivery.token is None or delivery.token < newest.get(partition, 0):
+            found.append(delivery)
         else:
-            newest[partition] = hand_out.token
+            newest[partition] = delivery.token
     return found
 
 

@@ -1,7 +1,7 @@
 """
-What works on which release of Kafka: each cell is tried on real servers, and ``docs/matrix.rst`` has what was found.
+Which codecs and stores work on which release of Kafka. Each cell of ``docs/matrix.rst`` is tried on real servers.
 
-``python -m tests.integration.matrix`` tries everything and writes the table into that page.
+``python -m tests.integration.matrix`` tries all cells and writes the table into that page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
-from tests.helpers.members import Group, group_of, stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 __all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]
@@ -38,7 +39,7 @@ Values: TypeAlias = dict[str, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """The codecs, by their names, with which a group did each step, every record counted exactly once."""
+    """The names of the codecs with which a group did each step and delivered every record exactly once."""
 
     consume: frozenset[str]
     hand_over: frozenset[str]
@@ -47,9 +48,9 @@ class Works:
 
 async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) -> Works:
     """
-    Have one group of two members consume, hand over and commit one topic for each codec.
+    Let one group of two members consume, rebalance and commit one topic for each codec.
 
-    A codec or a store that a broker refuses works for no step; so does what is not done within half a minute.
+    A codec or a store that a broker refuses works for no step. A step that takes more than half a minute fails.
     """
     topics = {codec: unique(codec) for codec in CODECS}
     for topic in topics.values():
@@ -63,23 +64,25 @@ async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) 
         except ConfigError:
             group.members.clear()
             return Works(frozenset(), frozenset(), frozenset())
-        consumed = await those(sent, lambda codec: once(group, sent[codec]))
-        heir = await group.join()
+        consumed = await codecs_done(sent, lambda codec: once(group, sent[codec]))
+        successor = await group.join()
         for topic in topics.values():
             await group.balanced(topic, PARTITIONS)
         await group.leave(first)
         for codec, topic in topics.items():
             sent[codec] += await produced(cluster, topic, codec, RECORDS)
         late = {codec: set(values[RECORDS:]) for codec, values in sent.items()}
-        handed = await those(sent, lambda codec: once(group, sent[codec]) and late[codec] <= set(heir.values))
+        moved = await codecs_done(sent, lambda codec: once(group, sent[codec]) and late[codec] <= set(successor.values))
     with zookeeper(cluster) as client:
         total = 2 * RECORDS
-        committed = await those(sent, lambda codec: sum(stored_offsets(client, name, topics[codec]).values()) == total)
-    return Works(consumed, handed, committed)
+        committed = await codecs_done(
+            sent, lambda codec: sum(stored_offsets(client, name, topics[codec]).values()) == total
+        )
+    return Works(consumed, moved, committed)
 
 
 async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list[bytes]:
-    """Produce values as compressed sets; returns them, or nothing where the broker refuses the codec."""
+    """Produce values as compressed sets. Return them, or nothing if the broker refuses the codec."""
     values = [f"{codec} {number}".encode() for number in range(first, first + RECORDS)]
     compression = None if codec == "none" else codec
     async with Producer(cluster.brokers, compression=compression, batch_size=10, linger_ms=5, retries=2) as producer:
@@ -91,13 +94,13 @@ async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list
 
 
 def once(group: Group, values: Iterable[bytes]) -> bool:
-    """Whether members were handed each of these values, and none of them twice."""
+    """Whether each of these values was delivered exactly once."""
     counts = Counter(group.values)
     return all(counts[value] == 1 for value in values)
 
 
-async def those(codecs: Iterable[str], done: Callable[[str], bool]) -> frozenset[str]:
-    """The codecs for which something is done, waited for until it is for all of them."""
+async def codecs_done(codecs: Iterable[str], done: Callable[[str], bool]) -> frozenset[str]:
+    """Wait until a step is done for all codecs, and return those for which it is."""
     with suppress(AssertionError):
         await eventually(lambda: all(map(done, codecs)), "it works with every codec")
     return frozenset(filter(done, codecs))
@@ -120,22 +123,22 @@ def _cell(codecs: frozenset[str]) -> str:
 
 
 def table_in_docs() -> dict[tuple[str, str], Works]:
-    """What the page says: release and store → what works."""
-    rows = (re.split(r" {2,}", line) for line in _place().splitlines()[3:-1])
+    """The table of the page: what works, by release and store."""
+    rows = (re.split(r" {2,}", line) for line in _table_text().splitlines()[3:-1])
     return {
         (release, store): Works(*(frozenset(cell.split(", ")) - {NOTHING} for cell in cells))
         for release, store, *cells in rows
     }
 
 
-def _place() -> str:
+def _table_text() -> str:
     found = re.search(r"(?<=\.\. matrix: begin\n\n).*?(?=\n\n\.\. matrix: end)", PAGE.read_text("utf-8"), re.S)
-    assert found is not None, "the page has no place for the table"
+    assert found is not None, "the page has no markers for the table"
     return found[0]
 
 
-async def find_out() -> dict[tuple[str, str], Works]:
-    """Try everything."""
+async def try_all() -> dict[tuple[str, str], Works]:
+    """Try each store on each release."""
     found: dict[tuple[str, str], Works] = {}
     for release in RELEASES:
         async with Cluster(kafka=release) as cluster:
@@ -145,5 +148,5 @@ async def find_out() -> dict[tuple[str, str], Works]:
 
 
 if __name__ == "__main__":
-    written = PAGE.read_text("utf-8").replace(_place(), table(asyncio.run(find_out())))
+    written = PAGE.read_text("utf-8").replace(_table_text(), table(asyncio.run(try_all())))
     PAGE.write_text(written, encoding="utf-8")

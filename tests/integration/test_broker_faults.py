@@ -1,4 +1,4 @@
-"""Brokers that answer with error codes, slowly, in part, or not at all: the group goes on, and loses nothing."""
+"""Brokers answer with error codes, slowly, in part, or not at all: the group continues and loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from kiel_groups.embedded import Cluster, Direction, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -26,7 +27,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3
 
 
 def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the first requests of one kind in another way."""
+    """Answer the first requests of one API by ``reply``."""
 
     def answer(exchange: Exchange) -> Reply:
         odd = exchange.api_key == api_key and exchange.number <= times
@@ -36,7 +37,7 @@ def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) ->
 
 
 def second_time(api_key: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the second request of one kind in another way: the first is that of connecting, and has to be right."""
+    """Answer the second request of one API by ``reply``. The first belongs to ``connect()`` and has to succeed."""
     return lambda exchange: (
         reply(exchange) if exchange.api_key == api_key and exchange.number == 2 else exchange.response
     )
@@ -80,8 +81,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_group_goes_on(cluster_39: Cluster, unique: Unique, fault: str) -> None:
-    """Every record is delivered, and at the end everything is committed, whatever a broker answers at first."""
+async def test_a_group_survives_a_fault_of_its_broker(cluster_39: Cluster, unique: Unique, fault: str) -> None:
+    """Every record is delivered, and all offsets are committed in the end, whatever the broker answers at first."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 40)
@@ -113,8 +114,8 @@ async def test_a_group_goes_on(cluster_39: Cluster, unique: Unique, fault: str) 
             await task
 
 
-async def test_a_slow_broker(cluster_39: Cluster, unique: Unique) -> None:
-    """Answers that take their time cost only that; those that come too late cost no record and no commit."""
+async def test_a_slow_broker_costs_only_time(cluster_39: Cluster, unique: Unique) -> None:
+    """Slow answers only cost time. Answers after the timeout cost no record and no commit."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with KafkaProxy(cluster_39.brokers[0]) as proxy:
@@ -127,7 +128,10 @@ async def test_a_slow_broker(cluster_39: Cluster, unique: Unique) -> None:
             member = await group.join()
             assert await group.delivered(values) == Counter(values)
             with zookeeper(cluster_39) as client:
-                await eventually(lambda: stored_offsets(client, name, topic) == {0: 20}, "slowly, it is committed")
+                await eventually(
+                    lambda: stored_offsets(client, name, topic) == {0: 20},
+                    "the offsets are committed through the slow broker",
+                )
                 proxy.delay(2.0, Direction.RESPONSES)
                 timeouts = member.consumer.metrics.total("request_timeouts")
                 values += await produce(cluster_39, topic, 20, first=20)
@@ -138,15 +142,15 @@ async def test_a_slow_broker(cluster_39: Cluster, unique: Unique) -> None:
 
 
 async def produced_through(proxy: KafkaProxy, topic: str) -> list[bytes]:
-    """Store numbered values; each is awaited by its producer."""
+    """Produce numbered values through the proxy, and wait for each answer."""
     values = [b"%d" % number for number in range(20)]
     async with Producer([proxy.address]) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
     return values
 
 
-async def test_error_3_alone_resets_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """A broker that has just started says of every offset that there is none: the znode knows better."""
+async def test_unknown_topic_for_an_offset_does_not_reset_it(cluster_39: Cluster, unique: Unique) -> None:
+    """A broker that has just started answers with code 3 for every offset. The member trusts the znode instead."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 10)
@@ -160,8 +164,8 @@ async def test_error_3_alone_resets_nothing(cluster_39: Cluster, unique: Unique)
                 break
 
 
-async def test_offsets_that_are_refused_for_good(cluster_39: Cluster, unique: Unique) -> None:
-    """A fatal code when offsets are fetched is an error that names group, partition and code."""
+async def test_a_fatal_error_of_an_offset_fetch_is_raised(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names group, partition and code."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with KafkaProxy(cluster_39.brokers[0], failing(OFFSET_FETCH, 17)) as proxy:
@@ -176,10 +180,10 @@ async def test_offsets_that_are_refused_for_good(cluster_39: Cluster, unique: Un
         await consumer.close()
 
 
-async def test_a_commit_that_is_refused_for_good(
+async def test_a_refused_commit_does_not_stop_delivery(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged and counted, and records are delivered all the same."""
+    """The refusal is logged and counted, and records are still delivered."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -197,10 +201,10 @@ async def test_a_commit_that_is_refused_for_good(
         await consumer.close()
 
 
-async def test_a_frozen_broker_does_not_keep_others_from_storing(
+async def test_a_frozen_broker_does_not_block_commits_by_others(
     start_cluster: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """Any broker may store an offset: one that does not answer costs a second or so, and no commit."""
+    """Any broker can store an offset. One that does not answer costs about a second, and no commit."""
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 2)
     with zookeeper(cluster) as client:
@@ -230,8 +234,8 @@ async def test_a_frozen_broker_does_not_keep_others_from_storing(
     ],
     ids=["not leader", "unknown topic", "timed out", "half an answer", "no answer"],
 )
-async def test_a_producer_goes_on(cluster_39: Cluster, unique: Unique, answer: Answer) -> None:
-    """A record whose outcome is unknown is sent again, so it is stored at least once, and its caller is told where."""
+async def test_a_producer_survives_a_fault_of_its_broker(cluster_39: Cluster, unique: Unique, answer: Answer) -> None:
+    """A record with an unknown outcome is sent again, so it is stored at least once. The caller gets its offset."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with KafkaProxy(cluster_39.brokers[0], answer) as proxy:

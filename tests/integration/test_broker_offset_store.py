@@ -1,4 +1,4 @@
-"""Offsets that the brokers write: the ``broker-v0`` store."""
+"""The ``broker-v0`` store: brokers write the offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from kiel_groups.errors import ConfigError, GroupConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
-from tests.helpers.members import Member, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_members_share_hand_over_and_commit(cluster: Cluster, unique: Unique) -> None:
-    """As with the other store: every record once through clean hand-overs, and at the end the ends of the log."""
+async def test_members_share_rebalance_and_commit(cluster: Cluster, unique: Unique) -> None:
+    """Every record is delivered once through clean rebalances, and the ends of the logs are committed in the end."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 200)
@@ -47,10 +48,10 @@ async def test_members_share_hand_over_and_commit(cluster: Cluster, unique: Uniq
 
 @pytest.mark.parametrize("kafka", [version for version in KAFKAS if version != "0.8.0"])
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 10)])
-async def test_where_a_group_starts_is_stored_at_once(
+async def test_the_start_offset_is_stored_at_the_first_claim(
     shared_clusters: Callable[..., Cluster], unique: Unique, kafka: str, reset: str, start: int
 ) -> None:
-    """By the member, at its first claim, as the policy says; a partition that is added starts at its beginning."""
+    """The member stores it as the reset policy says. An added partition starts at its beginning."""
     cluster, topic, name = shared_clusters("3.9.5", kafka), unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -64,8 +65,8 @@ async def test_where_a_group_starts_is_stored_at_once(
             assert stored_offsets(client, name, topic)[1] == 0
 
 
-async def test_garbage_for_an_offset_keeps_no_other_partition_unread(cluster_39: Cluster, unique: Unique) -> None:
-    """Brokers cannot read it; the member, who can see what it is, replaces it."""
+async def test_garbage_for_an_offset_does_not_block_other_partitions(cluster_39: Cluster, unique: Unique) -> None:
+    """Brokers cannot parse it. The member reads the znode itself and replaces it."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 40)
@@ -78,7 +79,7 @@ async def test_garbage_for_an_offset_keeps_no_other_partition_unread(cluster_39:
 
 
 async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[..., Cluster]) -> None:
-    """A commit that no broker takes is not taken for one; the next one that gets through stores it."""
+    """A commit that reaches no broker does not count as stored. A later commit stores the offset."""
     cluster = start_cluster()
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 20)
@@ -88,11 +89,11 @@ async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[...
             await eventually(lambda: stored_offsets(client, "g", "t") == {0: 20}, "the first commit")
             await cluster.kafka[0].restart()
             await produce(cluster, "t", 5, first=20)
-            await eventually(lambda: stored_offsets(client, "g", "t") == {0: 25}, "the next one", timeout_s=60)
+            await eventually(lambda: stored_offsets(client, "g", "t") == {0: 25}, "the next commit", timeout_s=60)
 
 
 async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """Members of one group write their offsets in one way."""
+    """All members of a group use the same offset store."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     async with group_of(cluster_39, name, [topic], store="broker-v0") as group:
@@ -105,7 +106,7 @@ async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, uni
 async def test_brokers_that_store_no_offsets_are_refused(
     shared_clusters: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """On 0.8.0 the error names setting, release and remedy; nobody has joined, and the remedy works."""
+    """On 0.8.0 the error names setting, release and remedy. The group is not joined, and the remedy works."""
     cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("group")
     with pytest.raises(ConfigError) as caught:
         await GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="broker-v0").connect()
@@ -122,7 +123,7 @@ async def test_brokers_that_store_no_offsets_are_refused(
 async def test_metadata_that_is_too_long_is_left_out(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Code 12 costs a warning and the metadata, not the commit."""
+    """For code 12 the metadata is dropped with a warning, and the offset is committed."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
@@ -139,7 +140,7 @@ async def test_metadata_that_is_too_long_is_left_out(
 async def test_a_topic_that_no_broker_knows_is_reported(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Error 3 is tried again, for a broker may have just started; then it is an error, counted."""
+    """Code 3 is retried, because a broker may have just started. Then it is logged as an error and counted."""
     metrics = Metrics()
     hosts = parse_hosts(cluster_39.brokers, 9092, "brokers")
     view = ClusterMetadata(BrokerConfig(hosts=hosts, backoff_ms=1, max_backoff_ms=2), metrics)

@@ -1,4 +1,4 @@
-"""A table of mistakes at the command line: each is one line on standard error, and a documented exit status."""
+"""Mistakes at the command line: each gives one line on standard error, and a documented exit status."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import produce, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -33,8 +33,8 @@ number = 3
 
 
 @contextmanager
-def a_port(*, listening: bool) -> Iterator[int]:
-    """A port of this machine that nobody else gets for the time of the block."""
+def occupied_port(*, listening: bool) -> Iterator[int]:
+    """A local port that is bound for the duration of the block."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         if listening:
@@ -52,7 +52,7 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
 def consume(
     cluster_39: Cluster, unique: Unique, topic: str, tmp_path: Path
 ) -> Callable[..., tuple[int, list[str], list[str]]]:
-    """Run ``kiel-groups consume`` with some options replaced; its status and the lines of its output and errors."""
+    """Run ``kiel-groups consume`` with replaced options. Return its status and the lines of output and errors."""
 
     def run(*further: str, **replaced: str) -> tuple[int, list[str], list[str]]:
         options = {"brokers": cluster_39.brokers[0], "zookeeper": cluster_39.zk_hosts, "group": unique("group")}
@@ -67,40 +67,40 @@ Consume = Callable[..., tuple[int, list[str], list[str]]]
 
 
 def assert_one_line(outcome: tuple[int, list[str], list[str]], status: int, *words: str) -> None:
-    """Nothing but one line on standard error, with these words in it."""
+    """Assert that the only output is one line on standard error, with these words."""
     assert (outcome[0], outcome[1], len(outcome[2])) == (status, [], 1), outcome
     assert outcome[2][0].startswith("error: ")
     for word in words:
         assert word in outcome[2][0]
 
 
-def test_no_zookeeper(consume: Consume) -> None:
-    """Nobody answers where ZooKeeper should be."""
-    with a_port(listening=False) as port:
+def test_a_missing_zookeeper_is_an_error(consume: Consume) -> None:
+    """No server answers at the address of ZooKeeper."""
+    with occupied_port(listening=False) as port:
         outcome = consume(zookeeper=f"127.0.0.1:{port}")
     assert_one_line(outcome, FAILED, f"no ZooKeeper answered at 127.0.0.1:{port}", "is it running")
 
 
-def test_no_chroot(consume: Consume, cluster_39: Cluster) -> None:
-    """The chroot is missing, and stays so."""
+def test_a_missing_chroot_is_an_error(consume: Consume, cluster_39: Cluster) -> None:
+    """The missing chroot is named and not created."""
     outcome = consume(zookeeper=f"{cluster_39.zk_hosts}/not/there")
     assert_one_line(outcome, WRONG, "the chroot /not/there does not exist", "give the same one, or none")
     with zookeeper(cluster_39) as client:
         assert client.exists("/not") is None
 
 
-async def test_no_broker(consume: Consume, cluster_39: Cluster, topic: str) -> None:
-    """No broker is alive at the addresses given."""
+async def test_missing_brokers_are_an_error(consume: Consume, cluster_39: Cluster, topic: str) -> None:
+    """No broker answers at the given addresses."""
     await cluster_39.create_topic(topic, 1)
-    with a_port(listening=False) as port:
+    with occupied_port(listening=False) as port:
         status, out, (new, *errors) = consume(brokers=f"127.0.0.1:{port}")
     assert "is new" in new
     outcome = (status, out, errors)
     assert_one_line(outcome, FAILED, f"no broker answered: 127.0.0.1:{port}", "Connection refused")
 
 
-def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """A topic that does not exist is named, with a way to those that do; the group is not joined."""
+def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """The topic is named, with the commands that list and create topics. The group is not joined."""
     group = unique("group")
     outcome = consume(group=group)
     assert_one_line(outcome, WRONG, f"topic {topic!r} does not exist", "topics list", "topics create")
@@ -131,8 +131,8 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else None,
 )
-def test_options_that_cannot_work(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
-    """A wrong option is named, with what was given."""
+def test_invalid_options_are_refused(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
+    """The error names the option and the given value."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     assert_one_line(consume(**replaced), WRONG, words)
@@ -148,7 +148,7 @@ def test_options_that_cannot_work(consume: Consume, tmp_path: Path, replaced: di
 async def test_an_allocator_that_fails_does_not_stop_the_group(
     consume: Consume, cluster_39: Cluster, topic: str, tmp_path: Path, function: str, words: str
 ) -> None:
-    """One line says which function did what; the records come all the same, and that is what the status tells."""
+    """One line says which function failed and how. The records are still delivered, so the status is 0."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 6)
@@ -160,15 +160,15 @@ async def test_an_allocator_that_fails_does_not_stop_the_group(
 
 
 @pytest.mark.parametrize("server", ["zookeeper", "broker"])
-def test_a_port_in_use(server: str) -> None:
-    """The demo names the port that somebody else has."""
-    with a_port(listening=True) as port:
+def test_a_port_in_use_is_an_error(server: str) -> None:
+    """The demo names the port that another process uses."""
+    with occupied_port(listening=True) as port:
         done = kiel_groups("demo", f"--{server}-port={port}")
     assert_one_line((done.returncode, [], done.stderr.splitlines()), FAILED, f"port {port} of 127.0.0.1", "in use")
 
 
 @pytest.mark.parametrize(("file", "words"), [("missing", "No such file"), (".", "directory"), ("empty", "has 0 lines")])
-def test_a_file_of_records_that_cannot_be_used(tmp_path: Path, file: str, words: str) -> None:
+def test_an_unusable_file_of_records_is_an_error(tmp_path: Path, file: str, words: str) -> None:
     """The demo names the file before it starts anything."""
     (tmp_path / "empty").touch()
     done = kiel_groups("demo", "--records", file, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""``kiel-groups cluster``: servers that outlive the command, are found by name, keep their data, and leave nothing."""
+"""``kiel-groups cluster``: servers outlive the command, are found by name, keep their data, and are removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Cluster = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Run ``kiel-groups cluster`` among clusters of this test's own, which end with it; status, output, errors."""
+    """Run ``kiel-groups cluster`` in a folder of the test, and end all its clusters. Returns status, output, errors."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def only(cluster: Cluster) -> dict[str, Any]:
-    """The one cluster that runs, as ``status --json`` tells."""
+    """The only running cluster, as ``status --json`` shows it."""
     (running,) = json.loads(cluster("status", "--json")[1])
     assert isinstance(running, dict)
     return running
@@ -50,10 +50,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
+async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_data(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It outlives the command that started it; ``down`` returns when it is gone; ``--data`` is all that stays."""
+    """It outlives the command that started it. ``down`` returns after its end. Only ``--data`` remains."""
     up = ("up", "--detach", f"--data={tmp_path}/data", "--chroot=/kafka")
     status, out, err = cluster(*up)
     assert (status, err) == (0, "")
@@ -87,8 +87,8 @@ async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
         assert (await anext(consumer)).value == b"a record"
 
 
-async def test_what_dies_is_told_and_takes_its_children_along(cluster: Cluster) -> None:
-    """A killed server has ended, says ``status``; after kill -9 of the supervisor nothing runs, nothing is listed."""
+async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_servers(cluster: Cluster) -> None:
+    """``status`` reports a killed server. After kill -9 of the supervisor no server runs, and no cluster is listed."""
     assert cluster("up", "--detach")[0] == 0
     running = only(cluster)
     zookeeper, broker = running["servers"]
@@ -104,20 +104,20 @@ async def test_what_dies_is_told_and_takes_its_children_along(cluster: Cluster) 
     assert cluster("status") == (0, "no cluster runs; 'kiel-groups cluster up' starts one\n", "")
 
 
-def test_in_the_foreground_it_stays_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
-    """It says where it serves and how to end it; afterwards nothing of it is left."""
+def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
+    """It prints its addresses and how to end it. After its end, no files remain."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
-        said = command.wait_for_lines(6)
-        assert said[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
-        assert said[5] == "Ctrl-C stops it and deletes its data."
+        printed = command.wait_for_lines(6)
+        assert printed[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
+        assert printed[5] == "Ctrl-C stops it and deletes its data."
         assert only(cluster)["pid"] == command.process.pid
         assert command.end(signal.SIGINT) == 0
         assert command.errors == []
     assert not list((tmp_path / f"kiel-groups-{os.getuid()}").glob("run-*"))
 
 
-async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path) -> None:
-    """Nobody is left to look after what would come up."""
+async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """No server may come up without a supervisor."""
     runs = tmp_path / f"kiel-groups-{os.getuid()}"
     with Running(["-m", "kiel_groups", "cluster", "up"]) as command:
         await eventually(lambda: list(runs.glob("run-*/zookeeper-*")), "a server is being started")
@@ -127,7 +127,7 @@ async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["up", "--zookeeper-count=2"], 2, "'--zookeeper-count': '2' is not one of '1', '3', '5', '7'."),
         (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1"),
@@ -140,18 +140,18 @@ async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path)
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_are_one_line(cluster: Cluster, words: list[str], status: int, said: str) -> None:
-    """What is wrong, and what to do about it."""
+def test_mistakes_are_one_line(cluster: Cluster, words: list[str], status: int, message: str) -> None:
+    """The line says what is wrong, and what to do about it."""
     done, out, err = cluster(*words)
     assert (done, out, err.count("\n")) == (status, "", 1)
-    assert said in err
+    assert message in err
 
 
 @pytest.mark.parametrize("further", [[], ["--detach"]])
 def test_without_java_the_instruction_is_clear(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, further: list[str]
 ) -> None:
-    """Also where it is a supervisor that finds out."""
+    """Also if the supervisor process detects it."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     status, out, err = cluster("up", *further)

@@ -1,4 +1,4 @@
-"""TAB: the scripts that ``kiel-groups completion`` prints, and what a shell is told by them."""
+"""Shell completion: the scripts of ``kiel-groups completion``, and the words that they offer."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import environment, kiel_groups
-from tests.helpers.members import zookeeper
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True)
 def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No cluster is known from elsewhere."""
+    """Remove the settings of the user from the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
 
 
 def completed(line: str, **variables: str) -> list[str]:
-    """What bash offers after this line, as its completion script has it ask."""
+    """The words that bash offers after this line, by its completion script."""
     words = line.split(" ")
     asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(
@@ -47,16 +47,16 @@ def completed(line: str, **variables: str) -> list[str]:
         ("fish", ["complete --no-files", 'string split --max 1 "," $completion']),
     ],
 )
-def test_a_script_for_each_shell(shell: str, words: list[str]) -> None:
-    """It registers the command, also where that shell is not installed; zsh's begins completion where nobody has."""
+def test_each_shell_gets_a_script(shell: str, words: list[str]) -> None:
+    """It registers the command, and needs no installed shell. zsh's script loads ``compinit`` if it is not loaded."""
     done = kiel_groups("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(word in done.stdout for word in words)
     assert "_KIEL_GROUPS_COMPLETE=" in done.stdout
 
 
-def test_bash_takes_its_script() -> None:
-    """As the help has it: evaluated, and then asked."""
+def test_bash_accepts_its_script() -> None:
+    """The script is evaluated as the help says, and then registers the command."""
     script = 'eval "$("$PYTHON" -m kiel_groups completion bash)" && complete -p kiel-groups'
     done = subprocess.run(
         ["bash", "-c", script],
@@ -81,13 +81,13 @@ def test_bash_takes_its_script() -> None:
         ("kiel-groups consume --allocator st", ["sticky"]),
     ],
 )
-def test_commands_options_and_choices(line: str, offered: list[str]) -> None:
-    """What begins as the line ends."""
+def test_commands_options_and_choices_are_completed(line: str, offered: list[str]) -> None:
+    """The words that start like the last word of the line are offered."""
     assert completed(line) == offered
 
 
-async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Where the line, the environment or the file says which ZooKeeper to ask."""
+async def test_topics_are_completed(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """Topics are offered if the line, the environment or the configuration file names a ZooKeeper."""
     topic = unique("completed")
     await cluster_39.create_topic(topic, 1)
     start = topic[:-3]
@@ -99,16 +99,16 @@ async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_pat
 
 
 @pytest.mark.parametrize("words", ["describe", "release", "weights set", "serve --group", "consume --group"])
-def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
-    """Wherever one is named, of every kind: this one has but the znodes of a Java consumer."""
+def test_groups_are_completed(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
+    """Groups are offered for each option that names one. This one only has the znodes of a Java consumer."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/consumers/{group}/ids")
     assert completed(f"kiel-groups {words} {group[:-3]}", KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [group]
 
 
-def test_members(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """Those of the group that stands before."""
+def test_members_are_completed(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """Members of the group named before are offered."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/kiel-groups/{group}/members/{group}_host-1-aaaa")
@@ -118,13 +118,13 @@ def test_members(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["", "127.0.0.1:1", "no address"])
-def test_without_an_answer_nothing_is_offered(hosts: str) -> None:
-    """Nor said: it would stand in the middle of a line that is being typed."""
+def test_without_zookeeper_nothing_is_offered(hosts: str) -> None:
+    """No error is printed either: it would appear inside the line that the user types."""
     assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": hosts} if hosts else {})) == []
 
 
-def test_a_broken_file_does_not_disturb(tmp_path: Path) -> None:
-    """Whoever runs a command is told of it soon enough."""
+def test_a_broken_configuration_file_does_not_break_completion(tmp_path: Path) -> None:
+    """The next command reports the broken file."""
     (tmp_path / "kiel-groups").mkdir()
     (tmp_path / "kiel-groups" / "config.toml").write_text("brokres = ''\n")
     assert completed("kiel-groups topics li") == ["list"]

@@ -1,4 +1,4 @@
-"""``kiel-groups consume`` as a process: what it prints, what it commits, how it ends."""
+"""``kiel-groups consume`` as a process: its output, its commits, its end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, kiel_groups
-from tests.helpers.members import owners, produce, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -29,26 +29,26 @@ Unique = Callable[[str], str]
 
 @pytest.fixture
 def words(cluster_39: Cluster, unique: Unique) -> list[str]:
-    """The command with a topic and a group of this test: ``consume TOPIC --group=GROUP …``."""
+    """The command with a topic and a group for this test: ``consume TOPIC --group=GROUP …``."""
     topic, group = unique("topic"), unique("group")
     servers = [f"--brokers={cluster_39.brokers[0]}", f"--zookeeper={cluster_39.zk_hosts}"]
     return ["consume", topic, f"--group={group}", *servers]
 
 
 def names(words: list[str]) -> tuple[str, str]:
-    """Topic and group of a command."""
+    """The topic and the group of a command."""
     return words[1], words[2].partition("=")[2]
 
 
 def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[bytes]:
-    """The command, with its output where we say."""
+    """Start the command with its output at ``output``."""
     return subprocess.Popen(
         [sys.executable, "-m", "kiel_groups", *words], stdout=output, stderr=subprocess.PIPE, cwd=REPOSITORY
     )
 
 
-async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
-    """--max (or --max-messages) prints so many and commits them; --timeout ends a run that waits for nothing more."""
+async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
+    """--max-messages prints that many records and commits them. --timeout ends a run that waits for more."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
@@ -60,10 +60,10 @@ async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, wo
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_a_signal_has_it_leave_the_group(
+async def test_after_a_signal_the_member_leaves_the_group(
     cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
 ) -> None:
-    """What was printed is committed, member and claims are gone; a new group and a summary are all that is said."""
+    """Printed records are committed; member and claims are gone. It only reports the new group and a summary."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -78,8 +78,8 @@ async def test_a_signal_has_it_leave_the_group(
         assert printed.startswith("info: printed 10 records in ")
 
 
-async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words: list[str]) -> None:
-    """Also when no further record comes: a member that prints to nobody would keep its partitions from the others."""
+async def test_a_closed_output_pipe_ends_it_silently(cluster_39: Cluster, words: list[str]) -> None:
+    """It also ends if no further record arrives: otherwise the member would keep partitions from the others."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)
@@ -96,8 +96,8 @@ async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words:
         assert client.get_children(GroupLayout(group).members) == []
 
 
-async def test_a_group_that_is_nearly_called_like_another_is_said(cluster_39: Cluster, words: list[str]) -> None:
-    """It reads everything anew; nothing is said of a group that exists, and nothing with --quiet."""
+async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, words: list[str]) -> None:
+    """A misspelt group would read everything again. Existing groups are not reported; --quiet reports none."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     with zookeeper(cluster_39) as client:
@@ -111,8 +111,8 @@ async def test_a_group_that_is_nearly_called_like_another_is_said(cluster_39: Cl
     assert kiel_groups(*misspelt, "--quiet").stderr == ""
 
 
-async def test_a_reader_that_is_behind_does_not_hold_up_the_group(cluster_39: Cluster, words: list[str]) -> None:
-    """A full pipe leaves the event loop free: another member gets its share, and a signal is obeyed."""
+async def test_a_slow_reader_does_not_block_the_group(cluster_39: Cluster, words: list[str]) -> None:
+    """A full pipe does not block the event loop: another member gets its share, and a signal ends the command."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 8)
     values = [b"%06d" % number * 100 for number in range(1000)]
@@ -131,8 +131,8 @@ async def test_a_reader_that_is_behind_does_not_hold_up_the_group(cluster_39: Cl
             assert other.end(signal.SIGINT) == 130
 
 
-async def test_verbose_says_what_the_group_does(cluster_39: Cluster, words: list[str]) -> None:
-    """-v adds what is merely worth knowing, a clean line each."""
+async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list[str]) -> None:
+    """-v adds messages of level info, one line each."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     done = kiel_groups(*words, "--timeout=1.5", "-v")
@@ -144,16 +144,16 @@ async def test_verbose_says_what_the_group_does(cluster_39: Cluster, words: list
 
 @pytest.fixture
 def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command without a group, on the brokers alone, with further options."""
+    """Run the command without a group, on the brokers only, with further options."""
     return lambda *further: kiel_groups(
         "consume", words[1], f"--brokers={cluster_39.brokers[0]}", "--timeout=1.5", *further
     )
 
 
-async def test_alone_it_reads_from_where_it_is_told_and_keeps_nothing(
+async def test_without_a_group_it_starts_at_from_and_commits_nothing(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """The earliest offset, one of one partition, a time before all, none at all: the latest."""
+    """--from takes the earliest offset, one offset of a partition, or a time. The default is the latest offset."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers) as producer:
@@ -168,10 +168,10 @@ async def test_alone_it_reads_from_where_it_is_told_and_keeps_nothing(
     assert done.stderr.startswith("info: printed 2 records in ")
 
 
-async def test_json_tells_everything_of_a_record(
+async def test_json_contains_all_fields_of_a_record(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """An object a line; null stays null, and what is not text is not lost."""
+    """It prints an object a line. Null stays null, and a value that is no text is printed as base64."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -185,8 +185,8 @@ async def test_json_tells_everything_of_a_record(
     ]
 
 
-async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[str]) -> None:
-    """--from=latest leaves out what is there already, and records that it does."""
+async def test_a_new_group_starts_at_from(cluster_39: Cluster, words: list[str]) -> None:
+    """--from=latest skips existing records, and commits that offset."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
@@ -195,8 +195,10 @@ async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[
         assert stored_offsets(client, group, topic) == {0: 5}
 
 
-async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster_39: Cluster, words: list[str]) -> None:
-    """The place of --instance-id is still there after the end; --store is the group's, and who differs is told so."""
+async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_store(
+    cluster_39: Cluster, words: list[str]
+) -> None:
+    """The place of --instance-id remains after the end. --store is a group setting; another value is refused."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
@@ -204,7 +206,7 @@ async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster
     outcome = kiel_groups(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     with zookeeper(cluster_39) as client:
-        left = MemberAssignment.parse(client.get(layout.assignment("shelf-1"))[0], "slice")
+        left = MemberAssignment.parse(client.get(layout.assignment("shelf-1"))[0], "assignment")
         assert left.partitions == {TopicPartition(topic, 0)}
         assert stored_offsets(client, group, topic) == {0: 5}
     outcome = kiel_groups(*words, "--max=1")
@@ -212,8 +214,8 @@ async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster
     assert "store is 'broker-v0' there and 'zookeeper' here" in outcome.stderr
 
 
-async def test_a_member_that_is_replaced_says_so_once(cluster_39: Cluster, words: list[str]) -> None:
-    """A later member of the same --instance-id takes the place; the earlier one ends with one error, and status 1."""
+async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, words: list[str]) -> None:
+    """A later member with the same --instance-id takes the place. The earlier one ends with an error and status 1."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     command = ["-m", "kiel_groups", *words, "--instance-id=shelf-1", "-q"]
@@ -226,7 +228,7 @@ async def test_a_member_that_is_replaced_says_so_once(cluster_39: Cluster, words
 
 
 @pytest.mark.parametrize(
-    ("further", "said"),
+    ("further", "message"),
     [
         (["--from=tomorrow"], "--from: 'tomorrow' given; expected 'earliest', 'latest', an offset, a time such as"),
         (["--from=7"], "--from: 7 given; the log of {topic}:0 has 0 to 0"),
@@ -245,20 +247,20 @@ async def test_mistakes_are_one_line(
     words: list[str],
     alone: Callable[..., subprocess.CompletedProcess[str]],
     further: list[str],
-    said: str,
+    message: str,
 ) -> None:
-    """What is wrong, and what to do about it."""
+    """The line says what is wrong, and what to do about it."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
     done = alone(*further)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert said.format(topic=topic) in done.stderr
+    assert message.format(topic=topic) in done.stderr
 
 
-async def test_a_group_that_a_file_names_can_be_left_out(
+async def test_no_group_overrides_the_group_of_the_configuration_file(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    """Who asks for a partition is told where the group is named, and reads it with --no-group."""
+    """With --partition, the error says which file names the group. --no-group reads the partition."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)

@@ -1,4 +1,4 @@
-"""The demo on a file and on ports of the user's."""
+"""The demo with a file and ports that the user chooses."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ pytestmark = pytest.mark.integration
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that nobody has at the moment."""
+    """Two ports that are free at the moment."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         return one.getsockname()[1], other.getsockname()[1]
 
 
-def test_the_demo_takes_a_file_and_ports(tmp_path: Path) -> None:
-    """The lines of a file, equal and empty ones too, are all accounted for; the servers stand where they were told."""
+def test_the_demo_accepts_a_file_and_ports(tmp_path: Path) -> None:
+    """All lines of the file are delivered, also equal and empty ones. The servers listen at the given ports."""
     (tmp_path / "lines.txt").write_text("a line\n" * 40 + "\n" * 3 + "the last one, without an end")
     zookeeper, broker = free_ports()
     done = kiel_groups(

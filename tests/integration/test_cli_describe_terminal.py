@@ -1,4 +1,4 @@
-"""``kiel-groups describe`` on a terminal: it fits, also with many members and partitions."""
+"""``kiel-groups describe`` fits the terminal, also with many members and partitions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import owners, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -33,7 +33,7 @@ MEMBERS, PARTITIONS = 12, 64
 
 @pytest.fixture
 def large_group(cluster_39: Cluster, unique: Unique) -> str:
-    """The name of a group of twelve with long ids, written by hand; its topic does not exist."""
+    """The name of a group of twelve members with long ids. The fixture writes its znodes; its topic does not exist."""
     name, topic = unique("group"), "a-topic-with-quite-a-long-name"
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -54,7 +54,7 @@ def large_group(cluster_39: Cluster, unique: Unique) -> str:
 
 @contextmanager
 def terminal(cluster: Cluster, *arguments: str, term: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """``describe`` on a terminal of 24 by 80, and where that is read."""
+    """Run ``describe`` on a terminal of 24 by 80, and yield it with the descriptor that reads the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-m", "kiel_groups", "describe", "--zookeeper", cluster.zk_hosts, *arguments]
@@ -69,23 +69,23 @@ def terminal(cluster: Cluster, *arguments: str, term: str) -> Iterator[tuple[sub
 
 
 def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
-    """What was written, as soon as it is enough; all of it, where the other side ends before."""
-    said = b""
-    while not enough(said.decode(errors="ignore")):
+    """Read until ``enough`` accepts the text, or until the writer ends."""
+    output = b""
+    while not enough(output.decode(errors="ignore")):
         try:
-            said += os.read(descriptor, 65536)
+            output += os.read(descriptor, 65536)
         except OSError:
             break
-    return said.decode().replace("\r\n", "\n")
+    return output.decode().replace("\r\n", "\n")
 
 
 def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: str) -> None:
-    """All of it, folded, not cut."""
+    """Every row is shown. Long cells are folded, not cut."""
     with terminal(cluster_39, large_group, term="dumb") as (process, screen):
-        said = read_until(screen, lambda _: False)
+        output = read_until(screen, lambda _: False)
         assert process.wait(20) == 0
-    lines = said.splitlines()
-    assert "\x1b" not in said
+    lines = output.splitlines()
+    assert "\x1b" not in output
     assert max(map(len, lines)) <= COLUMNS
     rows = [line.split() for line in lines]
     assert [row[0] for row in rows if len(row) > 4 and row[0].isdigit()] == [str(each) for each in range(PARTITIONS)]
@@ -93,25 +93,25 @@ def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: 
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
-def test_a_watch_fits_the_terminal_or_leaves_it_as_it_is(cluster_39: Cluster, large_group: str, term: str) -> None:
-    """A terminal that can be cleared holds a whole look; on another one, a line and no code stands between two."""
+def test_a_watch_fits_the_terminal_or_writes_no_escape_codes(cluster_39: Cluster, large_group: str, term: str) -> None:
+    """A terminal that can be cleared shows one page at a time. On others, a line separates the pages."""
     mark = "\x1b[2J" if term == "xterm" else "-" * 78
     with terminal(cluster_39, large_group, "--watch", "0.1", term=term) as (process, screen):
-        said = read_until(screen, lambda text: text.count(mark) >= 3)
+        output = read_until(screen, lambda text: text.count(mark) >= 3)
         process.send_signal(signal.SIGINT)
         read_until(screen, lambda _: False)
         assert process.wait(20) == 130
-    look = said.split(mark)[1]
-    assert f"group {large_group}"[:COLUMNS] in look
+    page = output.split(mark)[1]
+    assert f"group {large_group}"[:COLUMNS] in page
     if term == "dumb":
-        assert "\x1b" not in said
+        assert "\x1b" not in output
     else:
-        assert len(look.splitlines()) < ROWS
-        assert " lines that do not fit here" in look
+        assert len(page.splitlines()) < ROWS
+        assert " lines that do not fit here" in page
 
 
 async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """Three members: what is left of 24 rows shows partitions, and the rest of them are counted."""
+    """The rows that three members leave free show partitions. The other partitions are counted."""
     topic, name = unique("t"), unique("g")
     await cluster_39.create_topic(topic, PARTITIONS)
     arguments = ["-m", "kiel_groups", "consume", topic, f"--group={name}", f"--brokers={cluster_39.brokers[0]}"]
@@ -125,8 +125,8 @@ async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, u
         )
         with terminal(cluster_39, name, "--watch", "0.1", term="xterm") as (_, screen):
             settled = f"{PARTITIONS} of {PARTITIONS} partitions are owned"
-            looks = read_until(screen, lambda text: settled in text.rpartition("\x1b[2J")[0]).split("\x1b[2J")
-    lines = next(look for look in looks if settled in look).splitlines()
+            pages = read_until(screen, lambda text: settled in text.rpartition("\x1b[2J")[0]).split("\x1b[2J")
+    lines = next(page for page in pages if settled in page).splitlines()
     assert ROWS - 3 <= len(lines) < ROWS
     listed = [line.split()[0] for line in lines if len(line.split()) > 4 and line.split()[0].isdigit()]
     assert len(listed) >= 2

@@ -1,4 +1,4 @@
-"""``kiel-groups groups`` and ``describe``: what an operator sees, on real servers."""
+"""``kiel-groups groups`` and ``describe`` on real servers: what an operator sees."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from kazoo.security import make_digest_acl
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import Group, group_of, produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -26,12 +27,12 @@ Unique = Callable[[str], str]
 PARTITIONS = 6
 
 
-async def looked(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command beside members that live in this process."""
+async def run_beside_members(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a thread, because members run on the event loop of this process."""
     return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
 
 
-async def settled(group: Group, topic: str) -> None:
+async def await_settled(group: Group, topic: str) -> None:
     await group.balanced(topic, PARTITIONS)
     layout = GroupLayout(group.name)
     with zookeeper(group.cluster) as client:
@@ -40,14 +41,14 @@ async def settled(group: Group, topic: str) -> None:
 
 
 async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Cluster, unique: Unique) -> None:
-    """Of a healthy group: nothing wrong, the leader, each partition's offset, end, lag and owner; as JSON, too."""
+    """For a healthy group it shows the leader and each partition's offset, end, lag and owner, also as JSON."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     await produce(cluster, topic, 60)
     async with group_of(cluster, name, [topic], autocommit=False) as group:
         first, second = await group.join(), await group.join()
-        await settled(group, topic)
-        outcome = await looked(cluster, "describe", name, "--json", "--check")
+        await await_settled(group, topic)
+        outcome = await run_beside_members(cluster, "describe", name, "--json", "--check")
         assert (outcome.returncode, outcome.stderr) == (0, "")
         document = json.loads(outcome.stdout)
         assert document["wrong"] == []
@@ -59,12 +60,12 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
             first.consumer.member_id,
             second.consumer.member_id,
         }
-        table = await looked(cluster, "describe", name)
+        table = await run_beside_members(cluster, "describe", name)
         assert (table.returncode, table.stderr) == (0, "")
         assert f"topic {topic}" in table.stdout
         assert "state       settled: 6 of 6 partitions are owned" in table.stdout
         assert "lag         60" in table.stdout
-        listed = await looked(cluster, "groups", "--lag", "--json")
+        listed = await run_beside_members(cluster, "groups", "--lag", "--json")
         assert {
             "group": name,
             "members": 2,
@@ -77,46 +78,46 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
         } in json.loads(listed.stdout)
 
 
-async def test_describe_says_what_is_wrong_first(cluster_39: Cluster, unique: Unique) -> None:
-    """A foreign consumer, an orphan and garbage: three lines on top with their remedies, and 1 where it is checked."""
+async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique) -> None:
+    """A foreign consumer, an orphan and garbage give three lines with remedies on top. --check exits with 1."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
-        await settled(group, topic)
+        await await_settled(group, topic)
         with zookeeper(cluster_39) as client:
             client.create(f"{layout.ids}/{name}_java-1-abcdef01", b"{}", ephemeral=True)
             client.delete(f"{layout.topic_owners(topic)}/3")
             client.create(f"{layout.topic_owners(topic)}/3", f"{name}_gone-1-99-0".encode(), ephemeral=True)
             client.set(f"{layout.topic_offsets(topic)}/4", b"many")
-            outcome = await looked(cluster_39, "describe", name, "--check")
+            outcome = await run_beside_members(cluster_39, "describe", name, "--check")
             assert (outcome.returncode, outcome.stderr) == (1, "")
             wrong = outcome.stdout.split("\n\n")[1]
             assert f"{name}_java-1-abcdef01 (under {layout.ids})" in wrong
             assert f"owned by {name}_gone-1-99, which is no longer a member: {topic}:3" in wrong
             assert f"{layout.topic_offsets(topic)}/4: a decimal offset was expected, found 'many'" in wrong
             assert wrong.count("→") == 3
-            listed = await looked(cluster_39, "groups")
+            listed = await run_beside_members(cluster_39, "groups")
             assert [line.split()[1:3] for line in listed.stdout.splitlines() if line.split()[:1] == [name]] == [
                 ["1", "1"]
             ]
 
 
 async def test_a_group_of_java_consumers_is_listed_and_described(cluster_39: Cluster, unique: Unique) -> None:
-    """Groups that have never seen a member of ours are shown with what is known of them."""
+    """A group without the znodes of this protocol is shown with what is known of it."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{name}/ids/{name}_java-1-abcdef01", b"{}", ephemeral=True, makepath=True)
         client.create(f"/consumers/{name}/offsets/{topic}/0", b"0", makepath=True)
-        document = json.loads((await looked(cluster_39, "describe", name, "--json", "--check")).stdout)
+        document = json.loads((await run_beside_members(cluster_39, "describe", name, "--json", "--check")).stdout)
         assert (document["state"], document["wrong"], document["lag"]) == ("foreign", [], 0)
         assert [each["name"] for each in document["foreign_members"]] == [f"{name}_java-1-abcdef01"]
 
 
-async def test_a_group_that_keeps_us_out_is_listed_as_unreadable(cluster_39: Cluster, unique: Unique) -> None:
-    """Its path is named in a warning; others are listed as ever, and a name that is nearly right is still corrected."""
+async def test_a_group_with_a_denying_acl_is_listed_as_unreadable(cluster_39: Cluster, unique: Unique) -> None:
+    """A warning names its path. Other groups are listed as usual, and a misspelt name is still corrected."""
     closed, other = unique("closed"), unique("open")
     acl = make_digest_acl("owner", "secret", all=True)
     with zookeeper(cluster_39) as client:
@@ -125,26 +126,26 @@ async def test_a_group_that_keeps_us_out_is_listed_as_unreadable(cluster_39: Clu
             client.ensure_path(folder)
         client.create(f"/kiel-groups/{closed}/members", acl=[acl], makepath=True)
         try:
-            outcome = await looked(cluster_39, "groups")
+            outcome = await run_beside_members(cluster_39, "groups")
             assert outcome.returncode == 0
             assert f"parts of group {closed}: /kiel-groups/{closed}" in outcome.stderr
             rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if line.strip()}
             assert (rows[closed], rows[other]) == (["?", "?", "unreadable"], ["0", "memberless"])
-            documents = json.loads((await looked(cluster_39, "groups", "--lag", "--json")).stdout)
+            documents = json.loads((await run_beside_members(cluster_39, "groups", "--lag", "--json")).stdout)
             (document,) = [each for each in documents if each["group"] == closed]
             assert (document["state"], document["members"], document["lag"]) == ("unreadable", None, None)
             assert f"/kiel-groups/{closed}/members" in document["closed"]
-            outcome = await looked(cluster_39, "describe", closed, "--check")
+            outcome = await run_beside_members(cluster_39, "describe", closed, "--check")
             assert (outcome.returncode, outcome.stderr) == (1, "")
             assert outcome.stdout.splitlines()[2].startswith("wrong  an ACL denies reading 1 znode")
-            outcome = await looked(cluster_39, "describe", other[:-1])
+            outcome = await run_beside_members(cluster_39, "describe", other[:-1])
             assert f"did you mean {other!r}?" in outcome.stderr
         finally:
             client.delete(f"/kiel-groups/{closed}", recursive=True)
 
 
-async def test_watch_looks_again_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """One JSON document a line; a member that joins is seen; Ctrl-C ends it with 130 and without a word."""
+async def test_watch_repeats_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
+    """It prints one JSON document a line, and shows a member that joins. Ctrl-C ends it silently with 130."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -158,46 +159,46 @@ async def test_watch_looks_again_until_ctrl_c(cluster_39: Cluster, unique: Uniqu
             assert process.errors == []
 
 
-async def test_without_brokers_the_lag_is_unknown_and_said_so(start_cluster: Callable[..., Cluster]) -> None:
-    """Offsets and owners are shown all the same; a dead broker and none at all are told apart."""
+async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callable[..., Cluster]) -> None:
+    """Offsets and owners are still shown. A dead broker and no registered broker give different messages."""
     cluster = start_cluster()
     await cluster.create_topic("t", PARTITIONS)
     async with group_of(cluster, "g", ["t"]) as group:
         await group.join()
-        await settled(group, "t")
+        await await_settled(group, "t")
         await cluster.kafka[0].kill()
-        outcome = await looked(cluster, "describe", "g")
+        outcome = await run_beside_members(cluster, "describe", "g")
         assert outcome.returncode == 0
         assert "lag         ? (not fully known: no broker answered:" in outcome.stdout
         assert "6 of 6 partitions are owned" in outcome.stdout
         with zookeeper(cluster) as client:
             await eventually(lambda: client.get_children("/brokers/ids") == [], "the broker's session is over")
-        outcome = await looked(cluster, "describe", "g", "--check")
+        outcome = await run_beside_members(cluster, "describe", "g", "--check")
         assert (outcome.returncode, outcome.stderr) == (1, "")
         assert outcome.stdout.splitlines()[2].startswith("wrong  no broker is registered")
-        outcome = await looked(cluster, "groups", "--lag")
+        outcome = await run_beside_members(cluster, "groups", "--lag")
         assert "warning: the lag is not fully known: no broker is registered in ZooKeeper" in outcome.stderr
         assert [line.split()[-1] for line in outcome.stdout.splitlines() if line.split()[:1] == ["g"]] == ["?"]
 
 
-async def test_a_group_that_nobody_consumes_fails_its_check(cluster_39: Cluster, unique: Unique) -> None:
-    """Once its last member has gone, records that come are a reason to look; without any it is at rest."""
+async def test_a_group_without_members_and_with_lag_fails_its_check(cluster_39: Cluster, unique: Unique) -> None:
+    """After its last member has left, the check succeeds without lag, and fails as soon as there is lag."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
-        await settled(group, topic)
-    assert (await looked(cluster_39, "describe", name, "--check")).returncode == 0
+        await await_settled(group, topic)
+    assert (await run_beside_members(cluster_39, "describe", name, "--check")).returncode == 0
     await produce(cluster_39, topic, 12)
-    outcome = await looked(cluster_39, "describe", name, "--check")
+    outcome = await run_beside_members(cluster_39, "describe", name, "--check")
     assert outcome.returncode == 1
     assert "wrong  the group has no members; its lag is 12" in outcome.stdout
 
 
-async def test_watch_tells_of_each_outage_on_one_session_each(
+async def test_watch_reports_each_outage_and_recovers(
     start_zookeeper: Callable[..., ZooKeeperServer],
 ) -> None:
-    """Looks share a session until it breaks; the second outage is told like the first, and looks go on after it."""
+    """All reads share a session until it breaks. Each outage is reported, and after each the reads continue."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
@@ -206,7 +207,7 @@ async def test_watch_tells_of_each_outage_on_one_session_each(
         await asyncio.to_thread(process.wait_for_lines, 5)
         for outage in (1, 2):
             await server.kill()
-            await eventually(lambda told=outage: len(process.errors) >= told, "the outage is told")  # type: ignore[misc]
+            await eventually(lambda count=outage: len(process.errors) >= count, "the outage is reported")  # type: ignore[misc]
             await server.start()
             await asyncio.to_thread(process.wait_for_lines, len(process.lines) + 2)
         assert all(", trying again: " in line for line in process.errors)
@@ -215,7 +216,7 @@ async def test_watch_tells_of_each_outage_on_one_session_each(
 
 @contextmanager
 def chroot(cluster: Cluster, path: str) -> Iterator[str]:
-    """An empty folder, as a chroot that exists but is the wrong one."""
+    """An empty znode: a chroot that exists but is the wrong one."""
     with zookeeper(cluster) as client:
         client.ensure_path(path)
         yield f"{cluster.zk_hosts}{path}"
@@ -223,7 +224,7 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["describe", "--zookeeper", "{hosts}"], 2, "Missing argument 'GROUP'."),
         (["describe", "g"], 2, "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
@@ -249,20 +250,22 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_likely_mistakes(cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, said: str) -> None:
-    """One line that says what is wrong, and what to do."""
+def test_mistakes_are_one_line(
+    cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
+) -> None:
+    """One line says what is wrong, and what to do about it."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
     assert (outcome.returncode, outcome.stdout) == (status, "")
-    assert said in outcome.stderr
+    assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
 
 
-async def test_a_name_that_is_nearly_right_is_corrected(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names the group that was meant."""
+async def test_a_misspelt_group_is_corrected(cluster_39: Cluster, unique: Unique) -> None:
+    """The error suggests the group with the similar name."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{name}/offsets", makepath=True)
-    outcome = await looked(cluster_39, "describe", name[:-1])
+    outcome = await run_beside_members(cluster_39, "describe", name[:-1])
     assert outcome.returncode == 2
     assert f"did you mean {name!r}?" in outcome.stderr

@@ -1,4 +1,4 @@
-"""``kiel-groups produce`` as a process: what is stored, what is said of it, how it ends."""
+"""``kiel-groups produce`` as a process: what it stores, what it reports, how it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def topic(unique: Unique) -> str:
 
 @pytest.fixture
 def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
-    """Run ``kiel-groups produce`` with some input; its status and the lines of its errors."""
+    """Run ``kiel-groups produce`` with some input. Returns its status and the lines of its errors."""
 
     def run(sent: bytes, *further: str) -> tuple[int, list[str]]:
         words = command(cluster_39, topic, *further)
@@ -49,12 +49,12 @@ def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
 
 
 def command(cluster: Cluster, topic: str, *further: str) -> list[str]:
-    """The command line; an option given twice counts as the last one says."""
+    """The command. If an option is given twice, the last one counts."""
     return [sys.executable, "-m", "kiel_groups", "produce", topic, f"--brokers={cluster.brokers[0]}", *further]
 
 
 async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
-    """Partition, key and value of so many records, by partition."""
+    """Wait for ``count`` records. Return partition, key and value of each, sorted by partition."""
     found = []
     async with SingleConsumer(cluster.brokers) as consumer:
         await consumer.subscribe(topic, BEGINNING)
@@ -66,32 +66,34 @@ async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, by
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 async def test_each_line_becomes_a_record(cluster_39: Cluster, topic: str, produce: Produce, codec: str) -> None:
-    """In order, also an empty one, one that is no text, and a last one without an end; the summary counts them."""
+    """Order is kept. Empty lines, lines that are no text, and a last line without an end are stored and counted."""
     await cluster_39.create_topic(topic, 1)
-    status, said = produce(b"first\n\n\xff\r\nlast", f"--codec={codec}")
+    status, printed = produce(b"first\n\n\xff\r\nlast", f"--codec={codec}")
     assert status == 0
-    assert re.fullmatch(r"info: stored 4 records in \d+\.\d s, \d+ records/s", "\n".join(said))
+    assert re.fullmatch(r"info: stored 4 records in \d+\.\d s, \d+ records/s", "\n".join(printed))
     assert await stored(cluster_39, topic, 4) == [(0, None, value) for value in (b"first", b"", b"\xff\r", b"last")]
 
 
-async def test_keys_choose_partitions_and_lines_without_one_are_named(
+async def test_keys_select_partitions_and_lines_without_a_key_are_reported(
     cluster_39: Cluster, topic: str, produce: Produce
 ) -> None:
-    """One key, one partition; what has no key is not stored, and the status says so."""
+    """A key always goes to one partition. A line without a key is not stored, and the status is 1."""
     await cluster_39.create_topic(topic, 8)
     lines = [f"{number % 3}\t{number}" for number in range(30)]
     lines[7:10] = ["no", "key", "here"]
-    status, said = produce("\n".join(lines).encode(), "--key-separator=\\t")
-    assert (status, said[0]) == (1, r"error: line 8: there is no key separator '\t'")
-    assert said[1].startswith("info: stored 27 records in ")
-    assert said[2] == "error: not stored: 3 lines, 8 to 10"
+    status, printed = produce("\n".join(lines).encode(), "--key-separator=\\t")
+    assert (status, printed[0]) == (1, r"error: line 8: there is no key separator '\t'")
+    assert printed[1].startswith("info: stored 27 records in ")
+    assert printed[2] == "error: not stored: 3 lines, 8 to 10"
     records = await stored(cluster_39, topic, 27)
     assert len({(partition, key) for partition, key, _ in records}) == 3
     assert {int(value) % 3 == int(key or b"") for _, key, value in records} == {True}
 
 
-async def test_a_file_to_one_partition(cluster_39: Cluster, topic: str, produce: Produce, tmp_path: Path) -> None:
-    """The file is read in pieces; --quiet has nothing said."""
+async def test_a_file_is_produced_to_one_partition(
+    cluster_39: Cluster, topic: str, produce: Produce, tmp_path: Path
+) -> None:
+    """The file is read in pieces. With --quiet nothing is printed."""
     await cluster_39.create_topic(topic, 3)
     values = [b"%06d" % number * 10 for number in range(10_000)]
     (tmp_path / "lines").write_bytes(b"\n".join(values) + b"\n")
@@ -99,25 +101,27 @@ async def test_a_file_to_one_partition(cluster_39: Cluster, topic: str, produce:
     assert await stored(cluster_39, topic, len(values)) == [(2, None, value) for value in values]
 
 
-async def test_a_record_that_is_refused_is_named_and_the_others_are_stored(
+async def test_a_refused_record_is_reported_and_the_others_are_stored(
     cluster_39: Cluster, topic: str, produce: Produce
 ) -> None:
-    """The broker takes a million bytes."""
+    """The broker accepts a million bytes a message."""
     await cluster_39.create_topic(topic, 1)
-    status, said = produce(b"before\n" + b"x" * 2_000_000 + b"\nafter\n")
+    status, printed = produce(b"before\n" + b"x" * 2_000_000 + b"\nafter\n")
     assert status == 1
-    assert said[0].startswith(f"error: line 2: producing to {topic}:0 failed: a message of 2000026 bytes was refused")
-    assert said[-1] == "error: not stored: 1 line, 2"
+    assert printed[0].startswith(
+        f"error: line 2: producing to {topic}:0 failed: a message of 2000026 bytes was refused"
+    )
+    assert printed[-1] == "error: not stored: 1 line, 2"
     assert [value for _, _, value in await stored(cluster_39, topic, 2)] == [b"before", b"after"]
 
 
 def started(words: list[str], **streams: int) -> subprocess.Popen[bytes]:
-    """A command that is not waited for; some of its streams are ours."""
+    """Start a command with some of its streams redirected."""
     return subprocess.Popen(words, cwd=REPOSITORY, env=environment() | TERMINAL, **streams)
 
 
 async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> None:
-    """A pipe that stays open is read as lines come; the end is a summary and 130."""
+    """Lines are read from an open pipe as they arrive. The command ends with a summary and 130."""
     await cluster_39.create_topic(topic, 1)
     reader, writer = os.pipe()
     process = started(command(cluster_39, topic), stdin=reader, stderr=subprocess.PIPE)
@@ -131,8 +135,8 @@ async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> N
         assert process.stderr.read().startswith(b"info: stored 2 records in ")
 
 
-async def test_ctrl_c_says_what_may_be_stored(cluster_39: Cluster, topic: str) -> None:
-    """A broker stores and does not answer: the lines are neither stored nor failed, as far as anybody knows."""
+async def test_ctrl_c_reports_records_with_an_unknown_outcome(cluster_39: Cluster, topic: str) -> None:
+    """The broker stores the lines and does not answer, so the command counts them as neither stored nor failed."""
     await cluster_39.create_topic(topic, 1)
     reader, writer = os.pipe()
     asked = threading.Event()
@@ -159,8 +163,8 @@ async def test_ctrl_c_says_what_may_be_stored(cluster_39: Cluster, topic: str) -
     assert last == "error: may or may not be stored: 2 lines, 1 to 2"
 
 
-async def test_a_frozen_broker_is_told_and_so_is_its_end(start_cluster: Callable[..., Cluster], topic: str) -> None:
-    """One line after ten seconds, one when the broker goes on; the record is stored."""
+async def test_a_frozen_broker_and_its_recovery_are_reported(start_cluster: Callable[..., Cluster], topic: str) -> None:
+    """One line is printed after ten seconds, one when the broker resumes. The record is stored."""
     cluster = start_cluster()
     await cluster.create_topic(topic, 1)
     reader, writer = os.pipe()
@@ -187,32 +191,32 @@ async def test_a_frozen_broker_is_told_and_so_is_its_end(start_cluster: Callable
 
 
 async def test_at_a_terminal_a_bar_shows_the_rate(cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """It is gone at the end; without colours where NO_COLOR says so."""
+    """The bar is removed at the end. With NO_COLOR it has no colours."""
     await cluster_39.create_topic(topic, 1)
     (tmp_path / "lines").write_bytes(b"a line\n" * 100)
     ours, theirs = pty.openpty()
     with started(command(cluster_39, topic, str(tmp_path / "lines")), stderr=theirs) as process:
         os.close(theirs)
-        said = b""
+        printed = b""
         while chunk := _read(ours):
-            said += chunk
+            printed += chunk
         assert process.wait(20) == 0
     os.close(ours)
-    assert b" records/s" in said
-    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in said
-    assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", said)
-    assert said.rstrip().rpartition(b"\n")[2].rpartition(b"info: ")[2].startswith(b"stored 100 records in ")
+    assert b" records/s" in printed
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in printed
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", printed)
+    assert printed.rstrip().rpartition(b"\n")[2].rpartition(b"info: ")[2].startswith(b"stored 100 records in ")
 
 
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
     except OSError:
-        return b""  # The last one to write has gone.
+        return b""  # The last writer has closed the terminal.
 
 
 @pytest.mark.parametrize(
-    ("further", "status", "said"),
+    ("further", "status", "message"),
     [
         (["missing.txt"], 2, "File 'missing.txt' does not exist."),
         (["."], 2, "File '.' is a directory."),
@@ -227,18 +231,18 @@ def _read(descriptor: int) -> bytes:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 async def test_mistakes_are_one_line(
-    cluster_39: Cluster, topic: str, produce: Produce, further: list[str], status: int, said: str
+    cluster_39: Cluster, topic: str, produce: Produce, further: list[str], status: int, message: str
 ) -> None:
-    """What is wrong, and what to do about it; nothing is stored, and nothing further is said."""
+    """The only line says what is wrong, and what to do about it. Nothing is stored."""
     await cluster_39.create_topic(topic, 2)
     done, lines = produce(b"one\ntwo\n", *further)
     assert (done, len(lines)) == (status, 1)
-    assert said.format(topic=topic) in lines[0]
+    assert message.format(topic=topic) in lines[0]
 
 
 @pytest.mark.parametrize("lines", [0, 1000])
 def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce, lines: int) -> None:
-    """However many lines were to be sent, and if there are none."""
+    """The number of input lines does not matter."""
     status, (line,) = produce(b"line\n" * lines)
     assert status == 2
     assert line == (

@@ -1,4 +1,4 @@
-"""``kiel-groups serve``: a leader that is no member."""
+"""``kiel-groups serve``: a leader that is not a member."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -31,23 +32,23 @@ PARTITIONS = 8
 
 
 def serving(cluster: Cluster, group: str, *options: str) -> Running:
-    """A process that stands for election."""
+    """Start a process that is a candidate for the election."""
     return Running(["-m", "kiel_groups", "serve", "--zookeeper", cluster.zk_hosts, "--group", group, *options])
 
 
-async def leads(process: Running) -> None:
-    """Wait until the process says that it leads."""
-    await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it leads")
+async def await_leading(process: Running) -> None:
+    """Wait until the process logs that it is the leader."""
+    await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it is the leader")
 
 
-async def test_it_leads_members_that_come_and_go(cluster: Cluster, unique: Unique) -> None:
-    """No member leads while it does; it publishes what they share, and Ctrl-C has a member lead at once."""
+async def test_it_leads_members_that_join_and_leave(cluster: Cluster, unique: Unique) -> None:
+    """While it leads, no member does, and it publishes their plans. After Ctrl-C a member leads at once."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
     with serving(cluster, name) as process, zookeeper(cluster) as client:
-        await leads(process)
-        # Sessions of ten seconds: what happens sooner is not their end.
+        await await_leading(process)
+        # Sessions last ten seconds, so whatever happens sooner is not caused by the end of one.
         async with group_of(cluster, name, [topic], session_timeout_ms=10_000) as group:
             values = await produce(cluster, topic, 80)
             await group.join()
@@ -66,27 +67,30 @@ async def test_it_leads_members_that_come_and_go(cluster: Cluster, unique: Uniqu
             await group.balanced(topic, PARTITIONS)
 
 
-async def test_of_two_the_second_takes_over(cluster_39: Cluster, unique: Unique) -> None:
-    """A spare one leads as soon as the first resigns, which SIGTERM has it do, too."""
+async def test_a_second_process_takes_over(cluster_39: Cluster, unique: Unique) -> None:
+    """The second process leads as soon as the first resigns, which it also does on SIGTERM."""
     name = unique("group")
     with serving(cluster_39, name) as first:
-        await leads(first)
+        await await_leading(first)
         with serving(cluster_39, name) as second, zookeeper(cluster_39) as client:
             folder = GroupLayout(name).election
-            await eventually(lambda: len(client.get_children(folder)) == 2, "both stand for election")
+            await eventually(lambda: len(client.get_children(folder)) == 2, "both are candidates")
             stands_by = " is standing by, another process leads"
-            await eventually(lambda: any(line.endswith(stands_by) for line in second.errors), "the second says so")
+            await eventually(
+                lambda: any(line.endswith(stands_by) for line in second.errors),
+                "the second logs that it is standing by",
+            )
             assert not any(stands_by in line for line in first.errors)
             assert await asyncio.to_thread(first.end, signal.SIGTERM) == 143
-            await leads(second)
+            await await_leading(second)
 
 
-async def test_after_a_kill_9_a_member_leads(cluster_39: Cluster, unique: Unique) -> None:
-    """When its session has timed out; records flow all the time, and who joins then is given a share."""
+async def test_a_member_leads_after_kill_9(cluster_39: Cluster, unique: Unique) -> None:
+    """A member leads when the session has expired. Records flow meanwhile, and a member that joins gets a share."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     with serving(cluster_39, name, "--session-timeout-ms", "2000") as process:
-        await leads(process)
+        await await_leading(process)
         async with group_of(cluster_39, name, [topic]) as group:
             first = await group.join()
             await group.balanced(topic, PARTITIONS)
@@ -98,36 +102,36 @@ async def test_after_a_kill_9_a_member_leads(cluster_39: Cluster, unique: Unique
             await group.delivered(await produce(cluster_39, topic, 40, first=40))
 
 
-async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Unique) -> None:
-    """The allocator that is named; each plan's cause; and that what stands in ``config`` goes before its options."""
+async def test_it_uses_the_given_allocator_and_logs_the_cause_of_each_plan(cluster_39: Cluster, unique: Unique) -> None:
+    """If ``config`` overrides its options, that is logged, too."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
 
-    def tells(process: Running, words: str) -> bool:
-        return any(words in line for line in process.errors)
+    def has_logged(process: Running, words: str) -> bool:
+        return any(words in error for error in process.errors)
 
     with zookeeper(cluster_39) as client:
         with serving(cluster_39, name, "--allocator", "sticky") as process:
-            await leads(process)
+            await await_leading(process)
             async with group_of(cluster_39, name, [topic]) as group:
                 await group.join()
                 await group.balanced(topic, PARTITIONS)
                 second = await group.join()
-                told = f" is published, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
-                await eventually(lambda: tells(process, told), "a plan, and why")
+                line = f" is published, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
+                await eventually(lambda: has_logged(process, line), "the plan and its cause are logged")
                 assert GroupState.parse(client.get(layout.group_state)[0], layout.group_state).allocator == "sticky"
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
         client.set(layout.config, json.dumps(settings).encode())
         with serving(cluster_39, name, "--allocator", "sticky") as process:
-            told = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which overrides the"
-            await eventually(lambda: tells(process, told), "it says so")
+            line = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which overrides the"
+            await eventually(lambda: has_logged(process, line), "the override is logged")
 
 
-async def test_it_survives_the_end_of_its_session(
+async def test_a_leader_survives_the_end_of_its_session(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lost session is followed by another one, on which it leads again and serves whoever joins."""
+    """After a lost session it opens another one, leads again, and plans for members that join."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     candidate = AllocatorProcess(
@@ -143,9 +147,9 @@ async def test_it_survives_the_end_of_its_session(
         thief.stop()
         thief.close()
         await eventually(lambda: candidate.leads and candidate.member_id != before, "it leads on a new session")
-        told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-        assert any(before in line and line.endswith("; joining again") for line in told if before)
-        assert f"group {name}: joined again, as {candidate.member_id}" in told
+        warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert any(before in line and line.endswith("; joining again") for line in warnings if before)
+        assert f"group {name}: joined again, as {candidate.member_id}" in warnings
         async with group_of(cluster_39, name, [topic]) as group:
             await group.join()
             await group.balanced(topic, PARTITIONS)
@@ -156,8 +160,8 @@ async def test_it_survives_the_end_of_its_session(
         assert client.get_children(GroupLayout(name).election) == []
 
 
-async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Cluster, unique: Unique) -> None:
-    """It writes neither settings, which are its members' to agree on, nor a plan for nobody."""
+async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, unique: Unique) -> None:
+    """It writes neither settings, which its members agree on, nor a plan without members."""
     name = unique("group")
     layout = GroupLayout(name)
     config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
@@ -166,10 +170,10 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
     )
     await candidate.start()
     try:
-        life = candidate._supervisor.current
-        assert life is not None
+        session = candidate._supervisor.current
+        assert session is not None
         await eventually(
-            lambda: life._leader_driver._before is not None, "it has planned, and published what it wants to"
+            lambda: session._leader_driver._before is not None, "it has planned, and published what it needs"
         )
         with zookeeper(cluster_39) as client:
             assert [path for path in (layout.config, layout.group_state, layout.history) if client.exists(path)] == []
@@ -178,13 +182,13 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
         await candidate.close()
 
 
-async def test_a_name_that_is_nearly_that_of_a_group_is_pointed_out(cluster_39: Cluster, unique: Unique) -> None:
-    """A group that does not exist is served, for it may be early; but it is said, and which one may have been meant."""
+async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, unique: Unique) -> None:
+    """It serves a group that does not exist yet, and warns with the name of the similar group."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/kiel-groups/{name}/members", makepath=True)
     with serving(cluster_39, name[:-1]) as process:
-        await leads(process)
+        await await_leading(process)
         assert f"there is no group {name[:-1]!r} yet" in process.errors[0]
         assert f"did you mean {name!r}?" in process.errors[0]
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
@@ -194,8 +198,8 @@ async def test_a_name_that_is_nearly_that_of_a_group_is_pointed_out(cluster_39: 
         assert client.exists(GroupLayout(name).members)
 
 
-def test_only_what_is_empty_is_cleared_away(cluster_39: Cluster, unique: Unique) -> None:
-    """Offsets stay, with the folders that they stand in; settings, candidates and members keep everything."""
+def test_only_empty_znodes_of_a_group_are_removed(cluster_39: Cluster, unique: Unique) -> None:
+    """Offsets remain, with their parent znodes. If settings, candidates or members exist, nothing is removed."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -213,10 +217,10 @@ def test_only_what_is_empty_is_cleared_away(cluster_39: Cluster, unique: Unique)
         assert not remove_empty_group(client, name)
 
 
-async def test_a_foreign_member_that_comes_later_is_an_alarm(
+async def test_a_foreign_member_that_joins_later_is_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader names a Java consumer and a member of kiel's in the log and counts them, until they are gone."""
+    """The leader logs and counts a Java consumer and a member of kiel, until they have left."""
     name = unique("group")
     metrics = Metrics()
     candidate = AllocatorProcess(
@@ -235,13 +239,13 @@ async def test_a_foreign_member_that_comes_later_is_an_alarm(
             assert path.rpartition("/")[2] in caplog.records[-1].message
             assert caplog.records[-1].levelname == "ERROR"
             client.delete(path)
-            await eventually(lambda: foreign() == 0, "it is gone")
+            await eventually(lambda: foreign() == 0, "it has left")
         await candidate.close()
     assert metrics.counter("foreign_members_alarms") == 2
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "message"),
     [
         (["--zookeeper", "{hosts}"], 2, "Missing option '--group'. See 'kiel-groups serve --help'."),
         (["--zookeeper", "{hosts}", "--group", "a b"], 2, "group: 'a b' is not a legal name"),
@@ -255,9 +259,9 @@ async def test_a_foreign_member_that_comes_later_is_an_alarm(
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
-def test_likely_mistakes(cluster_39: Cluster, options: list[str], status: int, said: str) -> None:
-    """One line that says what is wrong, and what to do."""
+def test_mistakes_are_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
+    """One line says what is wrong, and what to do about it."""
     outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")
-    assert said in outcome.stderr
+    assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""``describe`` and ``groups`` at terminals and through pipes: colours where they are wanted, no word about a reader."""
+"""``describe`` and ``groups`` on terminals and pipes: colours if they are wanted, no error at a closed pipe."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import at_a_terminal, environment
-from tests.helpers.members import zookeeper
 
 pytestmark = pytest.mark.integration
 
 ESCAPE = b"\x1b["
-#: How a terminal is told of red, and of bold red.
+#: The start of the escape codes of red and bold red.
 COLOURS = (ESCAPE + b"3", ESCAPE + b"1;3")
 
 
 @pytest.fixture
 def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
-    """A group with something wrong in it, which is told in red: a foreign consumer."""
+    """A group with a problem that is shown in red: a foreign consumer."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -34,12 +34,12 @@ def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
 
 
 def command(cluster: Cluster, *words: str) -> list[str]:
-    """The command line, for this cluster."""
+    """The command with the address of the cluster."""
     return [sys.executable, "-m", "kiel_groups", *words, f"--zookeeper={cluster.zk_hosts}"]
 
 
-def test_no_color_is_heeded(cluster_39: Cluster, group: str) -> None:
-    """What is wrong is red at a terminal; with NO_COLOR nothing is, and to a pipe no escape code goes at all."""
+def test_no_color_is_respected(cluster_39: Cluster, group: str) -> None:
+    """A problem is red on a terminal, and not with NO_COLOR. A pipe gets no escape codes at all."""
     words = command(cluster_39, "describe", group)
     assert any(colour in at_a_terminal(words) for colour in COLOURS)
     assert not any(colour in at_a_terminal(words, NO_COLOR="1") for colour in COLOURS)
@@ -48,8 +48,8 @@ def test_no_color_is_heeded(cluster_39: Cluster, group: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["describe", "{}"], ["describe", "{}", "--json"], ["groups"], ["groups", "--json"]])
-def test_a_reader_that_has_gone_is_no_error(cluster_39: Cluster, group: str, words: list[str]) -> None:
-    """As after ``| head``: the status of a broken pipe, and not a word."""
+def test_a_closed_output_pipe_is_no_error(cluster_39: Cluster, group: str, words: list[str]) -> None:
+    """As after ``| head``, the status is that of SIGPIPE, and no error is printed."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

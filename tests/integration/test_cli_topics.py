@@ -1,4 +1,4 @@
-"""``kiel-groups topics`` on real servers: what it makes, what it shows, and what it says of mistakes."""
+"""``kiel-groups topics`` on real servers: what it creates and shows, and its errors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import produce, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -20,13 +20,13 @@ Unique = Callable[[str], str]
 
 
 def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
-    """Run ``kiel-groups topics`` on a cluster: status, output, errors."""
+    """Run ``kiel-groups topics`` on a cluster. Returns status, output and errors."""
     done = kiel_groups("topics", *words, f"--zookeeper={cluster.zk_hosts}")
     return done.returncode, done.stdout, done.stderr
 
 
 def described(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """What ``describe --json`` says of one topic."""
+    """The output of ``describe --json`` for one topic."""
     status, out, err = topics(cluster, "describe", topic, "--json")
     assert (status, err) == (0, "")
     (found,) = json.loads(out)
@@ -34,8 +34,8 @@ def described(cluster: Cluster, topic: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: Unique) -> None:
-    """Created, filled, grown, described and deleted, on every release; 0.8.0 cannot delete."""
+async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: Cluster, unique: Unique) -> None:
+    """It works on every release, except that 0.8.0 cannot delete."""
     topic = unique("topic")
     created = topics(release_cluster, "create", topic, "--partitions=2")
     assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
@@ -58,8 +58,8 @@ async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: 
             assert topic not in cluster_admin.topics(client)
 
 
-async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: Cluster, unique: Unique) -> None:
-    """A partition whose leader is gone is named above the table, and its offsets are unknown, not zero."""
+async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Cluster, unique: Unique) -> None:
+    """A partition without a leader is named above the table, and its offsets are unknown, not zero."""
     topic = unique("t")[:40]
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 5)
@@ -83,7 +83,7 @@ async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: C
 
 
 async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, unique: Unique) -> None:
-    """ZooKeeper goes on naming the last broker that went: above the table, in its row, and in JSON."""
+    """ZooKeeper keeps naming the last leader. It is shown as dead above the table, in its row, and in JSON."""
     topic = unique("t")
     await cluster_39.create_topic(topic, 2)
     with zookeeper(cluster_39) as client:
@@ -96,7 +96,7 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["describe", "{topic}s"], 2, "topic '{topic}s' does not exist in ZooKeeper at {zookeeper} (did you mean"),
         (
@@ -123,20 +123,20 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 async def test_mistakes_are_one_line(
-    cluster_39: Cluster, unique: Unique, words: list[str], status: int, said: str
+    cluster_39: Cluster, unique: Unique, words: list[str], status: int, message: str
 ) -> None:
-    """What is wrong, and what to do about it; nothing is changed."""
+    """The line says what is wrong, and what to do about it. Nothing is changed."""
     topic = unique("t")
     await cluster_39.create_topic(topic, 1)
     done, out, err = topics(cluster_39, *(word.format(topic=topic) for word in words))
     assert (done, out, err.count("\n")) == (status, "", 1)
-    assert said.format(topic=topic, zookeeper=cluster_39.zk_hosts) in err
+    assert message.format(topic=topic, zookeeper=cluster_39.zk_hosts) in err
 
 
-def test_servers_that_are_not_there_are_one_line(cluster_39: Cluster) -> None:
-    """No ZooKeeper, a broker's port instead of it, a chroot that is missing, a name without an address, none."""
+def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
+    """No server, a broker's port, a missing chroot, a name without an address, and no option at all."""
     broker = cluster_39.brokers[0]
-    for given, status, said in (
+    for given, status, message in (
         (
             ["--zookeeper=127.0.0.1:1"],
             1,
@@ -153,13 +153,11 @@ def test_servers_that_are_not_there_are_one_line(cluster_39: Cluster) -> None:
     ):
         done = kiel_groups("topics", "list", *given)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
-        assert said in done.stderr
+        assert message in done.stderr
 
 
-def test_a_cluster_without_brokers_is_described_all_the_same(
-    start_zookeeper: Callable[..., Any], unique: Unique
-) -> None:
-    """What ZooKeeper knows is shown; what only brokers know is missing, and said to be."""
+def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any], unique: Unique) -> None:
+    """The data of ZooKeeper is shown. What only brokers know is shown as unknown."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
@@ -172,8 +170,8 @@ def test_a_cluster_without_brokers_is_described_all_the_same(
     )
 
 
-def test_a_topic_that_is_there_may_be_left_alone(cluster_39: Cluster, unique: Unique) -> None:
-    """A script may run again; without being told so, it is a mistake."""
+def test_if_missing_accepts_an_existing_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """A script can run again. Without the option, an existing topic is an error."""
     topic = unique("topic")
     again = ("create", topic, "--partitions=2", "--if-missing", "--wait=30")
     assert topics(cluster_39, *again) == (0, "", f"info: topic {topic} created with 2 partitions\n")
@@ -187,8 +185,8 @@ def test_a_topic_that_is_there_may_be_left_alone(cluster_39: Cluster, unique: Un
     )
 
 
-async def test_all_names_are_checked_first(cluster_39: Cluster, unique: Unique) -> None:
-    """One wrong name among others: nothing is created, and nothing deleted."""
+async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, unique: Unique) -> None:
+    """If one name is wrong, nothing is created or deleted."""
     first, second, new = unique("first"), unique("second"), unique("new")
     for name in (first, second):
         await cluster_39.create_topic(name, 1)
@@ -205,8 +203,8 @@ async def test_all_names_are_checked_first(cluster_39: Cluster, unique: Unique) 
     assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 
 
-async def test_what_starts_with_the_brokers_waits_for_them(cluster_39: Cluster, unique: Unique) -> None:
-    """Until so many are registered, and no longer than it is told: what is missing is said then."""
+async def test_wait_waits_for_the_brokers(cluster_39: Cluster, unique: Unique) -> None:
+    """It waits until enough brokers are registered, or until the given time is over, and then says what is missing."""
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"
     cluster_admin.create_chroot(hosts)

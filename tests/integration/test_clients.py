@@ -1,4 +1,4 @@
-"""Producer and consumer without a group, on real brokers: every acknowledgement and codec, and brokers that fail."""
+"""Producer and consumer without a group on real brokers: each kind of acknowledgement, and brokers that fail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Unique = Callable[[str], str]
 
 
 async def read(cluster: Cluster, topic: str, count: int, **settings: Any) -> list[Any]:
-    """So many records of a topic from its beginning."""
+    """Read ``count`` records of a topic from its beginning."""
     async with SingleConsumer(cluster.brokers, **settings) as consumer, asyncio.timeout(60):
         await consumer.subscribe(topic, start=BEGINNING)
         return [await anext(consumer) for _ in range(count)]
@@ -34,10 +34,10 @@ async def read(cluster: Cluster, topic: str, count: int, **settings: Any) -> lis
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("acks", [-1, 1, 0])
-async def test_what_is_produced_is_consumed(
+async def test_records_are_consumed_as_they_were_produced(
     cluster_39: Cluster, unique: Unique, acks: int, compression: str | None
 ) -> None:
-    """Keys, values and offsets come back as they went, in order within each partition."""
+    """Keys, values and offsets are read as they were produced, in order within each partition."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 3)
     sent = [(f"key-{n}".encode() if n % 3 else None, b"%d" % n * (n % 50) or None) for n in range(2_000)]
@@ -58,8 +58,8 @@ async def test_what_is_produced_is_consumed(
         assert [places[outcome[1:]] for outcome in stored] == sent
 
 
-async def test_the_first_record_on_a_fresh_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """No waiting and no connecting beforehand: the first call finds the cluster and the topic by itself."""
+async def test_produce_needs_no_connect(cluster_39: Cluster, unique: Unique) -> None:
+    """The first call finds the cluster and the topic, also if both are new to the producer."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     producer = Producer(cluster_39.brokers)
@@ -67,8 +67,8 @@ async def test_the_first_record_on_a_fresh_topic(cluster_39: Cluster, unique: Un
     await producer.close()
 
 
-async def test_end_is_the_moment_of_the_subscription(cluster_39: Cluster, unique: Unique) -> None:
-    """Nothing that was produced before, everything that is produced after the subscription was awaited."""
+async def test_start_at_the_end_skips_earlier_records_only(cluster_39: Cluster, unique: Unique) -> None:
+    """Every record that is produced after the awaited subscription is delivered, and no earlier one."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
@@ -84,7 +84,7 @@ async def test_end_is_the_moment_of_the_subscription(cluster_39: Cluster, unique
 
 
 async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, unique: Unique) -> None:
-    """A long poll ends when a message arrives, in any of the partitions, not when its time is over."""
+    """A long poll ends when a message arrives in any of the partitions, not at its timeout."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 8)
     async with (
@@ -102,8 +102,8 @@ async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, 
         assert max(delays) < 2
 
 
-async def test_large_messages(cluster_39: Cluster, unique: Unique) -> None:
-    """Larger than what a fetch asks for at first: fetched all the same; over the bound: an error with its place."""
+async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
+    """Above ``max_message_bytes`` it is an error that names partition and offset."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     values = [b"small", b"L" * 700_000, b"after"]
@@ -119,8 +119,8 @@ async def test_large_messages(cluster_39: Cluster, unique: Unique) -> None:
         await read(cluster_39, topic, 2, max_bytes=10_000, max_message_bytes=100_000)
 
 
-async def test_compressed_sets_larger_than_a_fetch(cluster_39: Cluster, unique: Unique) -> None:
-    """A wrapper of many records that exceeds its share is fetched whole, and read from its middle by a seek."""
+async def test_a_compressed_set_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
+    """It is fetched whole, and a start offset inside it is respected."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     values = [bytes((n * k) % 251 for k in range(1_000)) for n in range(500)]
@@ -132,8 +132,8 @@ async def test_compressed_sets_larger_than_a_fetch(cluster_39: Cluster, unique: 
     assert [(r.offset, r.value) for r in records] == list(enumerate(values))[250:]
 
 
-async def test_positions_outside_the_log(cluster_39: Cluster, unique: Unique) -> None:
-    """A start beyond the end goes on by the reset policy."""
+async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: Unique) -> None:
+    """A start offset beyond the end is replaced as the reset policy says."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -144,7 +144,7 @@ async def test_positions_outside_the_log(cluster_39: Cluster, unique: Unique) ->
 
 
 async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
-    """Earliest, latest, and by time where nothing is older: the earliest."""
+    """The earliest, the latest, and the earliest for a time before all records."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -157,8 +157,8 @@ async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
     view.close()
 
 
-async def test_unknown_topics(cluster_39: Cluster, unique: Unique) -> None:
-    """Producer and consumer both say that no broker knows the topic."""
+async def test_an_unknown_topic_is_an_error(cluster_39: Cluster, unique: Unique) -> None:
+    """Producer and consumer both raise UnknownTopicError."""
     topic = unique("absent")
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
         with pytest.raises(UnknownTopicError, match=topic):
@@ -167,8 +167,8 @@ async def test_unknown_topics(cluster_39: Cluster, unique: Unique) -> None:
             await consumer.subscribe(topic)
 
 
-async def test_partitions_that_are_added(cluster_39: Cluster, unique: Unique) -> None:
-    """Producer and consumer both find them when their view of the cluster grows old."""
+async def test_added_partitions_are_found(cluster_39: Cluster, unique: Unique) -> None:
+    """Producer and consumer find them when they refresh their metadata by its age."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -185,8 +185,8 @@ async def test_partitions_that_are_added(cluster_39: Cluster, unique: Unique) ->
             seen.add((await anext(consumer)).partition)
 
 
-async def test_a_dead_bootstrap_host_and_none_alive(cluster_39: Cluster) -> None:
-    """One live broker among dead ones is enough; with none the error names what was tried."""
+async def test_one_live_bootstrap_host_is_enough(cluster_39: Cluster) -> None:
+    """Without a live one, the error names each address."""
     async with SingleConsumer(["127.0.0.1:1", *cluster_39.brokers]):
         pass
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
@@ -194,7 +194,7 @@ async def test_a_dead_bootstrap_host_and_none_alive(cluster_39: Cluster) -> None
 
 
 class Traffic:
-    """Produces numbered records and consumes them, until told to stop; then every one must have come."""
+    """Produces numbered records and consumes them, until ``finish`` checks that every one was delivered."""
 
     def __init__(self, cluster: Cluster, topic: str, **producer_settings: Any) -> None:
         self._topic = topic
@@ -202,7 +202,7 @@ class Traffic:
         self._consumer = SingleConsumer(cluster.brokers, max_backoff_ms=500, request_timeout_ms=2_000)
         self._sent: list[asyncio.Future[RecordMetadata]] = []
         self.seen: list[bytes] = []
-        self._came = asyncio.Event()
+        self._received = asyncio.Event()
 
     async def __aenter__(self) -> Traffic:
         await self._consumer.subscribe(self._topic, start=BEGINNING)
@@ -223,29 +223,29 @@ class Traffic:
     async def _consume(self) -> None:
         async for record in self._consumer:
             self.seen.append(record.value)
-            self._came.set()
+            self._received.set()
 
     async def flows(self, count: int = 100) -> None:
-        """Wait until so many more records have come."""
+        """Wait until ``count`` more records are delivered."""
         goal = len(self.seen) + count
         async with asyncio.timeout(60):
             while len(self.seen) < goal:
-                self._came.clear()
-                await self._came.wait()
+                self._received.clear()
+                await self._received.wait()
 
     async def finish(self) -> None:
-        """Stop producing; every record must have been stored, and must come."""
+        """Stop producing. Every record must be stored and delivered."""
         self._tasks[0].cancel()
         async with asyncio.timeout(60):
             await asyncio.gather(*self._sent)
             wanted = {b"%d" % n for n in range(len(self._sent))}
             while not wanted <= set(self.seen):
-                self._came.clear()
-                await self._came.wait()
+                self._received.clear()
+                await self._received.wait()
 
 
 async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """The only broker is killed and comes back: nothing that was acknowledged or retried is lost."""
+    """The only broker is killed and restarted: no record that was acknowledged or retried is lost."""
     cluster, topic = start_cluster(), unique("topic")
     await cluster.create_topic(topic, 4)
     async with Traffic(cluster, topic) as traffic:
@@ -256,8 +256,8 @@ async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster
         await traffic.finish()
 
 
-async def test_a_leader_dies_and_another_takes_over(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """With two replicas and all acknowledgements, killing either broker loses no record and stops nobody for good."""
+async def test_a_partition_leader_is_killed(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
+    """With two replicas and all acknowledgements no record is lost, and both clients continue."""
     # By default a dead replica counts as in sync for 10 s, and acknowledgements wait for it.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1_000})
     topic = unique("topic")
@@ -269,8 +269,8 @@ async def test_a_leader_dies_and_another_takes_over(start_cluster: Callable[...,
         await traffic.finish()
 
 
-async def test_a_frozen_broker_comes_back(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """SIGSTOP is neither a refused nor a broken connection: requests time out, and go on after SIGCONT."""
+async def test_a_frozen_broker_resumes(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
+    """A SIGSTOP refuses and breaks no connection: requests time out, and succeed after SIGCONT."""
     cluster, topic = start_cluster(), unique("topic")
     await cluster.create_topic(topic, 2)
     async with Traffic(cluster, topic, request_timeout_ms=500) as traffic:
@@ -282,8 +282,8 @@ async def test_a_frozen_broker_comes_back(start_cluster: Callable[..., Cluster],
         await traffic.finish()
 
 
-async def test_a_member_of_a_group_asks_for_metadata_by_age(cluster_39: Cluster, unique: Unique) -> None:
-    """As long as it fetches anything, also where nothing fails."""
+async def test_a_group_member_refreshes_metadata_by_age(cluster_39: Cluster, unique: Unique) -> None:
+    """It does so while it fetches, also without errors."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     settings = {"metadata_max_age_ms": 50, "max_wait_time": 100}
@@ -291,4 +291,6 @@ async def test_a_member_of_a_group_asks_for_metadata_by_age(cluster_39: Cluster,
         await asyncio.sleep(0.2)
         assert consumer.metrics.counter("metadata_refreshes", reason="age") == 0, "nothing is fetched"
         await consumer.subscribe(topic)
-        await eventually(lambda: consumer.metrics.counter("metadata_refreshes", reason="age") >= 3, "it asks")
+        await eventually(
+            lambda: consumer.metrics.counter("metadata_refreshes", reason="age") >= 3, "the metadata is refreshed"
+        )

@@ -1,7 +1,7 @@
 """
-Every codec against Java: what we produce, Java's consumer reads; what Java's producers write, we read.
+Every codec against Java: Java's consumer reads what this producer writes, and this consumer what Java's write.
 
-The broker itself is a judge, too: 0.8 unpacks a set to give its messages their offsets, and packs it again.
+The broker checks it, too: 0.8 decompresses a set to give its messages their offsets, and compresses it again.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ JAVA_LIMIT_S = 60
 
 
 async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str:
-    """Run one of the tools of Kafka 0.8.2.2; returns what it prints, its complaints left out."""
+    """Run one of the tools of Kafka 0.8.2.2, and return its output without its errors."""
     options = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
-    unpacking = f"-Djava.io.tmpdir={folder}"  # where snappy leaves its native code
+    native_folder = f"-Djava.io.tmpdir={folder}"  # Snappy writes its native code there.
     class_path = java_class_path(kafka_class_path("0.8.2.2"))
     process = await asyncio.create_subprocess_exec(
-        *("setpriv", "--pdeathsig", "KILL", "--", "java", *options, unpacking, "-cp", class_path, main, *arguments),
+        *("setpriv", "--pdeathsig", "KILL", "--", "java", *options, native_folder, "-cp", class_path, main, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(JAVA_LIMIT_S):
-            printed, complaints = await process.communicate(stdin.encode())
+            printed, errors = await process.communicate(stdin.encode())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, complaints.decode()
+    assert process.returncode == 0, errors.decode()
     return printed.decode()
 
 
 def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
-    """The codec's number of each message in the log of partition 0; a wrapper is one message."""
+    """The codec number of each message in the log of partition 0. A wrapper counts as one message."""
     (log,) = (cluster.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
     data, found, at = log.read_bytes(), [], 0
     while at < len(data):
@@ -68,7 +68,7 @@ def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
 
 
 def texts() -> list[str]:
-    """Lines that pack well, lines that do not pack at all, and more of both than one block of any codec holds."""
+    """Lines that compress well, lines that do not, and more of both than one block of any codec can contain."""
     chance = random.Random(8)
     plain = [f"visitor {n} saw /page-{n % 7}.html {'again ' * (n % 30)}" for n in range(2_000)]
     noise = [base64.b64encode(chance.randbytes(3_000)).decode() for _ in range(60)]
@@ -76,8 +76,10 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize("codec", NUMBERS)
-async def test_java_reads_what_we_produce(cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str) -> None:
-    """Every line, in order, by Java's consumer; on disk there are packed sets of the codec and nothing else."""
+async def test_java_reads_what_this_producer_writes(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str
+) -> None:
+    """Java's consumer reads every line in order. The log contains only compressed sets of the codec."""
     topic, lines = unique("topic"), texts()
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers, compression=codec, batch_size=500, linger_ms=1_000) as producer:
@@ -94,10 +96,10 @@ async def test_java_reads_what_we_produce(cluster_39: Cluster, unique: Unique, t
 
 @pytest.mark.parametrize("flavour", [(), ("--new-producer",)], ids=["Scala producer", "Java producer"])
 @pytest.mark.parametrize("codec", NUMBERS)
-async def test_we_read_what_java_produces(
+async def test_this_consumer_reads_what_java_produces(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str, flavour: tuple[str, ...]
 ) -> None:
-    """Every key and value at its offset, from the beginning and from the middle of a packed set."""
+    """It reads every key and value at its offset, from the beginning and from the middle of a compressed set."""
     topic, lines = unique("topic"), texts()
     await cluster_39.create_topic(topic, 1)
     producing = ("--broker-list", cluster_39.brokers[0], "--topic", topic, "--compression-codec", codec, *flavour)
@@ -113,8 +115,8 @@ async def test_we_read_what_java_produces(
 
 
 @pytest.mark.parametrize("codec", NUMBERS)
-async def test_a_set_that_unpacks_to_too_much_is_an_error(cluster_39: Cluster, unique: Unique, codec: str) -> None:
-    """A member is told topic, partition, offset and setting, after what came before; with the default it reads all."""
+async def test_a_set_above_max_decompressed_bytes_is_an_error(cluster_39: Cluster, unique: Unique, codec: str) -> None:
+    """Earlier records are delivered. The error names partition, offset and setting. The default bound reads all."""
     topic, packed = unique("topic"), [b"%d" % n * 10_000 for n in range(10)]
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -143,7 +145,7 @@ async def read(cluster: Cluster, topic: str, start: Any, count: int) -> list[tup
 async def test_the_broker_refuses_the_right_lz4_checksum(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Why we write the wrong one; the same frame with Kafka's checksum is stored."""
+    """This is why the producer writes the wrong one. The same frame with Kafka's checksum is stored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import produce
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.compose_file import services
-from tests.helpers.members import produce
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: to its end, with --keep, interrupted, and killed."""
+"""The demo as a process: run to its end, with --keep, interrupted, and killed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from kiel_groups.demo import demo_run
 from kiel_groups.demo.receipts import Proof, prove
 from kiel_groups.demo.walkthrough import GROUP, PARTITIONS, Walkthrough
 from kiel_groups.ops.group_view import view_group
+from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.integration
 
 
 class Demo:
-    """A demo in a process of its own; ``wait_for`` reads its lines as they come."""
+    """A demo in a process of its own. A thread collects its output."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "kiel_groups", "demo", *arguments]
@@ -49,12 +50,12 @@ class Demo:
             assert self._grown.wait_for(lambda: text in self.output, timeout_s), self.output
 
     def children(self) -> list[int]:
-        """The servers and consumers that it has started."""
+        """The process ids of the servers and consumers that it has started."""
         listed = subprocess.run(["ps", "--ppid", str(self.process.pid), "-o", "pid="], capture_output=True, text=True)
         return [int(pid) for pid in listed.stdout.split()]
 
     def end(self, number: int, timeout_s: float) -> int:
-        """Send a signal; the exit status."""
+        """Send a signal, and return the exit status."""
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)
         self._reader.join(5)
@@ -63,7 +64,7 @@ class Demo:
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Demo]]:
-    """Start a demo whose files are below ``tmp_path``; it does not outlive the test."""
+    """Start a demo with its files below ``tmp_path``. It is killed at the end of the test."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     started: list[Demo] = []
 
@@ -78,116 +79,111 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def assert_nothing_left(children: list[int], folder: Path, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while alive := [pid for pid in children if Path(f"/proc/{pid}/cmdline").exists() and not is_zombie(pid)]:
-        assert time.monotonic() < deadline, f"still alive: {alive}"
-        time.sleep(0.02)
+    eventually_blocking(lambda: all(map(has_ended, children)), f"the processes {children} have ended", within_s)
     assert not list(folder.glob("kiel-groups-*/run-*"))
 
 
-def is_zombie(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended, also if its parent has not collected its status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def test_the_demo_proves_that_nothing_was_lost_and_keeps_the_cluster_when_asked(
+def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
     demo: Callable[..., Demo], tmp_path: Path
 ) -> None:
-    """All acts are played in under two minutes; --keep leaves a living group behind, until Ctrl-C ends it with 0."""
+    """All acts take under two minutes. With --keep the group keeps running until Ctrl-C, which exits with 0."""
     began_s = time.monotonic()
-    performance = demo("--keep")
-    performance.wait_for("proved: no record was lost", timeout_s=120)
+    running = demo("--keep")
+    running.wait_for("proved: no record was lost", timeout_s=120)
     assert time.monotonic() - began_s < 120
-    performance.wait_for("The cluster keeps running", timeout_s=30)
-    said = performance.output
-    for event in (
+    running.wait_for("The cluster keeps running", timeout_s=30)
+    output = running.output
+    for act in (
         "starting 3 consumer processes",
         "a fourth member",
         "kill -9 consumer-",
-        "a new leader",
         "stopping consumer-",
+        "a new leader",
     ):
-        assert event in said
-    assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", said)
-    farewell = said[said.index("The cluster keeps running") :].splitlines()
-    assert max(len(line) for line in farewell if "zkCli" not in line) <= 80
-    with group_reader(told(said, "describe demo --zookeeper"), GROUP) as read:
+        assert act in output
+    assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", output)
+    instructions = output[output.index("The cluster keeps running") :].splitlines()
+    assert max(len(line) for line in instructions if "zkCli" not in line) <= 80
+    with group_reader(argument_of(output, "describe demo --zookeeper"), GROUP) as read:
         view = view_group(GROUP, read(), {})
     assert len(view.members) == 2
     assert view.owned == PARTITIONS
     assert sum(partition.committed or 0 for partition in view.partitions) == 100_000
-    children = performance.children()
+    children = running.children()
     assert len(children) == 4
-    assert_zk_cli_starts(said)
-    assert_a_foreign_record_is_shown(performance)
-    assert_the_end_of_a_consumer_is_shown(performance)
-    assert performance.end(signal.SIGINT, timeout_s=20) == 0
+    assert_zk_cli_starts(output)
+    assert_a_foreign_record_is_shown(running)
+    assert_the_end_of_a_consumer_is_shown(running)
+    assert running.end(signal.SIGINT, timeout_s=20) == 0
     assert_nothing_left(children, tmp_path, within_s=1)
 
 
-def told(said: str, option: str) -> str:
-    """The word that follows an option in what the demo says at its end."""
-    match = re.search(rf"{option} (\S+)", said)
-    assert match is not None, said
+def argument_of(output: str, option: str) -> str:
+    """The word that follows an option in the instructions that the demo prints at its end."""
+    match = re.search(rf"{option} (\S+)", output)
+    assert match is not None, output
     return match[1]
 
 
-def assert_zk_cli_starts(said: str) -> None:
-    match = re.search(r"^  (\S+/zkCli)$", said, re.MULTILINE)
-    assert match is not None, said
+def assert_zk_cli_starts(output: str) -> None:
+    match = re.search(r"^  (\S+/zkCli)$", output, re.MULTILINE)
+    assert match is not None, output
     done = subprocess.run([match[1], "ls", "/consumers/demo/owners"], capture_output=True, text=True, timeout=60)
     assert "[page-views]" in done.stdout + done.stderr
 
 
-def assert_a_foreign_record_is_shown(performance: Demo) -> None:
-    """A newcomer sends the first record of his own."""
+def assert_a_foreign_record_is_shown(running: Demo) -> None:
+    """Send a record that is not the demo's."""
     command = [sys.executable, "-m", "kiel_groups", "produce", "page-views", "--brokers"]
-    broker = told(performance.output, "produce page-views --brokers")
+    broker = argument_of(running.output, "produce page-views --brokers")
     subprocess.run([*command, broker], input="/index.html\n", text=True, check=True, timeout=60)
-    performance.wait_for("received 1 record that the demo did not send: partition ", timeout_s=30)
+    running.wait_for("received 1 record that the demo did not send: partition ", timeout_s=30)
 
 
-def assert_the_end_of_a_consumer_is_shown(performance: Demo) -> None:
+def assert_the_end_of_a_consumer_is_shown(running: Demo) -> None:
     listed = subprocess.run(
-        ["pgrep", "-P", str(performance.process.pid), "-f", "kiel_groups.demo.consumer"], capture_output=True, text=True
+        ["pgrep", "-P", str(running.process.pid), "-f", "kiel_groups.demo.consumer"], capture_output=True, text=True
     )
     os.kill(int(listed.stdout.split()[0]), signal.SIGKILL)
-    performance.wait_for("ended with status -9; its log ends:", timeout_s=30)
+    running.wait_for("ended with status -9; its log ends:", timeout_s=30)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_leaves_nothing_behind(
     demo: Callable[..., Demo], tmp_path: Path, number: int, status: int
 ) -> None:
-    """Ctrl-C and a polite kill end every process and remove every file, without a traceback."""
-    performance = demo()
-    performance.wait_for("3 members share", timeout_s=60)
-    children = performance.children()
+    """SIGINT and SIGTERM end every process and remove every file, without a traceback."""
+    running = demo()
+    running.wait_for("3 members share", timeout_s=60)
+    children = running.children()
     assert len(children) == 5
-    assert performance.end(number, timeout_s=20) == status
-    assert "Traceback" not in performance.output
+    assert running.end(number, timeout_s=20) == status
+    assert "Traceback" not in running.output
     assert_nothing_left(children, tmp_path, within_s=1)
 
 
-def test_the_children_of_a_killed_demo_are_gone_within_5_s(demo: Callable[..., Demo], tmp_path: Path) -> None:
-    """kill -9 ends servers and consumers, too; the next run sweeps the files."""
-    performance = demo()
-    performance.wait_for("3 members share", timeout_s=60)
-    children = performance.children()
-    performance.end(signal.SIGKILL, timeout_s=5)
+def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo], tmp_path: Path) -> None:
+    """kill -9 also ends servers and consumers. The next run deletes the files."""
+    running = demo()
+    running.wait_for("3 members share", timeout_s=60)
+    children = running.children()
+    running.end(signal.SIGKILL, timeout_s=5)
     sweep = "from kiel_groups.embedded.processes.run_folder import server_folder; server_folder('next')"
-    deadline = time.monotonic() + 5
-    while not all(is_zombie(pid) for pid in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually_blocking(lambda: all(map(has_ended, children)), "servers and consumers end with the demo", 5)
     subprocess.run([sys.executable, "-c", sweep], check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert_nothing_left(children, tmp_path, within_s=0)
 
 
 def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that nobody received is named, and the demo says that nothing is proved."""
+    """The demo names a record that was not received, and says that nothing is proved."""
 
     async def run(walkthrough: Walkthrough) -> Proof:
         return prove({number: (0, number) for number in range(3)}, [], {0: 3})

@@ -1,4 +1,4 @@
-"""The embedded servers do what tests and the demo build on, on both versions of ZooKeeper."""
+"""The embedded servers, as tests and the demo use them, on both versions of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,12 @@ import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
+from kiel_groups.embedded.processes import server_process
 from kiel_groups.embedded.processes.ports import accepts
 from kiel_groups.embedded.processes.run_folder import runs_folder
 from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
+from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
 
@@ -31,7 +32,7 @@ def partitions(cluster: Cluster, topic: str) -> int:
 
 
 async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Unique) -> None:
-    """A topic has the partitions asked for, more after growing, and is gone after its deletion."""
+    """A topic has the given number of partitions, more after growing, and does not exist after its deletion."""
     topic = unique("topic")
     await cluster.create_topic(topic, 3)
     assert partitions(cluster, topic) == 3
@@ -42,11 +43,11 @@ async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Un
         partitions(cluster, topic)
 
 
-async def test_topics_that_cannot_be_are_refused(cluster_39: Cluster, unique: Unique) -> None:
+async def test_invalid_topics_are_refused(cluster_39: Cluster, unique: Unique) -> None:
     """Each mistake with a topic is a ConfigError that names what is wrong."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
-    for call, said in (
+    for call, message in (
         (cluster_39.create_topic(topic, 2), "exists already"),
         (cluster_39.create_topic(unique("topic"), 2, replication=2), "expected 1 to 1"),
         (cluster_39.create_topic(unique("topic"), 0), "at least 1"),
@@ -54,12 +55,12 @@ async def test_topics_that_cannot_be_are_refused(cluster_39: Cluster, unique: Un
         (cluster_39.grow_topic(topic, 2), "has 2 partitions"),
         (cluster_39.delete_topic(unique("topic")), "does not exist"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             await call
 
 
-async def comes_back(server: Server) -> None:
-    """Stop it, kill it and freeze it; it serves again after each, on its port."""
+async def stop_kill_and_freeze(server: Server) -> None:
+    """Stop, kill and freeze the server. After each it serves again, on the same port."""
     port = server.port
     await server.stop()
     assert not accepts(port)
@@ -73,23 +74,23 @@ async def comes_back(server: Server) -> None:
     assert server.port == port
 
 
-async def test_a_zookeeper_comes_back_with_its_data(
+async def test_a_restarted_zookeeper_keeps_its_port_and_data(
     start_zookeeper: Callable[..., ZooKeeperServer], zookeeper_version: str
 ) -> None:
-    """After a stop, a kill −9 and a freeze, port and znodes are what they were."""
+    """It keeps both after a stop, a kill −9 and a freeze."""
     server = start_zookeeper(zookeeper_version)
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
-    await comes_back(server)
+    await stop_kill_and_freeze(server)
     with cluster_admin.zookeeper(server.hosts) as client:
         assert client.get("/before")[0] == b"kept"
 
 
-async def test_a_broker_comes_back_with_its_data_until_it_is_wiped(start_cluster: Callable[..., Cluster]) -> None:
-    """After a stop, a kill −9 and a freeze it leads as before; a wipe is refused while it runs, and leaves nothing."""
+async def test_a_restarted_broker_keeps_its_data_until_it_is_wiped(start_cluster: Callable[..., Cluster]) -> None:
+    """After a stop, a kill −9 and a freeze it leads as before. A running server cannot be wiped."""
     cluster = start_cluster(chroot="/a/chroot")
     await cluster.create_topic("before", 2)
-    await comes_back(cluster.kafka[0])
+    await stop_kill_and_freeze(cluster.kafka[0])
     assert partitions(cluster, "before") == 2
     await cluster.create_topic("after", 2)
     with pytest.raises(ServerError, match="stop it"):
@@ -103,10 +104,10 @@ async def test_a_broker_comes_back_with_its_data_until_it_is_wiped(start_cluster
     await cluster.create_topic("before", 1)
 
 
-async def test_a_paused_zookeeper_answers_nothing_until_it_is_resumed(
+async def test_a_paused_zookeeper_does_not_answer_until_it_is_resumed(
     start_zookeeper: Callable[..., ZooKeeperServer],
 ) -> None:
-    """SIGSTOP leaves the port open and the client without an answer, SIGCONT ends that."""
+    """After SIGSTOP the port accepts connections and the server does not answer. SIGCONT ends that."""
     server = start_zookeeper()
     server.pause()
     assert accepts(server.port)
@@ -115,8 +116,8 @@ async def test_a_paused_zookeeper_answers_nothing_until_it_is_resumed(
     assert await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=5)
 
 
-def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(cluster_39: Cluster) -> None:
-    """The error of a broker with a broken setting carries Kafka's own words."""
+def test_a_server_that_fails_at_its_start_shows_the_end_of_its_log(cluster_39: Cluster) -> None:
+    """The error of a broker with an invalid setting contains Kafka's error."""
     broker = KafkaBroker(cluster_39.zk_hosts, 7, overrides={"num.io.threads": "many"})
     with (
         pytest.raises(ServerError, match=r"(?s)kafka-7 ended at its start with status.*NumberFormatException"),
@@ -125,10 +126,9 @@ def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(cluster_39: Cl
         pass
 
 
-def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose port was taken between choice and bind starts on another one."""
+def test_a_port_that_another_process_takes_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose port is taken between choice and bind starts on another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        from kiel_groups.embedded.processes import server_process
 
         class Loser(server_process.ReservedPort):
             def __init__(self, number: int = 0) -> None:
@@ -141,8 +141,8 @@ def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatc
             assert zookeeper.port != taken.getsockname()[1]
 
 
-def test_the_port_of_a_dead_server_is_given_to_nobody(start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
-    """While a server is down, clients of its port are refused and the system hands the port to nobody else."""
+def test_the_port_of_a_dead_server_stays_reserved(start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
+    """While a server is down, clients are refused, and no other socket gets its port."""
     server = start_zookeeper()
     asyncio.run(server.kill())
     for _ in range(2000):
@@ -151,8 +151,8 @@ def test_the_port_of_a_dead_server_is_given_to_nobody(start_zookeeper: Callable[
     asyncio.run(server.start())
 
 
-def test_clients_without_a_zookeeper_or_a_chroot_are_told_so(cluster_39: Cluster) -> None:
-    """A wrong port and a missing chroot are two errors, each naming the address."""
+def test_a_missing_zookeeper_and_a_missing_chroot_are_different_errors(cluster_39: Cluster) -> None:
+    """Each error names the address."""
     with (
         pytest.raises(ChrootMissingError, match="/missing does not exist"),
         cluster_admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),
@@ -174,16 +174,15 @@ with Cluster() as cluster:
 """
 
 
-def test_children_die_with_a_killed_parent_and_the_next_start_sweeps() -> None:
-    """After kill −9 of the parent its servers are gone within 5 s, and the next run removes what it left on disk."""
+def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files() -> None:
+    """After kill −9 of the parent its servers end within 5 s. The next run deletes their files."""
     with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         zookeeper, kafka, folder = parent.stdout.readline().split()
         parent.kill()
-    deadline = time.monotonic() + 5
-    while is_alive(int(zookeeper)) or is_alive(int(kafka)):
-        assert time.monotonic() < deadline, "a server outlived its parent by 5 s"
-        time.sleep(0.02)
+    eventually_blocking(
+        lambda: not is_alive(int(zookeeper)) and not is_alive(int(kafka)), "the servers end with their parent", 5
+    )
     left = Path(folder).parent
     assert left.parent == runs_folder()
     assert left.exists()
@@ -203,12 +202,12 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie is dead; it waits for its new parent to look.
+    # A zombie has ended; its new parent has not collected its status yet.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_cancelled_start_leaves_nothing_behind() -> None:
-    """Cancelling a cluster while it starts ends its servers before the cancellation is passed on."""
+    """If the start is cancelled, the servers end before the cancellation reaches the caller."""
     cluster = Cluster()
 
     async def hold() -> None:
@@ -216,8 +215,7 @@ async def test_a_cancelled_start_leaves_nothing_behind() -> None:
             await asyncio.sleep(600)
 
     holding = asyncio.create_task(hold())
-    while not cluster.zookeeper.is_running:  # noqa: ASYNC110 - a process's state has no event to wait for
-        await asyncio.sleep(0.01)
+    await eventually(lambda: cluster.zookeeper.is_running, "ZooKeeper is being started")
     pid = cluster.zookeeper.pid
     holding.cancel()
     with pytest.raises(asyncio.CancelledError):

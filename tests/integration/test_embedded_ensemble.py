@@ -1,4 +1,4 @@
-"""Several ZooKeeper servers are one: they elect, outlive the loss of one of them, and come back on their data."""
+"""Several ZooKeeper servers form an ensemble: they elect a leader, survive the loss of one, and keep their data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
-    """Three servers for each version of ZooKeeper, started when first asked for."""
+    """Three servers for each version of ZooKeeper, started at the first use."""
     running: dict[str, ZooKeeperEnsemble] = {}
     with ExitStack() as stack:
 
@@ -34,14 +34,14 @@ def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
 
 @pytest.fixture
 def ensemble(ensembles: Callable[[str], ZooKeeperEnsemble], zookeeper_version: str) -> ZooKeeperEnsemble:
-    """Three servers to maltreat, once for every version of ZooKeeper; whole again, whatever the last test left."""
+    """Three healthy servers, for each version of ZooKeeper. Tests may stop and freeze them."""
     ensemble = ensembles(zookeeper_version)
-    asyncio.run(whole(ensemble))
+    asyncio.run(restore(ensemble))
     return ensemble
 
 
-async def whole(ensemble: ZooKeeperEnsemble) -> None:
-    """Thaw and start what is frozen or down; wait until every server has its role."""
+async def restore(ensemble: ZooKeeperEnsemble) -> None:
+    """Resume and start the servers that are frozen or down, and wait until every server has its role."""
     for server in ensemble.servers:
         if server.is_running:
             server.resume()
@@ -66,8 +66,8 @@ async def modes(ensemble: ZooKeeperEnsemble) -> list[str | None]:
     return sorted(await asyncio.gather(*(server.mode() for server in ensemble.servers)), key=str)
 
 
-async def test_three_servers_have_one_leader_and_one_truth(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """What is written through one server is read through every other, and one of them leads."""
+async def test_three_servers_have_one_leader_and_the_same_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
+    """A write through one server is read through every other."""
     path = f"/{unique('znode')}"
     assert await modes(ensemble) == ["follower", "follower", "leader"]
     assert ensemble.hosts == ",".join(server.hosts for server in ensemble.servers)
@@ -75,8 +75,8 @@ async def test_three_servers_have_one_leader_and_one_truth(ensemble: ZooKeeperEn
     assert [read(server.hosts, path) for server in ensemble.servers] == [b"kept"] * 3
 
 
-async def test_an_ensemble_outlives_its_leader(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """After kill −9 of the leader another leads, writes go on, and the dead one comes back as a follower with them."""
+async def test_an_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
+    """After kill −9 of the leader another one leads. The restarted server follows, and has the new writes."""
     path = f"/{unique('znode')}"
     dead = await ensemble.leader()
     await dead.kill()
@@ -88,7 +88,7 @@ async def test_an_ensemble_outlives_its_leader(ensemble: ZooKeeperEnsemble, uniq
 
 
 async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """Frozen, it says nothing and the others elect one of themselves; thawed, it follows."""
+    """While it is frozen, the other servers elect a leader. When it resumes, it follows."""
     path = f"/{unique('znode')}"
     frozen = await ensemble.leader()
     frozen.pause()
@@ -104,26 +104,24 @@ async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: 
     assert read(frozen.hosts, path) == b"kept"
 
 
-async def test_a_minority_serves_nobody_until_there_is_a_quorum_again(
-    ensemble: ZooKeeperEnsemble, unique: Unique
-) -> None:
-    """With two of three gone the third answers nobody; when one of them is back, both serve what was written before."""
+async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
+    """With two of three down the third does not answer. When one restarts, both serve the earlier data."""
     path = f"/{unique('znode')}"
     write(ensemble.hosts, path)
-    left, back, _ = ensemble.servers
+    remaining, restarted, _ = ensemble.servers
     for server in ensemble.servers[1:]:
         await server.kill()
     async with asyncio.timeout(30):
-        while await left.mode() is not None:  # noqa: ASYNC110 - a server's role has no event to wait for
+        while await remaining.mode() is not None:  # noqa: ASYNC110 - a server's role has no event to wait for
             await asyncio.sleep(0.05)
-    assert not await asyncio.to_thread(cluster_admin.answers, left.hosts, timeout_s=0.5)
-    await back.start()
-    assert await ensemble.leader() in (left, back)
-    assert read(left.hosts, path) == b"kept"
+    assert not await asyncio.to_thread(cluster_admin.answers, remaining.hosts, timeout_s=0.5)
+    await restarted.start()
+    assert await ensemble.leader() in (remaining, restarted)
+    assert read(remaining.hosts, path) == b"kept"
 
 
-async def test_every_server_comes_back_on_its_port_and_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """One after another, then all at once; a server that was wiped gets everything from the others."""
+async def test_every_restarted_server_keeps_its_port_and_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
+    """They restart one after another, then all at once. A wiped server gets its data from the others."""
     path = f"/{unique('znode')}"
     write(ensemble.hosts, path)
     before = ensemble.hosts
@@ -139,8 +137,8 @@ async def test_every_server_comes_back_on_its_port_and_data(ensemble: ZooKeeperE
     assert [read(server.hosts, path) for server in ensemble.servers] == [b"kept"] * 3
 
 
-async def test_a_cluster_stands_on_an_ensemble(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
-    """A broker registers under a chroot, outlives the leader of the ensemble, and takes a new topic after that."""
+async def test_a_cluster_runs_on_an_ensemble(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
+    """A broker registers under a chroot, survives the leader of the ensemble, and serves a new topic after that."""
     cluster = start_cluster(zookeeper=zookeeper_version, zookeepers=3, chroot="/a/chroot")
     assert cluster.zk_hosts == f"{cluster.ensemble.hosts}/a/chroot"
     await (await cluster.ensemble.leader()).kill()
@@ -152,16 +150,16 @@ async def test_a_cluster_stands_on_an_ensemble(start_cluster: Callable[..., Clus
         assert (await anext(consumer)).value == b"value"
 
 
-async def test_a_server_by_itself_is_an_ensemble_of_one(cluster_39: Cluster) -> None:
-    """Without peers it is stand-alone and leads itself."""
+async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> None:
+    """Without peers its mode is standalone, and it is the leader."""
     assert cluster_39.ensemble.servers == [cluster_39.zookeeper]
     assert await cluster_39.zookeeper.mode() == "standalone"
     assert await cluster_39.ensemble.leader() is cluster_39.zookeeper
     assert await cluster_39.ensemble.followers() == []
 
 
-def test_ports_of_a_closed_ensemble_are_given_back() -> None:
-    """The same ensemble starts again on ports of its own choice."""
+def test_a_closed_ensemble_starts_again() -> None:
+    """The close releases its ports. The same ensemble then starts on other ones."""
     ensemble = ZooKeeperEnsemble(3)
     with ExitStack() as stack:
         stack.enter_context(ensemble)

@@ -1,4 +1,4 @@
-"""A real broker behind a proxy that answers wrongly: what our clients make of errors, silence and halves."""
+"""A real broker behind a proxy: the clients survive errors, silence and partial answers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def produce(proxy: KafkaProxy, topic: str) -> None:
 
 
 async def read(proxy: KafkaProxy, topic: str, count: int = len(SENT)) -> list[bytes]:
-    """So many values of a topic from its beginning."""
+    """Read ``count`` values of a topic from its beginning."""
     async with SingleConsumer([proxy.address], request_timeout_ms=2_000) as consumer, asyncio.timeout(60):
         await consumer.subscribe(topic, start=BEGINNING)
         return [(await anext(consumer)).value for _ in range(count)]
 
 
-async def test_clients_stay_with_the_proxy(release_cluster: Cluster, unique: Unique) -> None:
-    """On every release, Metadata names the proxy: producing and fetching go through it, unaltered."""
+async def test_clients_connect_only_to_the_proxy(release_cluster: Cluster, unique: Unique) -> None:
+    """On every release, Metadata answers name the proxy, so requests pass through it unaltered."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     seen: Counter[int] = Counter()
@@ -55,8 +55,8 @@ async def test_clients_stay_with_the_proxy(release_cluster: Cluster, unique: Uni
     [(FETCH, NOT_LEADER), (LIST_OFFSETS, NOT_LEADER), (METADATA, LEADER_NOT_AVAILABLE)],
     ids=["fetch", "list offsets", "metadata"],
 )
-async def test_errors_are_outlived(cluster_39: Cluster, unique: Unique, api_key: int, code: int) -> None:
-    """Answered twice with a code that may heal, a consumer goes on and gets every record once."""
+async def test_a_consumer_survives_errors(cluster_39: Cluster, unique: Unique, api_key: int, code: int) -> None:
+    """After two answers with a transient error code, the consumer gets every record once."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0]) as proxy:
@@ -65,8 +65,8 @@ async def test_errors_are_outlived(cluster_39: Cluster, unique: Unique, api_key:
         assert await read(proxy, topic) == SENT
 
 
-async def test_a_produce_request_that_seemed_to_fail_is_stored_again(cluster_39: Cluster, unique: Unique) -> None:
-    """The broker stored what it was told it had not: at least once, never less."""
+async def test_a_retried_produce_request_is_stored_twice(cluster_39: Cluster, unique: Unique) -> None:
+    """The proxy replaces a success by an error, so the producer sends again: at least once."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0], failing(PRODUCE, NOT_LEADER, times=1)) as proxy:
@@ -82,15 +82,13 @@ def half_and_silence(exchange: Exchange) -> Reply:
     return Partial(exchange.response, len(exchange.response) // 2, then_reset=False)
 
 
-def nothing(exchange: Exchange) -> Reply:
+def silence(exchange: Exchange) -> Reply:
     return None
 
 
-@pytest.mark.parametrize("fault", [half, half_and_silence, nothing], ids=lambda fault: fault.__name__)
-async def test_an_answer_that_does_not_come_whole_is_asked_for_again(
-    cluster_39: Cluster, unique: Unique, fault: Answer
-) -> None:
-    """A half answer and a reset, a half answer and silence, no answer: the consumer gets every record once."""
+@pytest.mark.parametrize("fault", [half, half_and_silence, silence], ids=lambda fault: fault.__name__)
+async def test_a_fetch_with_a_partial_answer_is_repeated(cluster_39: Cluster, unique: Unique, fault: Answer) -> None:
+    """Half an answer and a reset, half an answer and silence, or no answer: the consumer gets every record once."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0]) as proxy:
@@ -109,8 +107,8 @@ async def test_an_answer_that_does_not_come_whole_is_asked_for_again(
         assert faults == 2
 
 
-async def test_proxies_of_one_cluster_know_each_other(start_cluster: Callable[..., Cluster]) -> None:
-    """With shared addresses, a client that knows one proxy finds every broker behind its own."""
+async def test_proxies_of_one_cluster_share_addresses(start_cluster: Callable[..., Cluster]) -> None:
+    """A client that connects to one proxy finds the proxy of every broker."""
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 2)
     addresses: dict[HostPort, HostPort] = {}
@@ -121,7 +119,7 @@ async def test_proxies_of_one_cluster_know_each_other(start_cluster: Callable[..
 
 
 async def test_a_broker_may_advertise_its_proxy(start_cluster: Callable[..., Cluster]) -> None:
-    """A proxy that starts before its broker: who looks the broker up in ZooKeeper finds the proxy."""
+    """The proxy starts before its broker. A client that reads the broker's address from ZooKeeper gets the proxy's."""
     running: list[Cluster] = []
     async with KafkaProxy(lambda: running[0].brokers[0]) as proxy:
         running.append(start_cluster(broker_overrides={"advertised.port": proxy.port}))

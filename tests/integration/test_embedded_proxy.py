@@ -1,4 +1,4 @@
-"""The fault proxy: everything passes until told otherwise, and each fault is the one that was asked for."""
+"""The fault proxy: it forwards all bytes until a fault is set, and each fault has its exact effect."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kiel_groups.errors import ConfigError, ServerError
 
 pytestmark = pytest.mark.integration
 
-#: Long enough for anything on a loopback, so silence for so long is silence.
+#: Long enough for any answer on the loopback interface, in seconds. No byte within it means silence.
 SILENCE_S = 0.3
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Echo:
-    """A server that sends back what it gets; ``seen`` are its connections, ``ends`` what each of them ended with."""
+    """A server that echoes. ``seen`` counts its connections, ``ends`` has the error or None that ended each."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -44,7 +44,7 @@ class Echo:
 
 @asynccontextmanager
 async def proxied(**settings: int) -> AsyncIterator[tuple[Echo, FaultProxy]]:
-    """An echo server with the proxy before it."""
+    """An echo server behind a proxy."""
     echo = Echo()
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -58,13 +58,13 @@ async def connect(proxy: FaultProxy) -> Stream:
 
 
 async def echoed(stream: Stream, data: bytes) -> bytes:
-    """What comes back for ``data``."""
+    """Send ``data`` and return the echo."""
     stream[1].write(data)
     return await stream[0].readexactly(len(data))
 
 
 async def first_byte(proxy: FaultProxy) -> bytes:
-    """What a new connection hears first."""
+    """The first byte that a new connection receives."""
     reader, writer = await connect(proxy)
     try:
         return await reader.read(1)
@@ -82,8 +82,8 @@ async def is_silent(stream: Stream) -> bool:
     return False
 
 
-async def test_everything_passes_both_ways() -> None:
-    """Megabytes come back as they went, and an end passes through too."""
+async def test_bytes_are_forwarded_both_ways() -> None:
+    """Megabytes are echoed unaltered, and the end of the stream is forwarded."""
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         data = os.urandom(3 << 20)
@@ -95,8 +95,8 @@ async def test_everything_passes_both_ways() -> None:
         assert (proxy.accepted, echo.seen) == (1, 1)
 
 
-async def test_a_delay_holds_back_and_loses_nothing() -> None:
-    """Bytes come later by at least the delay, one way or both, and at once after healing."""
+async def test_a_delay_loses_no_bytes() -> None:
+    """Bytes arrive later by at least the delay, in one direction or both, and at once after healing."""
     async with proxied() as (_, proxy):
         stream = await connect(proxy)
         for direction, least_s in ((None, 0.4), (Direction.REQUESTS, 0.2), (Direction.RESPONSES, 0.2)):
@@ -111,7 +111,7 @@ async def test_a_delay_holds_back_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("direction", [None, *Direction], ids=lambda way: way.name if way else "both")
 async def test_a_stall_is_silence_until_it_is_healed(direction: Direction | None) -> None:
-    """Nothing arrives, no connection ends, and what was held back comes after healing, each byte of it once."""
+    """No byte arrives, no connection ends, and after healing each byte arrives once."""
     async with proxied() as (_, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"before") == b"before"
@@ -123,8 +123,8 @@ async def test_a_stall_is_silence_until_it_is_healed(direction: Direction | None
         assert await echoed(stream, b"after") == b"after"
 
 
-async def test_a_black_hole_takes_new_connections_and_tells_nobody_of_them() -> None:
-    """A client connects and hears nothing; the server sees it after healing. Ends do not pass either."""
+async def test_a_stall_accepts_new_connections_and_forwards_none() -> None:
+    """A client connects and receives nothing. The server sees it after healing. Ends are not forwarded either."""
     async with proxied() as (echo, proxy):
         early = await connect(proxy)
         assert await echoed(early, b"x") == b"x"
@@ -138,8 +138,8 @@ async def test_a_black_hole_takes_new_connections_and_tells_nobody_of_them() -> 
         assert await echo.ends.get() is None
 
 
-async def test_a_stalled_connection_takes_only_so_much() -> None:
-    """A sender is held up after some hundred kilobytes, and the proxy does not gather the rest."""
+async def test_a_stalled_connection_buffers_a_bounded_amount() -> None:
+    """The sender blocks after some hundred kilobytes: the proxy does not buffer the rest."""
     async with proxied() as (_, proxy):
         _, writer = await connect(proxy)
         proxy.stall(Direction.REQUESTS)
@@ -152,7 +152,7 @@ async def test_a_stalled_connection_takes_only_so_much() -> None:
 
 @pytest.mark.parametrize("reset", [True, False], ids=["RST", "FIN"])
 async def test_a_cut_ends_both_sides(reset: bool) -> None:
-    """Both ends are told, by a reset or by an ordinary end; the next connection works."""
+    """Both sides see a reset or an ordinary end. The next connection works."""
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"x") == b"x"
@@ -169,13 +169,13 @@ async def test_a_cut_ends_both_sides(reset: bool) -> None:
 
 
 async def test_a_half_open_connection_ends_for_one_side_only() -> None:
-    """The server is told, the client is not: it may write, and hears nothing until it is cut as well."""
+    """The server sees the end. The client does not: it can write, and receives nothing until it is cut, too."""
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"x") == b"x"
         proxy.cut(Side.SERVER)
         assert isinstance(await echo.ends.get(), ConnectionResetError)
-        stream[1].write(b"anybody there?")
+        stream[1].write(b"no answer")
         assert await is_silent(stream)
         assert proxy.connections == 1
         proxy.cut()
@@ -184,8 +184,8 @@ async def test_a_half_open_connection_ends_for_one_side_only() -> None:
         assert proxy.connections == 0
 
 
-async def test_a_refusal_concerns_new_connections_only() -> None:
-    """New clients are refused as by a dead server, on the same port as before and after; open connections go on."""
+async def test_a_refusal_affects_new_connections_only() -> None:
+    """New clients are refused as by a dead server, and the port does not change. Open connections continue."""
     async with proxied() as (_, proxy):
         stream, port = await connect(proxy), proxy.port
         assert await echoed(stream, b"x") == b"x"
@@ -199,7 +199,7 @@ async def test_a_refusal_concerns_new_connections_only() -> None:
 
 
 async def test_too_many_connections_are_reset() -> None:
-    """The number of open connections is bounded; when one ends, another may come."""
+    """The number of open connections is bounded. When one ends, another is accepted."""
     async with proxied(most_connections=1) as (_, proxy):
         first = await connect(proxy)
         assert await echoed(first, b"x") == b"x"
@@ -209,8 +209,8 @@ async def test_too_many_connections_are_reset() -> None:
         assert await echoed(await connect(proxy), b"y") == b"y"
 
 
-async def test_a_server_that_is_not_there_resets_its_clients() -> None:
-    """Whether its port is dead or its address is not known yet, the client is reset and the proxy goes on."""
+async def test_a_missing_server_resets_the_clients() -> None:
+    """A dead port or an address that is not known yet resets the client. The proxy keeps running."""
 
     def unknown() -> str:
         raise ServerError("has no port before its first start")
@@ -223,7 +223,7 @@ async def test_a_server_that_is_not_there_resets_its_clients() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    """An address that is none, a fault without a proxy, a port before the start: each in one sentence."""
+    """An invalid address, a fault on a stopped proxy and a port before the start give one sentence each."""
     with pytest.raises(ConfigError, match="upstream: 'nowhere:x' is not an address"):
         FaultProxy("nowhere:x")
     proxy = FaultProxy("127.0.0.1:1")
@@ -237,8 +237,8 @@ def test_misuse_is_refused() -> None:
         proxy.heal()
 
 
-def test_it_closes_while_connections_come_in() -> None:
-    """A connection that was accepted right before the close ends as well, even if the proxy is stalled."""
+def test_the_proxy_closes_while_clients_connect() -> None:
+    """A connection that is accepted right before the close ends, too, even if the proxy is stalled."""
 
     def close_while_clients_connect() -> None:
         with FaultProxy("127.0.0.1:9") as proxy:

@@ -1,4 +1,4 @@
-"""Every release of Kafka in the table runs as the others do, and what a release cannot do is refused."""
+"""Every release of Kafka runs in the same way, and what a release cannot do is refused."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Unique = Callable[[str], str]
 
 
 async def read(cluster: Cluster, topic: str, count: int) -> list[bytes]:
-    """So many values of a topic from its beginning."""
+    """Read ``count`` values of a topic from its beginning."""
     async with SingleConsumer(cluster.brokers) as consumer, asyncio.timeout(60):
         await consumer.subscribe(topic, start=BEGINNING)
         return [(await anext(consumer)).value for _ in range(count)]
 
 
 async def produce(cluster: Cluster, topic: str, values: list[bytes]) -> None:
-    """Store values in a topic, each exactly once unless a broker takes half a minute."""
+    """Produce values, each exactly once unless a broker needs half a minute."""
     async with Producer(cluster.brokers, ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
 
 
 async def brokers_know(cluster: Cluster, topic: str) -> None:
-    """Wait until the controller has told every broker of a topic, which it does after they have registered."""
+    """Wait until every broker knows a topic: the controller notifies brokers after they have registered."""
     async with asyncio.timeout(60):
         for address in cluster.brokers:
             while True:
@@ -50,7 +50,7 @@ async def brokers_know(cluster: Cluster, topic: str) -> None:
 
 
 def stopped_in_order(broker: KafkaBroker) -> bool:
-    """Whether it came, in one of its lives, to the end of its own stop."""
+    """Whether the log of the broker has the end of an orderly stop."""
     return "shut down completed" in broker.log.read_text(encoding="utf-8").lower()
 
 
@@ -58,14 +58,14 @@ async def kill_brokers(cluster: Cluster) -> None:
     await asyncio.gather(*map(KafkaBroker.kill, cluster.kafka))
 
 
-async def test_a_release_serves_through_its_whole_life(
+async def test_a_release_keeps_its_records_across_restarts(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
-    """Two brokers under a chroot: clients before the first topic, records on both, a stop, a kill −9, all is back."""
+    """Two brokers under a chroot: clients connect before the first topic; records survive a stop and a kill −9."""
     cluster = start_cluster(brokers=2, kafka=kafka_version, chroot="/a/chroot")
     sent = [b"%d" % number for number in range(500)]
     store = "zookeeper" if kafka_version == "0.8.0" else "broker-v0"
-    # Brokers of 0.8 do not tell of themselves until there is a topic.
+    # Brokers of 0.8 do not appear in metadata before the first topic.
     async with (
         GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, store=store),
         Producer(cluster.brokers) as early,
@@ -83,14 +83,14 @@ async def test_a_release_serves_through_its_whole_life(
     assert [stopped_in_order(broker) for broker in cluster.kafka] == [True, True]
 
 
-async def test_replicas_that_stop_together_stop_in_order(
+async def test_replicas_stop_at_once_in_an_orderly_way(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
     """
-    Neither waits for the other for so long that it has to be killed.
+    Neither broker waits for the other for so long that it has to be killed.
 
-    0.8.0 and 0.8.1.1 did: a replica's last fetch was answered by nobody and was waited for, for 30 s. Nothing is
-    deleted here, as 0.8.1.1 may wait for itself otherwise: see ``Cluster.stop_brokers``.
+    0.8.0 and 0.8.1.1 did: a replica waited 30 s for the answer to its last fetch. The test deletes nothing, because
+    0.8.1.1 may wait for itself then: see ``Cluster.stop_brokers``.
     """
     cluster = start_cluster(brokers=2, kafka=kafka_version, broker_overrides={"delete.topic.enable": "false"})
     await cluster.create_topic("t", 4, replication=2)
@@ -103,7 +103,7 @@ async def test_replicas_that_stop_together_stop_in_order(
 async def test_a_release_stores_what_is_produced(
     release_cluster: Cluster, unique: Unique, compression: str | None
 ) -> None:
-    """Records come back from the partitions that they were sent to, in either codec."""
+    """Records are read from the partitions that they were sent to, with and without compression."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 2)
     async with Producer(release_cluster.brokers, compression=compression) as producer:
@@ -114,7 +114,7 @@ async def test_a_release_stores_what_is_produced(
 
 
 async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Unique) -> None:
-    """The controller gives each added partition a leader; growing waits for that."""
+    """The controller elects a leader for each added partition. Growing waits for that."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     await release_cluster.grow_topic(topic, 3)
@@ -122,8 +122,8 @@ async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Un
         assert sorted(cluster_admin.partitions_of(client, topic)) == [0, 1, 2]
 
 
-async def test_topics_are_deleted_where_the_release_can(release_cluster: Cluster, unique: Unique) -> None:
-    """The topic is gone, or the refusal names the release and leaves the topic as it is."""
+async def test_topics_are_deleted_if_the_release_supports_it(release_cluster: Cluster, unique: Unique) -> None:
+    """The topic is deleted, or the error names the release and the topic is unchanged."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 2)
     if not kafka_release(release_cluster.kafka[0].version).deletes_topics:
@@ -137,7 +137,7 @@ async def test_topics_are_deleted_where_the_release_can(release_cluster: Cluster
 
 
 def test_a_release_is_given_only_settings_that_it_knows(release_cluster: Cluster) -> None:
-    """No broker warns of a setting, and each registers the loopback address that clients can reach."""
+    """No broker warns of a setting, and each registers the loopback address."""
     broker = release_cluster.kafka[0]
     assert re.findall(r"Property \S+ is not valid", broker.log.read_text(encoding="utf-8")) == []
     with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:

@@ -1,4 +1,4 @@
-"""Every program in examples/ does what its first lines say."""
+"""Every program in examples/ does what its docstring says."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 
 from kiel_groups import Record
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import produce, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -40,13 +40,13 @@ Unique = Callable[[str], str]
 
 
 def test_no_example_goes_untested() -> None:
-    """Whoever adds one adds its test here."""
+    """Every example has a test in this module, or in the one named in ``TESTED``."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
 
 
 @pytest.mark.parametrize("example", sorted(TESTED))
-def test_without_arguments_it_says_how_it_is_called(example: str) -> None:
-    """In a line, and not in a traceback."""
+def test_without_arguments_it_prints_its_usage(example: str) -> None:
+    """It prints a line and no traceback."""
     command = [sys.executable, str(EXAMPLES / example)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -63,8 +63,8 @@ def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.Com
     )
 
 
-async def test_the_producer_and_the_listener(cluster_39: Cluster, unique: Unique) -> None:
-    """Lines arrive, one partition for a key; the listener hears of its partitions, and leaves with their counts."""
+async def test_the_listener_counts_the_lines_of_the_producer(cluster_39: Cluster, unique: Unique) -> None:
+    """A key always goes to one partition. The listener is notified of its partitions, and leaves with their counts."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     with Running([str(EXAMPLES / "listen.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]) as listener:
@@ -86,8 +86,8 @@ async def test_the_producer_and_the_listener(cluster_39: Cluster, unique: Unique
         assert listener.errors == ["left the group"]
 
 
-def test_the_producer_names_a_topic_that_is_missing(cluster_39: Cluster, unique: Unique) -> None:
-    """The last line says it, without a traceback; status 1."""
+def test_the_producer_names_a_missing_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """The last line names it, without a traceback, and the status is 1."""
     topic = unique("missing")
     sent = send_lines(cluster_39, topic, ["a line"])
     assert sent.returncode == 1
@@ -95,8 +95,10 @@ def test_the_producer_names_a_topic_that_is_missing(cluster_39: Cluster, unique:
     assert "Traceback" not in sent.stderr
 
 
-async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """Killed after its second batch it has lost nothing: the next run brings what was not committed."""
+async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path
+) -> None:
+    """After a kill in its second batch no record is lost: the next run gets what was not committed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     archive = tmp_path / "archive"
@@ -117,8 +119,8 @@ async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Uniq
     assert set(delivered) == set(values)
 
 
-async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """A process that was stopped past its session wakes with a record in hand, and its write is refused."""
+async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """A process that is stopped past its session resumes with a record in flight, and its write is refused."""
     topic, file = unique("topic"), tmp_path / "sink.db"
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -126,12 +128,12 @@ async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: U
     arguments = [str(EXAMPLES / "fenced_sink.py"), *place, "--work", "1"]
     with Running(arguments) as stopped, Running(arguments) as other:
         both = [stopped, other]
-        await eventually(lambda: any(sink.lines for sink in both), "one of them owns the partition, and is at work")
+        await eventually(lambda: any(sink.lines for sink in both), "one process owns the partition, and works")
         stopped, other = sorted(both, key=lambda sink: len(sink.lines), reverse=True)
         stopped.process.send_signal(signal.SIGSTOP)
-        await eventually(lambda: f"stored {topic}:0 4" in other.lines, "the other one has done all of the work")
+        await eventually(lambda: f"stored {topic}:0 4" in other.lines, "the other process has stored all records")
         stopped.process.send_signal(signal.SIGCONT)
-        # What it was doing when it was stopped; the next record it is not even handed.
+        # The record that was in flight when it was stopped. It is delivered no further one.
         assert stopped.wait_for_lines(2) == [f"working on {topic}:0 0", f"refused {topic}:0 0"]
         assert [line for line in other.lines if not line.startswith("working on ")] == [
             f"stored {topic}:0 {offset}" for offset in range(5)
@@ -143,12 +145,12 @@ async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: U
 
 
 def sink(file: Path) -> Any:
-    """The sink of that example, on a database of its own."""
+    """The sink of the example, with its own database."""
     return runpy.run_path(str(EXAMPLES / "fenced_sink.py"))["Sink"](str(file))
 
 
 def rows(file: Path) -> list[tuple[int, bytes]]:
-    """What a sink holds of the one partition that it was given records of."""
+    """What a sink has stored of its only partition."""
     with sqlite3.connect(file) as db:
         return db.execute("SELECT position, value FROM vals ORDER BY position").fetchall()
 
@@ -158,8 +160,8 @@ def colour(offset: int, value: bytes) -> Record:
 
 
 @pytest.mark.parametrize("token", [7, 9], ids=["the same owner", "a later owner"])
-def test_the_sink_stores_a_topic_that_was_made_anew_and_a_replay(tmp_path: Path, token: int) -> None:
-    """Offsets that come again are no reason to drop what they bring: what it calls stored is there."""
+def test_the_sink_stores_a_recreated_topic_and_a_replay(tmp_path: Path, token: int) -> None:
+    """A record with an offset that was stored before replaces the stored value."""
     file = tmp_path / "sink.db"
     under_test = sink(file)
     assert all(under_test.store(colour(offset, b"old"), 7) for offset in range(3))
@@ -168,8 +170,8 @@ def test_the_sink_stores_a_topic_that_was_made_anew_and_a_replay(tmp_path: Path,
     assert rows(file) == [(0, b"new"), (1, b"new"), (2, b"old")]
 
 
-def test_the_sink_holds_once_what_is_delivered_twice(tmp_path: Path) -> None:
-    """After a crash the next owner is handed what was stored and not committed."""
+def test_the_sink_stores_once_what_is_delivered_twice(tmp_path: Path) -> None:
+    """After a crash, records that were stored and not committed are delivered to the next owner."""
     file = tmp_path / "sink.db"
     before, after = sink(file), sink(file)
     assert all(before.store(colour(offset, b"%d" % offset), 7) for offset in range(3))
@@ -181,8 +183,8 @@ def test_the_sink_holds_once_what_is_delivered_twice(tmp_path: Path) -> None:
     assert after.store(colour(4, b"4"), 9)
 
 
-async def test_the_worker_without_an_event_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """It tells the counts of what it is sent; Ctrl-C while it waits ends it, with everything committed."""
+async def test_the_blocking_worker_commits_at_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
+    """It prints the counts of the words. Ctrl-C while it waits ends it, with everything committed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     arguments = [str(EXAMPLES / "blocking_worker.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]

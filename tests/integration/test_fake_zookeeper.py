@@ -1,4 +1,4 @@
-"""The fake ZooKeeper does what real ones do: every case runs on it, on 3.9.5 and on 3.4.6."""
+"""The fake ZooKeeper behaves like real servers: every case runs on it, on 3.9.5 and on 3.4.6."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 def place(
     request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
 ) -> Iterator[Place]:
-    """A ZooKeeper to which nobody else connects."""
+    """A ZooKeeper without other clients."""
     if request.param == "fake":
         made: Place = FakePlace()
     else:
@@ -45,7 +45,7 @@ def client(place: Place) -> KazooClient:
 
 
 def failure(request: Callable[..., Any], *arguments: Any, **options: Any) -> type[BaseException]:
-    """What a request raises."""
+    """The type of the exception that a request raises."""
     with pytest.raises(Exception) as caught:
         request(*arguments, **options)
     return caught.type
@@ -56,7 +56,7 @@ def kinds(results: list[Any]) -> list[type]:
 
 
 class Seen:
-    """A watcher that notes what it is told."""
+    """A watcher that records its events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str | None]] = []
@@ -66,7 +66,7 @@ class Seen:
 
 
 def test_a_znode_counts_its_changes(client: KazooClient) -> None:
-    """Version, zxids, owner and lengths of a stat are those of the protocol."""
+    """Version, zxids, owner and lengths in a stat are as the protocol defines them."""
     client.create("/a", b"one")
     data, created = client.get("/a")
     assert (data, created.version, created.ephemeralOwner, created.dataLength) == (b"one", 0, 0, 3)
@@ -78,7 +78,7 @@ def test_a_znode_counts_its_changes(client: KazooClient) -> None:
     assert client.exists("/a").version == 2
 
 
-def test_requests_are_refused_for_the_reasons_that_the_protocol_names(client: KazooClient) -> None:
+def test_requests_are_refused_with_the_errors_of_the_protocol(client: KazooClient) -> None:
     """Each refusal has its own error, and changes nothing."""
     client.create("/a", b"")
     client.create("/a/b", b"")
@@ -98,7 +98,7 @@ def test_requests_are_refused_for_the_reasons_that_the_protocol_names(client: Ka
 
 
 def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
-    """The number is the parent's: whatever the prefix, whatever was deleted since, refused ones not counted."""
+    """The parent has the counter: prefixes and deletions do not matter, and refused creations are not counted."""
     client.create("/s")
     assert client.create("/s/a-", sequence=True) == "/s/a-0000000000"
     client.create("/s/plain")
@@ -111,8 +111,8 @@ def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
     assert client.exists("/s").numChildren == 2
 
 
-def test_a_transaction_is_whole(client: KazooClient) -> None:
-    """Its parts see each other, share one zxid, and answer in order."""
+def test_a_transaction_is_atomic(client: KazooClient) -> None:
+    """Its operations see each other, share one zxid, and their results are in order."""
     client.create("/t", b"")
     transaction = client.transaction()
     transaction.check("/t", 0)
@@ -132,7 +132,7 @@ def test_a_transaction_is_whole(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
-    """The operation in the way is named; what stands before it was rolled back, what follows was not looked at."""
+    """The failed operation has its error. Those before it are rolled back, and those after it are not tried."""
     client.create("/t", b"old")
     transaction = client.transaction()
     transaction.set_data("/t", b"new")
@@ -145,8 +145,8 @@ def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
     assert client.create("/t/a-", sequence=True) == "/t/a-0000000000"
 
 
-def test_a_check_asks_for_existence_and_version(client: KazooClient) -> None:
-    """−1 is any version; a znode that is gone is told from one of another version."""
+def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
+    """−1 is any version. A missing znode and another version are different errors."""
     client.create("/c", b"")
     client.set("/c", b"")
     for version, expected in ((-1, True), (1, True), (0, BadVersionError)):
@@ -159,8 +159,8 @@ def test_a_check_asks_for_existence_and_version(client: KazooClient) -> None:
     assert kinds(transaction.commit()) == [NoNodeError]
 
 
-def test_a_failed_delete_in_a_transaction_puts_everything_back(client: KazooClient) -> None:
-    """Deleted and created again within a transaction that is refused: the old znode stands, with its old stat."""
+def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> None:
+    """It was deleted and created again in that transaction. The old znode remains, with its old stat."""
     client.create("/d", b"old", ephemeral=True)
     before = client.exists("/d")
     transaction = client.transaction()
@@ -172,7 +172,7 @@ def test_a_failed_delete_in_a_transaction_puts_everything_back(client: KazooClie
 
 
 def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
-    """A watch on data tells of one change, or of the end, and then no more."""
+    """A watch on data notifies of one change, or of the deletion, and then no more."""
     other, seen = place.client(), Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
@@ -187,20 +187,20 @@ def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
     assert seen.events[1] == (EventType.DELETED, "/w")
 
 
-def test_a_watch_on_what_is_not_there(place: Place, client: KazooClient) -> None:
-    """``exists`` watches for the creation; a ``get`` that finds nothing leaves no watch."""
+def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> None:
+    """``exists`` watches for the creation. A failed ``get`` leaves no watch."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError
     client.create("/x", b"")
-    place.wait(lambda: exists.events, "the creation is told")
+    place.wait(lambda: exists.events, "the creation is notified")
     client.delete("/x")
     client.sync("/")
     assert (exists.events, get.events) == ([(EventType.CREATED, "/x")], [])
 
 
-def test_a_watch_on_children(place: Place, client: KazooClient) -> None:
-    """It tells of a child that comes or goes, and of the end of the parent; not of data."""
+def test_a_watch_on_children_notifies_of_children_only(place: Place, client: KazooClient) -> None:
+    """It notifies of a created or deleted child and of the deletion of the parent, not of data."""
     client.create("/p", b"")
     for change, event in (
         (lambda: client.create("/p/c"), EventType.CHILD),
@@ -218,7 +218,7 @@ def test_a_watch_on_children(place: Place, client: KazooClient) -> None:
 
 
 def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooClient) -> None:
-    """Deleted and created again in one transaction: both are told to who watched data, in order; once each watch."""
+    """For a znode deleted and created again in one transaction, each watch fires once."""
     data, children = Seen(), Seen()
     client.create("/p")
     client.create("/p/m", b"", ephemeral=True)
@@ -234,8 +234,8 @@ def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooC
     assert children.events == [(EventType.CHILD, "/p")]
 
 
-def test_an_event_comes_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
-    """Who reads the new value has been told before that the old one changed."""
+def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
+    """A client that reads the new value has been notified of the change before."""
     order: list[str] = []
     other = place.client()
     client.create("/o", b"old")
@@ -253,7 +253,7 @@ def test_an_event_comes_before_the_answer_that_shows_the_change(place: Place, cl
     assert order == ["event", "value"]
 
 
-def test_one_watcher_is_told_once_of_one_change(place: Place, client: KazooClient) -> None:
+def test_one_watcher_is_notified_once_of_one_change(place: Place, client: KazooClient) -> None:
     """The same function, set twice on one znode, is called once."""
     seen = Seen()
     client.create("/w", b"")
@@ -265,8 +265,8 @@ def test_one_watcher_is_told_once_of_one_change(place: Place, client: KazooClien
     assert len(seen.events) == 1
 
 
-def test_the_server_grants_what_it_will(place: Place) -> None:
-    """A session lasts between 2 and 20 ticks, whatever was asked for."""
+def test_the_server_bounds_the_session_timeout(place: Place) -> None:
+    """A session timeout is between 2 and 20 ticks, whatever the client requests."""
     granted = {}
     for asked_s in (0.1, 5.0, 60.0):
         client = place.client(asked_s)
@@ -275,7 +275,7 @@ def test_the_server_grants_what_it_will(place: Place) -> None:
 
 
 def _granted_ms(client: KazooClient) -> int:
-    """The negotiated timeout, by reconnecting and reading the answer to Connect."""
+    """The negotiated timeout, from the answer to Connect of another session."""
     connection = client._connection
     invoke, found = connection._invoke, []
 
@@ -294,51 +294,51 @@ def _granted_ms(client: KazooClient) -> int:
 
 
 def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: KazooClient) -> None:
-    """Watchers are told, persistent znodes stay."""
+    """Watchers are notified, and persistent znodes remain."""
     other, seen = place.client(), Seen()
     other.create("/e", b"", ephemeral=True)
     other.create("/stays", b"")
     client.exists("/e", watch=seen)
     other.stop()
-    place.wait(lambda: seen.events, "the ephemeral znode goes", 2)
+    place.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
     assert seen.events == [(EventType.DELETED, "/e")]
     assert client.exists("/stays") is not None
 
 
-def test_a_client_learns_of_its_expiry_and_goes_on_with_another_session(place: Place, client: KazooClient) -> None:
-    """The session was ended elsewhere: LOST, what it held is gone, and kazoo opens the next one by itself."""
+def test_a_client_is_notified_of_its_expiry_and_opens_another_session(place: Place, client: KazooClient) -> None:
+    """Another client ends the session: the state is LOST, its ephemerals are deleted, and kazoo opens another."""
     states: list[str] = []
     doomed = place.client()
     doomed.create("/e", b"", ephemeral=True)
     before = doomed.client_id
     doomed.add_listener(states.append)
     place.end(before)
-    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo goes on")
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo has opened another session")
     assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
     assert doomed.client_id[0] != before[0]
     assert client.exists("/e") is None
 
 
 def test_a_request_over_a_mebibyte_breaks_the_connection(place: Place, client: KazooClient) -> None:
-    """The server reads its length and hangs up; the session lives on."""
+    """The server reads the length and closes the connection. The session continues."""
     session = client.client_id[0]
     client.create("/large", b"")
     client.set("/large", b"x" * 1_000_000)
     assert failure(client.set, "/large", b"x" * 1_100_000) is ConnectionLoss
-    place.wait(lambda: client.connected, "it is back")
+    place.wait(lambda: client.connected, "it is connected again")
     assert client.get("/large")[1].version == 1
     assert client.client_id[0] == session
 
 
 def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, client: KazooClient) -> None:
-    """A broken connection: watchers hear of it, ephemerals stay, the session is the same."""
+    """After a broken connection the session and its ephemerals remain. Watchers are notified of the break."""
     seen, states = Seen(), []
     client.create("/e", b"", ephemeral=True)
     session = client.client_id[0]
     client.get("/e", watch=seen)
     client.add_listener(states.append)
     client._connection._socket.shutdown(2)
-    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is back")
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is connected again")
     assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
     assert seen.events == [(EventType.NONE, None)]
     assert client.client_id[0] == session
@@ -349,10 +349,10 @@ def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, clien
 
 
 @pytest.mark.parametrize("what", ["request", "reply"])
-def test_a_connection_that_breaks_does_not_tell_whether_a_transaction_happened(
+def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
     place: Place, what: Literal["request", "reply"]
 ) -> None:
-    """What it was to do is done, or not; its client hears of the break either way, and has its session still."""
+    """It is performed or not. The client sees ConnectionLoss in both cases, and keeps its session."""
     watcher = place.client()
     with place.lossy() as lossy:
         client, session = lossy.client, lossy.client.client_id
@@ -361,7 +361,7 @@ def test_a_connection_that_breaks_does_not_tell_whether_a_transaction_happened(
         lossy.lose(what, "/lost")
         answer = transaction.commit_async()
         if what == "reply":
-            place.wait(lambda: watcher.exists("/lost"), "it happens")
+            place.wait(lambda: watcher.exists("/lost"), "the transaction is performed")
         lossy.reconnect()
         with pytest.raises(ConnectionLoss):
             answer.get(timeout=20.0)
@@ -371,7 +371,7 @@ def test_a_connection_that_breaks_does_not_tell_whether_a_transaction_happened(
 
 
 def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client: KazooClient) -> None:
-    """By its id and password; that the first request is the close does not matter, and what it held goes at once."""
+    """It needs the id and the password. Its first request may be the close, which deletes the ephemerals at once."""
     first = place.client()
     session_id = first.client_id[0]
     first.create("/e", b"", ephemeral=True)
@@ -386,8 +386,8 @@ def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client:
     assert client.exists("/e") is None
 
 
-def test_a_session_that_is_over_is_not_resumed(place: Place, client: KazooClient) -> None:
-    """The server grants it no time; a client that is stopped at that word opens no other session."""
+def test_an_ended_session_is_not_resumed(place: Place, client: KazooClient) -> None:
+    """The server answers with a timeout of 0. A client that is stopped at that answer opens no other session."""
     answers: list[int] = []
     session = client.client_id
     client.stop()

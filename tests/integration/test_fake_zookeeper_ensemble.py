@@ -1,4 +1,4 @@
-"""The fake's faults are those of real ensembles: every case runs on it, on three servers of 3.9.5 and of 3.4.6."""
+"""The fake ensemble has the faults of real ones: every case runs on it, and on three servers of 3.9.5 and of 3.4.6."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.helpers.fake_and_real_zookeeper import FakeServers, Place, RealServer
 
 pytestmark = pytest.mark.integration
 
-#: Long enough for an answer, much shorter than the servers' patience with each other (2 s).
+#: Long enough for an answer, much shorter than the time after which servers give each other up (2 s).
 SOON_S = 0.5
 
 
-@pytest.fixture(params=["fake", "fake that tells of moves", "3.9.5", "3.4.6"], scope="module")
+@pytest.fixture(params=["fake", "fake that reports moves", "3.9.5", "3.4.6"], scope="module")
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     if request.param.startswith("fake"):
         yield FakeServers(reports_moves=request.param != "fake")
@@ -30,7 +30,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def healed(servers: Servers) -> Iterator[Servers]:
-    """All servers serve, before and after."""
+    """The servers without faults. The fixture ends those of the test."""
     try:
         yield servers
     finally:
@@ -38,14 +38,14 @@ def healed(servers: Servers) -> Iterator[Servers]:
 
 
 def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
-    """A transaction that only checks a znode; it goes through the quorum."""
+    """Commit a transaction that only checks a znode, which needs the quorum."""
     transaction = client.transaction()
     transaction.check(path, -1)
     return transaction.commit_async().get(timeout=timeout_s)
 
 
 def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers) -> None:
-    """Its followers are frozen: a read and even a sync are answered, a transaction is not, until they are back."""
+    """While its followers are frozen, it answers a read and even a sync, but no transaction."""
     with closing(healed.place(0)) as place:
         client = place.client()
         client.create("/quorum", b"", ephemeral=True)
@@ -62,7 +62,7 @@ def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers
 
 
 def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Servers) -> None:
-    """The leader is frozen: a read is answered, a transaction is not; later another server leads, the session lives."""
+    """While the leader is frozen it answers reads only. Then another server leads, and the session continues."""
     with closing(healed.place()) as everywhere, closing(healed.place(1)) as place:
         client = place.client()
         client.create("/follower", b"", ephemeral=True)
@@ -76,12 +76,12 @@ def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Serve
         assert everywhere.client().exists("/follower").ephemeralOwner == session[0]
 
 
-def test_a_follower_that_lags_shows_what_was(healed: Servers) -> None:
-    """Until it answers something that went by way of the leader: a sync, or a transaction that changes nothing."""
+def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
+    """It catches up with a request that passes the leader: a sync, or a transaction without a change."""
     with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
         writer, reader = place.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
-        elsewhere.wait(lambda: reader.exists("/lag"), "it is known everywhere")
+        elsewhere.wait(lambda: reader.exists("/lag"), "the follower has it")
         healed.lag(1, 0.5)
         writer.set("/lag", b"1")
         assert reader.get("/lag")[0] == b"0"
@@ -94,8 +94,8 @@ def test_a_follower_that_lags_shows_what_was(healed: Servers) -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [(0, 1), (1, 0), (1, 2)])
-def test_a_session_that_moved_writes_nowhere_else(healed: Servers, before: int, now: int) -> None:
-    """A transaction that comes by its older connection is refused; or that connection is closed, as for lone writes."""
+def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, before: int, now: int) -> None:
+    """A transaction on the older connection is refused, or that connection is closed, as for single writes."""
     with closing(healed.place(before)) as place, closing(healed.place(now)) as elsewhere:
         client = place.client()
         client.create("/moved", b"", ephemeral=True)
@@ -107,12 +107,12 @@ def test_a_session_that_moved_writes_nowhere_else(healed: Servers, before: int, 
                 transaction = client.transaction()
                 transaction.check("/moved", -1)
                 transaction.create("/moved-too", b"")
-                told, beside = transaction.commit_async().get(timeout=10.0)
-                assert isinstance(told, SessionMovedError)
+                refused, beside = transaction.commit_async().get(timeout=10.0)
+                assert isinstance(refused, SessionMovedError)
                 assert isinstance(beside, RuntimeInconsistency)
             assert states == []
         if before == 0:
-            # The leader closes it whatever is asked.
+            # The leader closes it at any request.
             asked = client.get_async("/moved")
         else:
             assert client.get("/moved")[0] == b""
@@ -126,8 +126,8 @@ def test_a_session_that_moved_writes_nowhere_else(healed: Servers, before: int, 
         assert client.exists("/moved-too") is None
 
 
-def test_a_leader_without_its_quorum_has_who_comes_to_it(healed: Servers) -> None:
-    """It answers no writes, but remembers who has connected, and carries his out when its followers are back."""
+def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Servers) -> None:
+    """It answers no writes, but keeps those of clients that connect, and performs them when its followers resume."""
     with closing(healed.place(1)) as elsewhere, closing(healed.place(0)) as place:
         first = elsewhere.client()
         first.create("/came", b"", ephemeral=True)
@@ -142,8 +142,8 @@ def test_a_leader_without_its_quorum_has_who_comes_to_it(healed: Servers) -> Non
         assert states == []
 
 
-def test_a_session_outlives_its_server(healed: Servers) -> None:
-    """The server is killed: SUSPENDED, CONNECTED, the same session on another server, its ephemerals untouched."""
+def test_a_session_survives_its_server(healed: Servers) -> None:
+    """After a kill of its server the session continues on another one, with its ephemerals."""
     with closing(healed.place()) as place:
         client = place.client()
         states: list[str] = []
@@ -158,7 +158,7 @@ def test_a_session_outlives_its_server(healed: Servers) -> None:
 
 
 def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Iterator[int]:
-    """Kill servers, bringing them back in between, until it was the one that the client is connected to."""
+    """Kill one server after the other, healing in between, until it is the one that the client is connected to."""
     for server in (2, 1, 0):
         servers.crash(server)
         try:
@@ -170,8 +170,8 @@ def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Ite
         return
 
 
-def test_a_session_ends_by_the_leader_s_clock(healed: Servers) -> None:
-    """The only server that the client reaches is frozen: its session ends after the timeout, not before half of it."""
+def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
+    """If the only server that the client reaches is frozen, its session ends after the timeout, not at half of it."""
     with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
         watcher = place.client()
         client = elsewhere.client(2.0)
@@ -180,29 +180,29 @@ def test_a_session_ends_by_the_leader_s_clock(healed: Servers) -> None:
         gone: list[object] = []
         watcher.exists("/mortal", watch=gone.append)
         with pytest.raises(AssertionError):
-            place.wait(lambda: gone, "it lives on", 1.0)
+            place.wait(lambda: gone, "the session ends too early", 1.0)
         place.wait(lambda: gone, "the session ends", 4.0)
         healed.heal()
 
 
-def test_a_follower_tells_the_leader_later_whom_it_heard(healed: Servers) -> None:
-    """The leader is frozen while a client writes, and the client is silent afterwards: its session ends the later."""
-    # The others may lose their patience with the leader, sooner or later, and elect another one.
-    assert any(_lives_longer_for_what_was_heard(healed, f"/heard-{attempt}") for attempt in range(30))
+def test_a_follower_reports_active_sessions_to_a_leader_that_resumes(healed: Servers) -> None:
+    """A client writes while the leader is frozen, and is silent afterwards: the write extends its session."""
+    # The other servers may give up the leader and elect another one.
+    assert any(_a_write_extends_the_session(healed, f"/active-{attempt}") for attempt in range(30))
 
 
-def _lives_longer_for_what_was_heard(healed: Servers, path: str) -> bool:
-    """Whether it was tried: not where another server leads afterwards, which gives every session its time anew."""
+def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
+    """Whether the case applied. It does not if another server leads afterwards, which renews every session."""
     with closing(healed.place(2)) as place, closing(healed.place(1)) as elsewhere:
         watcher, client, leader = place.client(), elsewhere.client(2.0), healed.leader
         client.create(path, b"", ephemeral=True)
         healed.freeze(0)
         began_s = place.now_s()
         _pause(place, 1.1)
-        told = client.transaction()
-        told.check(path, -1)
+        transaction = client.transaction()
+        transaction.check(path, -1)
         answered: list[object] = []
-        told.commit_async().rawlink(answered.append)
+        transaction.commit_async().rawlink(answered.append)
         _pause(place, 0.1)
         healed.heal()
         if healed.leader is not leader:
@@ -225,7 +225,7 @@ def _pause(place: Place, duration_s: float) -> None:
 
 
 def _exists(client: KazooClient, path: str) -> bool:
-    """As far as anybody can say at the moment."""
+    """Whether the znode exists, or may exist because the server does not answer."""
     try:
         return client.exists_async(path).get(timeout=2.0) is not None
     except (KazooTimeoutError, ConnectionLoss):

@@ -1,7 +1,8 @@
-"""Taking partitions from a member: from one that lives, from one that is frozen, from one that is none."""
+"""A forced release takes partitions from a live member, from a frozen one, and from a name that is no member."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +13,9 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -25,7 +27,7 @@ Unique = Callable[[str], str]
 async def test_a_live_member_stops_before_its_claims_could_be_deleted(
     cluster_39: Cluster, unique: Unique, options: tuple[str, ...]
 ) -> None:
-    """It finds its member znode gone, gives its session up and joins anew; nothing was handed out by two at once."""
+    """It finds its member znode deleted, gives up its session and joins again. No two members deliver at once."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 40)
@@ -39,7 +41,7 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
             0,
             f"info: {old} owned 2 partitions: released by itself or with its session: 2, taken: 0",
         )
-        await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
+        await eventually(lambda: first.consumer.member_id not in (None, old), "it has joined again")
         await group.balanced(topic, 4)
         await group.delivered(values)
         assert group.overlaps() == []
@@ -47,15 +49,13 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
 
 
 async def _command(cluster: Cluster, group: str, member: str, *options: str) -> tuple[int, str]:
-    """Exit status and last line of the command, while the members of this process go on."""
-    import asyncio
-
+    """Run the command in a thread, because members run on this event loop. Return its status and last line."""
     done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts, *options)
     return done.returncode, done.stderr.splitlines()[-1]
 
 
-def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Cluster, unique: Unique) -> None:
-    """Of a name that is no member the session timeout is unknown; what became another's meanwhile stays."""
+def test_claims_that_are_not_released_are_deleted_after_the_wait(cluster_39: Cluster, unique: Unique) -> None:
+    """The session timeout of a name that is no member is unknown. A claim by another member meanwhile is kept."""
     name = unique("group")
     layout, member = GroupLayout(name), f"{name}_host-1-ff"
     with zookeeper(cluster_39) as holder, zookeeper(cluster_39) as client:
@@ -78,10 +78,10 @@ def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Clus
 
 
 @pytest.mark.parametrize(("is_member", "waited_ms"), [(True, 6_000), (False, 1_000)])
-def test_the_wait_that_is_given_is_for_who_is_no_member(
+def test_the_given_wait_applies_to_names_that_are_no_members(
     cluster_39: Cluster, unique: Unique, is_member: bool, waited_ms: int
 ) -> None:
-    """A member znode names its session timeout, and no wait is shorter than that."""
+    """A member znode contains the session timeout, and no wait is shorter than that."""
     name = unique("group")
     layout, member = GroupLayout(name), f"{name}_host-1-ff"
     info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=())
@@ -96,7 +96,7 @@ def test_the_wait_that_is_given_is_for_who_is_no_member(
 
 
 def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None:
-    """Its id, the session that this ends in, its instance id; what two are called is not guessed."""
+    """Its id, the session id at its end, and its instance id are accepted. An ambiguous name is refused."""
     name = unique("group")
     layout = GroupLayout(name)
     ids = {f"{name}_host-1-aaaa": "shelf-1", f"{name}_host-2-bbbb": "shelf-2", f"{name}_host-3-bbbb": "shelf-2"}
@@ -113,8 +113,8 @@ def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None
         client.delete(layout.root, recursive=True)
 
 
-def test_a_group_that_does_not_exist_is_said(cluster_39: Cluster, unique: Unique) -> None:
-    """``describe`` would not know it either."""
+def test_a_group_that_does_not_exist_is_an_error(cluster_39: Cluster, unique: Unique) -> None:
+    """The error is that of ``describe``."""
     name = unique("group")
     done = kiel_groups("release", name, "nobody", f"--zookeeper={cluster_39.zk_hosts}")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -122,8 +122,8 @@ def test_a_group_that_does_not_exist_is_said(cluster_39: Cluster, unique: Unique
 
 
 @pytest.mark.parametrize("member", [".", "..", "", "a b"])
-def test_what_cannot_be_the_name_of_a_member_is_refused(cluster_39: Cluster, unique: Unique, member: str) -> None:
-    """One line, and no znode is looked at by such a path."""
+def test_an_invalid_member_name_is_refused(cluster_39: Cluster, unique: Unique, member: str) -> None:
+    """It gives one line, and no znode with such a path is read."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")
@@ -133,7 +133,7 @@ def test_what_cannot_be_the_name_of_a_member_is_refused(cluster_39: Cluster, uni
 
 
 def test_a_member_that_does_not_exist_is_one_line(cluster_39: Cluster, unique: Unique) -> None:
-    """It says where members are listed, if there are any."""
+    """The line names the command that lists the members, if there are any."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         for remedy in ("it has no members at the moment", f"'kiel-groups describe {name}' lists its members"):

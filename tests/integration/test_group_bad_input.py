@@ -1,4 +1,4 @@
-"""Mistakes of users and of operators: one clear error each, and nothing left behind."""
+"""Mistakes of users and operators: each gives one clear error and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -34,14 +35,14 @@ Unique = Callable[[str], str]
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A port of this machine on which nobody listens, for as long as the block lasts."""
+    """A local port without a listener, for the duration of the block."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield reserved.getsockname()[1]
 
 
-async def refused(consumer: GroupedConsumer, error: type[Exception], *words: str) -> None:
-    """Connecting fails with an error of one line that holds these words; a second try may be made."""
+async def assert_connect_fails(consumer: GroupedConsumer, error: type[Exception], *words: str) -> None:
+    """Assert that connecting fails twice, with an error of one line that contains these words."""
     for _ in range(2):
         with pytest.raises(error) as caught:
             await consumer.connect()
@@ -51,27 +52,27 @@ async def refused(consumer: GroupedConsumer, error: type[Exception], *words: str
     await consumer.close()
 
 
-async def test_no_zookeeper(cluster_39: Cluster) -> None:
-    """Nobody answers where ZooKeeper should be: the error says where, and how long was waited."""
+async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:
+    """The error has the address that does not answer, and how long the consumer waited."""
     with closed_port() as port:
         consumer = GroupedConsumer(cluster_39.brokers, "g", f"127.0.0.1:{port}", zk_timeout_ms=300)
-        await refused(consumer, NoZooKeeperError, f"127.0.0.1:{port}", "0.3 s")
+        await assert_connect_fails(consumer, NoZooKeeperError, f"127.0.0.1:{port}", "0.3 s")
 
 
 async def test_no_chroot(cluster: Cluster) -> None:
-    """A chroot that does not exist is named, and not created."""
+    """The error names the missing chroot, and the member does not create it."""
     consumer = GroupedConsumer(cluster.brokers, "g", f"{cluster.zk_hosts}/not/there")
-    await refused(consumer, ChrootMissingError, "/not/there", "create it first")
+    await assert_connect_fails(consumer, ChrootMissingError, "/not/there", "create it first")
     with zookeeper(cluster) as client:
         assert client.exists("/not") is None
 
 
-async def test_no_broker(cluster_39: Cluster, unique: Unique) -> None:
-    """No broker answers: the error names each address, and the group was not joined."""
+async def test_missing_brokers_are_an_error(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names each address, and the member has not joined the group."""
     name = unique("group")
     with closed_port() as port:
         consumer = GroupedConsumer([f"127.0.0.1:{port}"], name, cluster_39.zk_hosts)
-        await refused(consumer, NoBrokersError, f"127.0.0.1:{port}")
+        await assert_connect_fails(consumer, NoBrokersError, f"127.0.0.1:{port}")
     with zookeeper(cluster_39) as client:
         assert client.exists(GroupLayout(name).root) is None
 
@@ -97,22 +98,22 @@ async def test_no_broker(cluster_39: Cluster, unique: Unique) -> None:
         ),
     ],
 )
-def test_settings_that_cannot_work(settings: dict[str, object], words: str) -> None:
-    """A wrong setting is refused at the construction, outside any event loop, by its name."""
+def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
+    """The constructor raises an error that names the setting, also outside an event loop."""
     with pytest.raises(ConfigError) as caught:
         GroupedConsumer(**{"brokers": ["b:9092"], "group": "g", "zk_hosts": ["z:2181"], **settings})  # type: ignore[arg-type]
     assert words in str(caught.value)
 
 
-async def test_a_topic_that_cannot_exist(cluster_39: Cluster, unique: Unique) -> None:
-    """A name that no topic can have is refused when it is subscribed to."""
+async def test_an_invalid_topic_is_refused(cluster_39: Cluster, unique: Unique) -> None:
+    """``subscribe`` raises for a name that no topic can have."""
     async with GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts) as consumer:
         with pytest.raises(ConfigError, match="topic: 'a/b' is not a legal name"):
             await consumer.subscribe(["a/b"])
 
 
-async def test_a_consumer_that_is_not_connected(cluster_39: Cluster) -> None:
-    """Using a consumer before connecting or after closing it says so."""
+async def test_methods_raise_before_connect_and_after_close(cluster_39: Cluster) -> None:
+    """Methods raise ClosedError before ``connect`` and after ``close``."""
     consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
     with pytest.raises(ClosedError, match="not connected"):
         consumer.__aiter__()
@@ -124,20 +125,22 @@ async def test_a_consumer_that_is_not_connected(cluster_39: Cluster) -> None:
 
 
 async def test_a_member_that_disagrees_with_its_group(cluster: Cluster, unique: Unique) -> None:
-    """The first member's settings are the group's; another that differs is told both values, and where they stand."""
+    """The first member's settings are the group's. The error of another one has both values and the znode."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     async with group_of(cluster, name, [topic]) as group:
         await group.join()
         other = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, auto_offset_reset="latest")
-        await refused(other, GroupConfigError, "'earliest' there", "'latest' here", GroupLayout(name).config)
+        await assert_connect_fails(
+            other, GroupConfigError, "'earliest' there", "'latest' here", GroupLayout(name).config
+        )
 
 
 OURS = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="earliest")
 
 
 @pytest.mark.parametrize(
-    ("there", "told"),
+    ("there", "differences"),
     [
         ({"store": "broker-v0"}, "store is 'broker-v0' there and 'zookeeper' here."),
         ({"mode": "eager"}, "mode is 'eager' there and 'cooperative' here."),
@@ -149,10 +152,10 @@ OURS = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="e
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
 )
-async def test_every_disagreement_is_told(
-    cluster_39: Cluster, unique: Unique, there: dict[str, str], told: str
+async def test_every_disagreement_is_in_the_error(
+    cluster_39: Cluster, unique: Unique, there: dict[str, str], differences: str
 ) -> None:
-    """Each setting with both values, and how to change either; who does as told may join."""
+    """The error has both values of each setting and how to change either. After the change the member can join."""
     name = unique("group")
     path = GroupLayout(name).config
     with zookeeper(cluster_39) as client:
@@ -161,45 +164,45 @@ async def test_every_disagreement_is_told(
         remedy = f"Give this member the group's setting, or stop all members and change the znode {path}"
         with pytest.raises(GroupConfigError) as caught:
             await consumer.connect()
-        assert str(caught.value) == f"this member disagrees with its group {name}: {told} {remedy}"
+        assert str(caught.value) == f"this member disagrees with its group {name}: {differences} {remedy}"
         assert client.get_children(GroupLayout(name).members) == []
         client.set(path, OURS.encode())
         await consumer.connect()
         await consumer.close()
 
 
-async def test_settings_that_cannot_be_read(cluster_39: Cluster, unique: Unique) -> None:
-    """Garbage in ``/config`` is not guessed at."""
+async def test_unreadable_settings_are_an_error(cluster_39: Cluster, unique: Unique) -> None:
+    """Garbage in ``/config`` stops a member from joining."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(GroupLayout(name).config, b"\xff{", makepath=True)
     consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
-    await refused(consumer, GroupConfigError, GroupLayout(name).config, "not JSON")
+    await assert_connect_fails(consumer, GroupConfigError, GroupLayout(name).config, "not JSON")
 
 
 @pytest.mark.parametrize("folder", ["ids", "kiel_members"])
-async def test_foreign_members(cluster_39: Cluster, unique: Unique, folder: str) -> None:
-    """Where a Java consumer or a kiel member lives in the group, ours does not join."""
+async def test_a_foreign_member_keeps_members_from_joining(cluster_39: Cluster, unique: Unique, folder: str) -> None:
+    """A member does not join while a Java consumer or a member of kiel is in the group."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
-        client.create(f"{getattr(layout, folder)}/somebody", b"{}", ephemeral=True, makepath=True)
+        client.create(f"{getattr(layout, folder)}/foreign", b"{}", ephemeral=True, makepath=True)
         consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
-        await refused(consumer, ForeignMemberError, "somebody", "Stop them first")
+        await assert_connect_fails(consumer, ForeignMemberError, "foreign", "Stop them first")
 
 
-def raising(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+def failing(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     raise ValueError("no idea")
 
 
-def doubling(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+def duplicating(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     topic = partitions[0].rpartition(":")[0]
     return {member: {topic: [0, 1, 2, 3]} for member in members}
 
 
 @pytest.mark.parametrize(
     ("allocator", "words"),
-    [(raising, "allocator raising: it raised ValueError: no idea"), (doubling, "allocator doubling: ")],
+    [(failing, "allocator failing: it raised ValueError: no idea"), (duplicating, "allocator duplicating: ")],
 )
 async def test_an_allocator_that_fails(
     cluster_39: Cluster,
@@ -208,7 +211,7 @@ async def test_an_allocator_that_fails(
     allocator: Callable[[list[str], list[str]], dict[str, dict[str, list[int]]]],
     words: str,
 ) -> None:
-    """The group goes on by the sticky allocator; the log, a metric and the pointer say why."""
+    """The leader uses the sticky allocator instead. The log, a metric and the group state say why."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 20)
@@ -225,8 +228,8 @@ async def test_an_allocator_that_fails(
         assert any(words in record.message and record.levelname == "ERROR" for record in caplog.records)
 
 
-async def test_an_allocator_of_ones_own(cluster_39: Cluster, unique: Unique) -> None:
-    """A plain function of members and partitions decides, and the pointer names it."""
+async def test_an_allocator_function_decides(cluster_39: Cluster, unique: Unique) -> None:
+    """A function of members and partitions makes the plan, and the group state has its name."""
 
     def first_takes_all(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
         topic = partitions[0].rpartition(":")[0]
@@ -237,15 +240,15 @@ async def test_an_allocator_of_ones_own(cluster_39: Cluster, unique: Unique) -> 
     async with group_of(cluster_39, name, [topic], partition_allocator=first_takes_all) as group:
         members = [await group.join(), await group.join()]
         favourite, other = sorted(members, key=lambda member: str(member.consumer.member_id))
-        await eventually(lambda: favourite.partitions(topic) == list(range(12)), "the first has everything")
-        await eventually(lambda: other.consumer.settled, "the other has nothing")
+        await eventually(lambda: favourite.partitions(topic) == list(range(12)), "the first member owns all partitions")
+        await eventually(lambda: other.consumer.settled, "the other member has settled")
         with zookeeper(cluster_39) as client:
             data = json.loads(client.get(GroupLayout(name).group_state)[0])
         assert data["allocator"] == "first_takes_all"
 
 
-async def test_garbage_in_znodes(cluster: Cluster, unique: Unique) -> None:
-    """An unreadable member is left out, an unreadable slice or offset costs no partition, and the group goes on."""
+async def test_garbage_in_znodes_does_not_stop_the_group(cluster: Cluster, unique: Unique) -> None:
+    """An unreadable member gets no partitions. An unreadable assignment revokes none."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -263,8 +266,8 @@ async def test_garbage_in_znodes(cluster: Cluster, unique: Unique) -> None:
             await group.delivered(values)
 
 
-async def test_failures_that_nobody_awaits_are_logged(cluster_39: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """A method's future that fails and is dropped leaves a line in the log."""
+async def test_failures_of_dropped_futures_are_logged(cluster_39: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """If the future of a method fails and the caller has dropped it, the log has the failure."""
     consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
     consumer.commit()
     await eventually(lambda: "its result was not awaited" in caplog.text, "the failure is logged")

@@ -1,4 +1,4 @@
-"""What counts as finished, and what brokers, logs and operators may do to a running group."""
+"""Which records are finished, and how a group survives changes by brokers, logs and operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -37,7 +38,7 @@ def offset_of(cluster: Cluster, group: str, topic: str) -> int | None:
 
 
 def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluster, unique: Unique) -> None:
-    """Module-level construction is the custom of Tornado services; the loop comes later."""
+    """Tornado services construct clients at module level, before the loop runs."""
     topic = unique("topic")
     consumer = consumer_of(cluster_39, unique("group"))
     asyncio.run(cluster_39.create_topic(topic, 1))
@@ -53,8 +54,8 @@ def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluste
     assert asyncio.run(main()) == [b"0"]
 
 
-async def test_a_loop_left_by_break_has_finished_its_record(cluster_39: Cluster, unique: Unique) -> None:
-    """After a break the record in hand is committed at the close."""
+async def test_a_break_finishes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """After a break the close commits it."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with consumer_of(cluster_39, name) as consumer:
         await consumer.subscribe(topic)
@@ -64,8 +65,8 @@ async def test_a_loop_left_by_break_has_finished_its_record(cluster_39: Cluster,
     assert offset_of(cluster_39, name, topic) == 5
 
 
-async def test_a_loop_left_by_an_exception_has_not_finished_its_record(cluster_39: Cluster, unique: Unique) -> None:
-    """A record whose processing raised is delivered again to the next member."""
+async def test_an_exception_does_not_finish_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """The next member gets the record again."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
 
     async def fail() -> None:
@@ -80,8 +81,8 @@ async def test_a_loop_left_by_an_exception_has_not_finished_its_record(cluster_3
     assert offset_of(cluster_39, name, topic) == 4
 
 
-async def test_the_next_loop_begins_with_what_was_not_finished(cluster_39: Cluster, unique: Unique) -> None:
-    """After a break with the next record, after an exception with the same one again."""
+async def test_the_next_loop_starts_with_the_first_unfinished_record(cluster_39: Cluster, unique: Unique) -> None:
+    """After a break it starts with the next record, after an exception with the same one."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     seen: list[int] = []
 
@@ -103,8 +104,8 @@ async def test_the_next_loop_begins_with_what_was_not_finished(cluster_39: Clust
     assert offset_of(cluster_39, name, topic) == 6
 
 
-async def test_a_close_on_the_way_of_an_exception_does_not_finish(cluster_39: Cluster, unique: Unique) -> None:
-    """Without ``async with``, a close in ``finally`` tells a failure from a break."""
+async def test_a_close_during_an_exception_does_not_finish_the_record(cluster_39: Cluster, unique: Unique) -> None:
+    """A close in ``finally`` without ``async with`` distinguishes an exception from a break."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -126,7 +127,7 @@ async def test_a_close_on_the_way_of_an_exception_does_not_finish(cluster_39: Cl
 async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """Who closes from within the loop does not wait for itself."""
+    """A close by the loop itself does not wait for the loop."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -140,32 +141,32 @@ async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
     assert offset_of(cluster_39, name, topic) == 3
 
 
-async def test_a_close_from_another_task_waits_for_the_record_in_hand(cluster_39: Cluster, unique: Unique) -> None:
-    """The loop gets the time to finish its record, which is then committed."""
+async def test_a_close_from_another_task_waits_for_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """The loop can finish its record, which is then committed."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
     await consumer.subscribe(topic)
-    busy, go_on = asyncio.Event(), asyncio.Event()
+    busy, may_continue = asyncio.Event(), asyncio.Event()
 
     async def loop() -> None:
         async for _ in consumer:
             busy.set()
-            await go_on.wait()
+            await may_continue.wait()
 
     task = asyncio.ensure_future(loop())
     await busy.wait()
     closing = consumer.close()
     await asyncio.wait({closing}, timeout=0.3)
     assert not closing.done()
-    go_on.set()
+    may_continue.set()
     await closing
     await task
     assert offset_of(cluster_39, name, topic) == 1
 
 
 async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """``close(timeout_s)`` leaves the group although the application never finishes; its record is not committed."""
+    """``close(timeout_s)`` leaves the group, and the unfinished record is not committed."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -186,8 +187,8 @@ async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Clust
     task.cancel()
 
 
-async def test_commit_counts_the_record_in_hand(cluster_39: Cluster, unique: Unique) -> None:
-    """``commit()`` inside the loop stores the record that is being processed, and tells which partitions it stored."""
+async def test_commit_includes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """``commit()`` in the loop stores the record that is being processed, and returns the stored partitions."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with consumer_of(cluster_39, name, autocommit=False) as consumer:
         await consumer.subscribe(topic)
@@ -200,8 +201,8 @@ async def test_commit_counts_the_record_in_hand(cluster_39: Cluster, unique: Uni
     assert offset_of(cluster_39, name, topic) == 7, "without autocommit nothing else is committed"
 
 
-async def test_finished_records_are_committed_regularly(cluster_39: Cluster, unique: Unique) -> None:
-    """Every interval what is finished is stored, and never the record in hand."""
+async def test_autocommit_does_not_include_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """Finished records are committed at each interval."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with group_of(cluster_39, name, [topic], auto_commit_interval_ms=50) as group:
         member = await group.join()
@@ -212,8 +213,8 @@ async def test_finished_records_are_committed_regularly(cluster_39: Cluster, uni
             assert stored < len(member.records) + 1
 
 
-async def test_an_application_that_never_awaits_still_hands_over(cluster_39: Cluster, unique: Unique) -> None:
-    """Work that blocks the event loop record by record does not keep a joining member waiting for all of them."""
+async def test_a_blocking_application_still_releases_partitions(cluster_39: Cluster, unique: Unique) -> None:
+    """A loop that blocks for each record does not delay a rebalance until its last record."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 2000)
@@ -228,8 +229,8 @@ async def test_an_application_that_never_awaits_still_hands_over(cluster_39: Clu
         assert len(first.records) < 2000
 
 
-async def test_a_busy_application_is_waited_for(cluster_39: Cluster, unique: Unique) -> None:
-    """A partition with a record in hand is handed over when that is finished; idle ones go at once."""
+async def test_a_rebalance_waits_for_a_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+    """Its partition moves when the record is finished. Idle partitions move at once."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, 40)
@@ -238,12 +239,12 @@ async def test_a_busy_application_is_waited_for(cluster_39: Cluster, unique: Uni
         await eventually(lambda: len(first.records) == 40, "everything is read")
         first.pace_s = 3600
         await produce(cluster_39, topic, 1, first=100)
-        in_hand = (await eventually(lambda: first.records[40:], "a record is in hand"))[0].partition
+        in_flight = (await eventually(lambda: first.records[40:], "a record is in flight"))[0].partition
         second = await group.join()
         wanted = {0, 2} if first.consumer.member_id > second.consumer.member_id else {1, 3}
-        expected = sorted(wanted - {in_hand})
-        await eventually(lambda: second.partitions(topic) == expected, "idle partitions are handed over")
-        if in_hand in wanted:
+        expected = sorted(wanted - {in_flight})
+        await eventually(lambda: second.partitions(topic) == expected, "idle partitions move")
+        if in_flight in wanted:
             metrics = first.consumer.metrics
             await eventually(lambda: metrics.total("drain_alarms"), "the wait is reported")
             assert second.partitions(topic) == expected
@@ -252,7 +253,7 @@ async def test_a_busy_application_is_waited_for(cluster_39: Cluster, unique: Uni
 
 
 async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[..., Cluster]) -> None:
-    """Consumption goes on where it stood, once the broker is back."""
+    """When the broker is back, members resume at their positions."""
     cluster = start_cluster()
     await cluster.create_topic("t", 4)
     values = await produce(cluster, "t", 200)
@@ -265,9 +266,9 @@ async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[.
         assert member.consumer.metrics.total("sessions_lost") == 0
 
 
-async def test_a_leader_of_partitions_dies(start_cluster: Callable[..., Cluster]) -> None:
-    """When a broker is killed the others take its partitions over, and the group follows them there."""
-    # A dead replica keeps acknowledgements waiting until its leader gives up on it, after 10 to 20 s by default.
+async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Cluster]) -> None:
+    """Another broker becomes their leader, and members fetch from it."""
+    # Acknowledgements wait for a dead replica until its leader gives it up, by default after 10 to 20 s.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1000})
     await cluster.create_topic("t", 4, replication=2)
     values = await produce(cluster, "t", 200)
@@ -283,7 +284,7 @@ async def test_a_leader_of_partitions_dies(start_cluster: Callable[..., Cluster]
 async def test_a_committed_offset_beyond_the_log(
     cluster: Cluster, unique: Unique, reset: str, redelivered: bool
 ) -> None:
-    """An offset that the log does not have is replaced by the policy's, loudly, and the group goes on."""
+    """The member resets it by the policy, and logs and counts that."""
     topic, name = await topic_of_one(cluster, unique, 10), unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster) as client:
@@ -298,7 +299,7 @@ async def test_a_committed_offset_beyond_the_log(
 
 
 async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """With ``auto_offset_reset="none"`` a position outside the log is an error that names it."""
+    """With ``auto_offset_reset="none"`` a position outside the log raises an error that names it."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     with zookeeper(cluster_39) as client:
         client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
@@ -313,8 +314,8 @@ async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Clu
         await read()
 
 
-async def test_an_operators_reset_is_followed(cluster: Cluster, unique: Unique) -> None:
-    """An offset that somebody else writes is not overwritten by the next commit: the member goes on from there."""
+async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -> None:
+    """The next commit does not overwrite an offset that another client has written: the member resumes there."""
     topic, name = await topic_of_one(cluster, unique, 20), unique("group")
     async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
         member = await group.join()
@@ -322,13 +323,13 @@ async def test_an_operators_reset_is_followed(cluster: Cluster, unique: Unique) 
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 20}, "everything is committed")
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"5")
             await produce(cluster, topic, 2, first=20)
-            await eventually(lambda: Counter(member.values)[b"7"] == 2, "the member goes back")
-            await eventually(lambda: stored_offsets(client, name, topic) == {0: 22}, "and forward again")
+            await eventually(lambda: Counter(member.values)[b"7"] == 2, "records are delivered again")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 22}, "the end is committed")
         assert [record.offset for record in member.records[-17:]] == list(range(5, 22))
 
 
 async def test_a_topic_deleted_and_created_again_starts_at_its_beginning(cluster: Cluster, unique: Unique) -> None:
-    """Offsets of a deleted topic of the same name are not taken for those of the new one."""
+    """Committed offsets of the deleted topic do not apply to the new one."""
     topic, name = await topic_of_one(cluster, unique, 20), unique("group")
     async with group_of(cluster, name, [topic]) as group:
         await group.join()
@@ -346,7 +347,7 @@ async def test_a_topic_deleted_and_created_again_starts_at_its_beginning(cluster
 async def test_zookeeper_restarts_under_a_running_group(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
-    """A server that is back before the lease ends costs nobody anything: same sessions, same claims."""
+    """If the server is back before the lease ends, members keep their sessions and claims."""
     cluster = start_cluster(zookeeper=zookeeper_version)
     await cluster.create_topic("t", 4)
     async with group_of(cluster, "g", ["t"]) as group:
@@ -368,7 +369,7 @@ async def test_zookeeper_restarts_under_a_running_group(
 async def test_a_frozen_zookeeper_shuts_the_gate_in_time(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
-    """While ZooKeeper confirms nothing, handing out ends with the lease; afterwards a new session goes on."""
+    """Without answers from ZooKeeper, delivery ends with the lease. Afterwards a new session delivers."""
     cluster = start_cluster(zookeeper=zookeeper_version)
     await cluster.create_topic("t", 4)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=2000) as group:
@@ -385,30 +386,30 @@ async def test_a_frozen_zookeeper_shuts_the_gate_in_time(
 
 
 class Hooks:
-    """A listener that keeps what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, int]] = []
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("assigned", len(partitions)))
+        self.calls.append(("assigned", len(partitions)))
 
     async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("revoked", len(partitions)))
+        self.calls.append(("revoked", len(partitions)))
         raise RuntimeError("the application's error")
 
     async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        self.told.append(("lost", len(partitions)))
+        self.calls.append(("lost", len(partitions)))
 
 
-async def test_a_listener_that_raises_does_not_hold_the_group_up(cluster_39: Cluster, unique: Unique) -> None:
-    """Hooks may be coroutines; their errors are logged and counted, and the hand-over goes on."""
+async def test_a_listener_that_raises_does_not_block_the_group(cluster_39: Cluster, unique: Unique) -> None:
+    """Hooks may be coroutines. Their errors are logged and counted, and the release continues."""
     topic, name, hooks = unique("topic"), unique("group"), Hooks()
     await cluster_39.create_topic(topic, 3)
     consumer = consumer_of(cluster_39, name, listener=hooks)
     await consumer.connect()
     await consumer.subscribe(topic)
-    await eventually(lambda: hooks.told == [("assigned", 3)], "the assignment is told")
+    await eventually(lambda: hooks.calls == [("assigned", 3)], "the assignment is notified")
     await consumer.close()
-    assert hooks.told == [("assigned", 3), ("revoked", 3)]
+    assert hooks.calls == [("assigned", 3), ("revoked", 3)]
     assert consumer.metrics.total("listener_failures") == 1

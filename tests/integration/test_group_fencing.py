@@ -1,4 +1,4 @@
-"""Fencing tokens: the number of a claim, which grows with every claim of its partition."""
+"""Fencing tokens: the number of a claim, which grows with each claim of the partition."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 
 async def test_tokens_grow_with_every_claim(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """They are the czxids of the owner znodes; whoever has lost a partition, or never had it, has none."""
+    """They are the czxids of the owner znodes. A member without a partition has no token for it."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
@@ -42,13 +43,13 @@ async def test_tokens_grow_with_every_claim(cluster: Cluster, unique: Callable[[
         assert now > was
         assert tokens(first)[moved] is None
         assert tokens(second)[1 - moved] is None
-        assert tokens(first)[1 - moved] == before[1 - moved], "what stays keeps its claim"
+        assert tokens(first)[1 - moved] == before[1 - moved], "a partition that does not move keeps its claim"
 
 
-async def test_the_token_is_there_with_the_first_record_and_with_the_hooks(
+async def test_the_token_is_known_in_the_assigned_hook_and_for_each_record(
     cluster_39: Cluster, unique: Callable[[str], str]
 ) -> None:
-    """A sink may be told of it before anything comes, and a record never comes without it."""
+    """An application can notify a sink before the first record, and no record is delivered without a token."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
@@ -64,15 +65,13 @@ async def test_the_token_is_there_with_the_first_record_and_with_the_hooks(
         await member.start()
         await group.delivered(values)
         await eventually(lambda: len(seen) == 2, "both are assigned")
-        held = [member.consumer.fencing_token(record.topic_partition) for record in member.records]
+        tokens = [member.consumer.fencing_token(record.topic_partition) for record in member.records]
         assert None not in seen
-        assert set(held) <= set(seen)
+        assert set(tokens) <= set(seen)
 
 
-async def test_a_record_of_a_lost_claim_is_not_lent_the_token_of_the_next(
-    cluster_39: Cluster, unique: Callable[[str], str]
-) -> None:
-    """Not even where the same consumer has the partition again while the application is still busy with the record."""
+async def test_a_record_of_a_lost_claim_has_no_token(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """It has none, also if the same consumer claims the partition again while the record is in flight."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -80,7 +79,7 @@ async def test_a_record_of_a_lost_claim_is_not_lent_the_token_of_the_next(
     async with group_of(cluster_39, name, [topic], session_timeout_ms=4_000) as group:
         member = await group.join()
         member.go_on.clear()
-        await eventually(lambda: member.records, "a record is in hand")
+        await eventually(lambda: member.records, "a record is in flight")
         consumer, (record,) = member.consumer, member.records
         before = consumer.fencing_token(record)
         assert before is not None
@@ -93,7 +92,7 @@ async def test_a_record_of_a_lost_claim_is_not_lent_the_token_of_the_next(
         assert member.records == [record]
         assert consumer.fencing_token(record) is None
         member.go_on.set()
-        await eventually(lambda: len(member.hand_outs) == 2, "it is handed out again")
+        await eventually(lambda: len(member.deliveries) == 2, "it is delivered again")
         again = member.records[1]
         assert again == record
-        assert member.hand_outs[1].token == consumer.fencing_token(partition)
+        assert member.deliveries[1].token == consumer.fencing_token(partition)

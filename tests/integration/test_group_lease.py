@@ -1,4 +1,4 @@
-"""The lease on real servers: silence within it costs a connection, silence beyond it the session."""
+"""The lease on real servers: a silence shorter than it costs a connection, a longer one the session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -21,13 +22,13 @@ Unique = Callable[[str], str]
 
 
 def behind(cluster: Cluster, proxy: FaultProxy) -> Cluster:
-    """The same cluster, with its ZooKeeper behind a proxy."""
+    """The cluster with its ZooKeeper behind the proxy."""
     chroot = "".join(cluster.zk_hosts.partition("/")[1:])
     return cast(Cluster, SimpleNamespace(brokers=cluster.brokers, zk_hosts=proxy.address + chroot))
 
 
-def before(cluster: Cluster) -> FaultProxy:
-    """A proxy before a cluster's ZooKeeper."""
+def proxy_of(cluster: Cluster) -> FaultProxy:
+    """A proxy for the cluster's ZooKeeper."""
     return FaultProxy(cluster.zk_hosts.partition("/")[0])
 
 
@@ -36,11 +37,11 @@ def gate_of(member: Member) -> DeliveryGate:
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:
-    """An unanswered heartbeat ends the connection, not the session: nothing moves, nothing comes twice."""
+    """An unanswered heartbeat ends the connection, not the session: no partition moves, no record is repeated."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 20)
-    async with before(cluster) as proxy, group_of(cluster, name, [topic]) as group:
+    async with proxy_of(cluster) as proxy, group_of(cluster, name, [topic]) as group:
         member = Member(behind(cluster, proxy), name, [topic], session_timeout_ms=12_000)
         group.members.append(member)
         await member.start()
@@ -58,12 +59,12 @@ async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> N
         assert member.lost_partitions == []
 
 
-async def test_a_lease_is_over_and_the_session_lives(cluster: Cluster, unique: Unique) -> None:
-    """The session is given up although ZooKeeper still has it: nobody may have confirmed what happened since."""
+async def test_a_lease_ends_before_its_session(cluster: Cluster, unique: Unique) -> None:
+    """The member gives up the session although ZooKeeper still has it: writes since then may be unconfirmed."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 20)
-    async with before(cluster) as proxy, group_of(cluster, name, [topic]) as group:
+    async with proxy_of(cluster) as proxy, group_of(cluster, name, [topic]) as group:
         member = Member(behind(cluster, proxy), name, [topic], session_timeout_ms=6_000)
         group.members.append(member)
         await member.start()
@@ -75,10 +76,10 @@ async def test_a_lease_is_over_and_the_session_lives(cluster: Cluster, unique: U
         await eventually(lambda: old_gate.shut_reason, "the lease ends", 5)
         assert old_gate.shut_reason == "lease over"
         with zookeeper(cluster) as client:
-            assert client.exists(GroupLayout(name).member(old_id)), "to ZooKeeper it lives"
-            assert len(other.partitions(topic)) == 1, "nobody takes what it still owns"
+            assert client.exists(GroupLayout(name).member(old_id)), "ZooKeeper still has the session"
+            assert len(other.partitions(topic)) == 1, "no other member claims what it still owns"
         proxy.heal()
-        await eventually(lambda: len(member.lost_partitions) == 1, "the loss is told")
+        await eventually(lambda: len(member.lost_partitions) == 1, "the loss is notified")
         await group.balanced(topic, 2)
         assert member.consumer.member_id != old_id
         values += await produce(cluster, topic, 20, first=20)
@@ -87,8 +88,8 @@ async def test_a_lease_is_over_and_the_session_lives(cluster: Cluster, unique: U
         assert not old_gate.is_open(old_gate.deadline_s - 1)
 
 
-async def test_a_watchdogs_limit_is_no_matter_of_the_lease(cluster_39: Cluster, unique: Unique) -> None:
-    """A loop that is blocked for longer than a lease keeps its session: heartbeats have a thread of their own."""
+async def test_a_blocked_event_loop_does_not_cost_the_lease(cluster_39: Cluster, unique: Unique) -> None:
+    """A member whose loop is blocked for longer than the lease keeps its session: heartbeats run on a thread."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 3)

@@ -1,4 +1,4 @@
-"""Members that come, go and die: real ZooKeeper, real Kafka."""
+"""Members join, leave and are killed, on real servers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from kiel_groups.clients import Producer
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
-from tests.helpers.members import Group, Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Group, Member, end_session, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -26,8 +28,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_a_fresh_group_on_a_fresh_topic(cluster: Cluster, unique: Unique) -> None:
-    """A lone member gets every partition from its beginning; at its leaving the offsets are the ends of the log."""
+async def test_a_new_group_on_a_new_topic(cluster: Cluster, unique: Unique) -> None:
+    """A single member gets every partition from its beginning. When it leaves, the offsets are the ends of the logs."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 400)
@@ -44,8 +46,8 @@ async def test_a_fresh_group_on_a_fresh_topic(cluster: Cluster, unique: Unique) 
         assert client.get_children(GroupLayout(name).ids) == []
 
 
-async def test_what_a_member_writes_is_what_old_tools_read(cluster: Cluster, unique: Unique) -> None:
-    """Ids, owners, offsets and our own znodes have the form that the design and Kafka 0.8 give them."""
+async def test_the_znodes_of_a_member_have_the_documented_form(cluster: Cluster, unique: Unique) -> None:
+    """Ids, owners and offsets are as in Kafka 0.8, so its tools can read them."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     layout = GroupLayout(name)
@@ -65,8 +67,8 @@ async def test_what_a_member_writes_is_what_old_tools_read(cluster: Cluster, uni
             assert (group_state.state, group_state.leader, group_state.members) == ("done", member_id, 1)
 
 
-async def test_a_join_takes_a_share_and_a_leave_gives_it_back(cluster: Cluster, unique: Unique) -> None:
-    """Clean hand-overs deliver every record exactly once, and never give a partition to two at a time."""
+async def test_a_join_and_a_leave_rebalance(cluster: Cluster, unique: Unique) -> None:
+    """Clean rebalances deliver every record exactly once, and a partition never has two owners."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
     values = await produce(cluster, topic, 800)
@@ -89,7 +91,7 @@ async def test_a_join_takes_a_share_and_a_leave_gives_it_back(cluster: Cluster, 
 
 
 async def test_a_member_joins_while_another_leaves(cluster: Cluster, unique: Unique) -> None:
-    """Both changes at once end in a balanced group that has lost nothing."""
+    """After both changes the group is balanced and has lost no record."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
     values = await produce(cluster, topic, 400)
@@ -103,8 +105,8 @@ async def test_a_member_joins_while_another_leaves(cluster: Cluster, unique: Uni
         assert group.overlaps() == []
 
 
-async def test_two_groups_each_get_everything(cluster: Cluster, unique: Unique) -> None:
-    """Groups on one topic do not know of each other."""
+async def test_two_groups_each_get_every_record(cluster: Cluster, unique: Unique) -> None:
+    """Groups of the same topic are independent."""
     topic = unique("topic")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 200)
@@ -114,8 +116,8 @@ async def test_two_groups_each_get_everything(cluster: Cluster, unique: Unique) 
         assert await two.delivered(values) == Counter(values)
 
 
-async def test_a_subscription_that_changes(cluster: Cluster, unique: Unique) -> None:
-    """Topics are added and dropped; what stays keeps its owner znode, and its offsets are committed at the drop."""
+async def test_a_subscription_changes(cluster: Cluster, unique: Unique) -> None:
+    """An added topic does not change owner znodes. The offsets of a dropped topic are committed."""
     kept, added, name = unique("kept"), unique("added"), unique("group")
     await cluster.create_topic(kept, 3)
     await cluster.create_topic(added, 3)
@@ -135,7 +137,7 @@ async def test_a_subscription_that_changes(cluster: Cluster, unique: Unique) -> 
             assert owners(client, name, kept) == {}
 
 
-async def test_a_topic_that_comes_later_is_found(cluster: Cluster, unique: Unique) -> None:
+async def test_a_topic_that_is_created_later_is_found(cluster: Cluster, unique: Unique) -> None:
     """A subscription may name a topic before it exists."""
     topic = unique("topic")
     async with group_of(cluster, unique("group"), [topic]) as group:
@@ -147,7 +149,7 @@ async def test_a_topic_that_comes_later_is_found(cluster: Cluster, unique: Uniqu
 
 
 async def test_partitions_are_added_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
-    """The leader sees a topic grow, and the new partitions are claimed and read; the old ones keep their owners."""
+    """Members claim and read the new partitions. The others keep their owners."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     async with group_of(cluster, name, [topic]) as group:
@@ -165,7 +167,7 @@ async def test_partitions_are_added_under_a_running_group(cluster: Cluster, uniq
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 async def test_added_partitions_start_at_their_beginning(cluster: Cluster, unique: Unique, reset: str) -> None:
-    """Partitions added to a topic that the group knows lose nothing, whatever the reset policy."""
+    """No record of an added partition is skipped, whatever the reset policy is."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     old = await produce(cluster, topic, 20)
@@ -182,14 +184,14 @@ async def test_added_partitions_start_at_their_beginning(cluster: Cluster, uniqu
 
 
 async def joined(group: Group, topic: str, partitions: int) -> Member:
-    """A member that has joined and holds all there is."""
+    """Join a member, and wait until it owns all partitions."""
     member = await group.join()
     await group.balanced(topic, partitions)
     return member
 
 
 async def produce_to(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
-    """Produce values to one partition, as soon as the brokers tell of it; returns them."""
+    """Produce values to one partition as soon as the brokers know it, and return them."""
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
     while partition not in await view.partitions_of(topic):
         await view.refresh([topic], "test")
@@ -215,8 +217,8 @@ asyncio.run(main())
 """
 
 
-async def test_kill_9(cluster: Cluster, unique: Unique) -> None:
-    """What a killed process held goes to the others when its session has ended; nothing is lost."""
+async def test_a_process_is_killed(cluster: Cluster, unique: Unique) -> None:
+    """Other members get the partitions of the killed process when its session ends. No record is lost."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
     values = await produce(cluster, topic, 400)
@@ -233,22 +235,22 @@ async def test_kill_9(cluster: Cluster, unique: Unique) -> None:
         )
         assert process.stdout is not None
         try:
-            theirs = {await asyncio.wait_for(process.stdout.readline(), 30)}
+            printed = {await asyncio.wait_for(process.stdout.readline(), 30)}
             member = await group.join()
             await eventually(lambda: len(member.partitions(topic)) == 4, "both share the topic")
             values += await produce(cluster, topic, 400, first=400)
             await eventually(lambda: len(member.records) > 50, "the survivor reads its share")
         finally:
             os.kill(process.pid, signal.SIGKILL)
-        theirs |= set((await process.stdout.read()).splitlines(keepends=True))
+        printed |= set((await process.stdout.read()).splitlines(keepends=True))
         await process.wait()
         await group.balanced(topic, 8)
-        wanted = set(values) - {line.strip() for line in theirs}
+        wanted = set(values) - {line.strip() for line in printed}
         await group.delivered(wanted)
 
 
-async def test_session_expiry(cluster: Cluster, unique: Unique) -> None:
-    """A session that ends under a member costs it its claims; it joins anew, and nothing is lost."""
+async def test_a_session_expires(cluster: Cluster, unique: Unique) -> None:
+    """The member loses its claims and joins again. No record is lost."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 100)
@@ -258,7 +260,7 @@ async def test_session_expiry(cluster: Cluster, unique: Unique) -> None:
         old_id = member.consumer.member_id
         with zookeeper(cluster) as client:
             end_session(cluster, member)
-            await eventually(lambda: len(member.lost_partitions) == 4, "the loss is told")
+            await eventually(lambda: len(member.lost_partitions) == 4, "the loss is notified")
             values += await produce(cluster, topic, 100, first=100)
             await group.delivered(values)
             await group.balanced(topic, 4)
@@ -269,21 +271,10 @@ async def test_session_expiry(cluster: Cluster, unique: Unique) -> None:
         assert group.overlaps() == []
 
 
-def end_session(cluster: Cluster, member: object) -> None:
-    """End a member's session on the server: a second client takes it over and closes it."""
-    from kazoo.client import KazooClient
-
-    session = member.consumer._consuming.member._member_session.session  # type: ignore[attr-defined]
-    thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
-
-
-async def test_a_shorter_session_than_asked(
+async def test_a_shorter_session_timeout_is_granted(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The timeout that the server grants is the one that counts: in the znode, for the lease, for the heartbeat."""
+    """The timeout that the server grants applies: in the znode, for the lease, and for the heartbeat."""
     cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=2000)
     await cluster.create_topic("t", 2)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=30_000) as group:
@@ -302,3 +293,66 @@ async def test_a_shorter_session_than_asked(
         assert member.consumer.member_id == member_id
         values = await produce(cluster, "t", 20)
         assert await group.delivered(values) == Counter(values)
+
+
+async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, unique: Unique) -> None:
+    """Claims are lost, and no member is. The next plan creates the znode again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic], reconcile_interval_ms=500) as group:
+        members = [await group.join() for _ in range(3)]
+        await group.balanced(topic, 4)
+        with zookeeper(cluster) as client:
+            client.delete(GroupLayout(name).owners, recursive=True)
+            await group.leave(members[0])
+            await eventually(lambda: set(owners(client, name, topic)) == {0, 1, 2, 3}, "everything is claimed again")
+        values = await produce(cluster, topic, 20)
+        await group.delivered(values)
+        assert all(member.consumer.member_id for member in group.open_members)
+
+
+async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:
+    """Other members get its partitions. When it resumes, it delivers nothing of them, and joins again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-c", MEMBER_PROGRAM, ",".join(cluster.brokers), cluster.zk_hosts, name, topic),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            values = await produce(cluster, topic, 40)
+            printed = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(40)]
+            member = await group.join()
+            await eventually(lambda: len(member.partitions(topic)) == 2, "both share the topic")
+            os.kill(process.pid, signal.SIGSTOP)
+            await group.balanced(topic, 4)
+            values += await produce(cluster, topic, 40, first=40)
+            await group.delivered(values[40:])
+            os.kill(process.pid, signal.SIGCONT)
+            await eventually(lambda: len(member.partitions(topic)) == 2, "it has joined again")
+            values += await produce(cluster, topic, 40, first=80)
+            printed.append(await asyncio.wait_for(process.stdout.readline(), 30))
+            assert int(printed[-1]) >= 80, "it delivers nothing that another member has delivered"
+        finally:
+            process.kill()
+        printed += (await process.stdout.read()).splitlines(keepends=True)
+        await process.wait()
+        await group.delivered(set(values) - {line.strip() for line in printed})
+
+
+async def test_brokers_are_found_in_zookeeper(start_cluster: Callable[..., Cluster]) -> None:
+    """If no known address answers, the member reads the addresses of brokers in ZooKeeper."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", 1)
+    async with group_of(cluster, "g", ["t"]) as group:
+        member = await group.join()
+        await group.balanced("t", 1)
+        await cluster.kafka[0].stop()
+        async with KafkaBroker(cluster.zk_hosts, 0) as elsewhere:
+            assert elsewhere.address not in cluster.brokers
+            async with Producer([elsewhere.address]) as producer:
+                await producer.produce("t", b"found")
+            await eventually(lambda: b"found" in member.values, "the broker is found at its new address", 60)

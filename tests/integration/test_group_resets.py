@@ -1,4 +1,4 @@
-"""Resets: an operator's is followed, and what a log without the position leads to is stored at once."""
+"""Resets: members adopt an operator's reset, and store a reset by the policy at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups import TopicPartition
+from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -22,8 +24,8 @@ STORES = ["zookeeper", "broker-v0"]
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_an_idle_owner(cluster: Cluster, unique: Unique, store: str) -> None:
-    """The regular look finds another version: records come again from there, and are committed again."""
+async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
+    """Its next reconciliation finds another version: records are delivered again from there, and committed again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 10)
@@ -33,13 +35,13 @@ async def test_an_idle_owner(cluster: Cluster, unique: Unique, store: str) -> No
         with zookeeper(cluster) as client:
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "everything is committed")
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
-            await eventually(lambda: member.values == values + values[4:], "they come again")
+            await eventually(lambda: member.values == values + values[4:], "they are delivered again")
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "committed again")
         assert member.lost_partitions == []
 
 
-async def test_an_idle_owner_whose_slice_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
-    """Hints that come more often than the regular look do not put it off: the reset is followed within an interval."""
+async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
+    """Watches that fire more often than the interval do not delay the reconciliation."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 10)
@@ -53,14 +55,14 @@ async def test_an_idle_owner_whose_slice_keeps_changing(cluster_39: Cluster, uni
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
             deadline_s = time.monotonic() + 6.0
             while member.values != values + values[4:]:
-                assert time.monotonic() < deadline_s, "the reset is not followed"
+                assert time.monotonic() < deadline_s, "the reset is not adopted"
                 client.set(path, data)
                 await asyncio.sleep(0.2)
         assert member.lost_partitions == []
 
 
-async def test_an_idle_owner_is_set_to_where_its_commit_stands(cluster_39: Cluster, unique: Unique) -> None:
-    """Versions are compared, not values: what was read since comes again."""
+async def test_a_reset_to_the_committed_offset(cluster_39: Cluster, unique: Unique) -> None:
+    """Versions are compared, not offsets: records read since then are delivered again."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -71,12 +73,12 @@ async def test_an_idle_owner_is_set_to_where_its_commit_stands(cluster_39: Clust
         with zookeeper(cluster_39) as client:
             assert stored_offsets(client, name, topic) == {0: 0}
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"0")
-            await eventually(lambda: member.values == values * 2, "they come again")
+            await eventually(lambda: member.values == values * 2, "they are delivered again")
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_a_busy_owner(cluster: Cluster, unique: Unique, store: str) -> None:
-    """Its next commit finds that somebody else wrote: it writes nothing over that, and goes on from there."""
+async def test_a_busy_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
+    """Its next commit finds another version. It does not overwrite the offset, and resumes there."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 1_000)
@@ -86,60 +88,60 @@ async def test_a_busy_owner(cluster: Cluster, unique: Unique, store: str) -> Non
         member.pace_s = 0.005
         with zookeeper(cluster) as client:
             await eventually(lambda: len(member.values) > 50, "records flow")
-            # A broker that writes at the same moment writes over it: only the other store is free of that race.
+            # A broker that writes at the same time overwrites the reset. The other store does not have this race.
             for _ in range(1 if store == "zookeeper" else 5):
                 client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"3")
-                if await follows(member, values[3]):
+                if await is_redelivered(member, values[3]):
                     break
             assert member.values.count(values[3]) == 2
             member.pace_s = 0.0
-            await eventually(lambda: member.values[-1] == values[-1], "it reads to the end")
-            await eventually(lambda: stored_offsets(client, name, topic) == {0: 1_000}, "and commits that")
+            await eventually(lambda: member.values[-1] == values[-1], "it has read to the end")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 1_000}, "the end is committed")
         again = len(member.values) - 1 - member.values[::-1].index(values[3])
-        assert member.values[again:] == values[3:], "everything from there came again, in order"
+        assert member.values[again:] == values[3:], "all later records are delivered again, in order"
 
 
-async def follows(member: Member, value: bytes) -> bool:
-    """Whether a value comes for the second time, soon."""
+async def is_redelivered(member: Member, value: bytes) -> bool:
+    """Whether a value is delivered for the second time within a second."""
     try:
-        await eventually(lambda: member.values.count(value) >= 2, "it comes again", 1)
+        await eventually(lambda: member.values.count(value) >= 2, "it is delivered again", 1)
     except AssertionError:
         return False
     return True
 
 
-async def test_during_a_hand_over(cluster: Cluster, unique: Unique) -> None:
-    """The owner that leaves does not commit over it, and the next one starts there."""
+async def test_a_reset_during_a_rebalance(cluster: Cluster, unique: Unique) -> None:
+    """The previous owner does not overwrite it, and the next one starts there."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 40)
     async with group_of(cluster, name, [topic], auto_commit_interval_ms=3_600_000) as group:
         first = await group.join()
         await group.delivered(values)
-        held = asyncio.Event()
+        released = asyncio.Event()
         drained: list[TopicPartition] = []
 
-        async def hold(partitions: list[TopicPartition]) -> None:
+        async def block(partitions: list[TopicPartition]) -> None:
             drained.extend(partitions)
-            await held.wait()
+            await released.wait()
 
-        first.on_partitions_revoked = hold  # type: ignore[method-assign, assignment]
+        first.on_partitions_revoked = block  # type: ignore[method-assign, assignment]
         second = await group.join()
-        await eventually(lambda: drained, "a partition is being handed over")
+        await eventually(lambda: drained, "a partition is drained")
         (moving,) = drained
         with zookeeper(cluster) as client:
             client.set(GroupLayout(name).offset(moving), b"2")
-            held.set()
-            await eventually(lambda: second.partitions(topic) == [moving.partition], "it is handed over")
-            there = [record.value for record in first.records if record.topic_partition == moving]
-            await eventually(lambda: second.values == there[2:], "the next owner starts where the operator said")
+            released.set()
+            await eventually(lambda: second.partitions(topic) == [moving.partition], "it has moved")
+            records = [record.value for record in first.records if record.topic_partition == moving]
+            await eventually(lambda: second.values == records[2:], "the next owner starts at the operator's offset")
             first.on_partitions_revoked = lambda partitions: None  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize("store", STORES)
-async def test_a_log_that_was_cut_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
-    """The member stores the log's end before any record; the next owner gets what is written between both."""
+async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
+    """The member stores the end of the log before any record. The next owner gets what is written in between."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -158,8 +160,8 @@ async def test_a_log_that_was_cut_with_latest(cluster: Cluster, unique: Unique, 
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_a_log_that_was_emptied_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
-    """The log's beginning is stored: the next owner skips nothing when the log has grown past the old offset."""
+async def test_an_emptied_log_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
+    """The start of the log is stored, so the next owner skips nothing when the log has grown past the old offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     settings = {"auto_commit_interval_ms": 3_600_000, "store": store}
@@ -175,8 +177,8 @@ async def test_a_log_that_was_emptied_with_earliest(cluster: Cluster, unique: Un
         assert group.values == values
 
 
-async def test_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None:
-    """Nothing is delivered before the hook has ended; then the records come once, from where the operator said."""
+async def test_a_reset_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None:
+    """No record is delivered before the hook has ended. Then delivery starts at the operator's offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 40)
@@ -189,8 +191,10 @@ async def test_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None
 
             async def slow(partitions: list[TopicPartition]) -> None:
                 client.set(GroupLayout(name).offset(partitions[0]), b"16")
-                await eventually(lambda: member.consumer.metrics.total("commits_superseded") == 1, "it is followed")
-                # Time enough for a fetch that should not be.
+                await eventually(
+                    lambda: member.consumer.metrics.total("commits_superseded") == 1, "the reset is adopted"
+                )
+                # Time enough for a fetch, which must not be sent.
                 await asyncio.sleep(0.5)
                 early.append(list(member.values))
 
@@ -200,3 +204,63 @@ async def test_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 40}, "everything is committed")
         assert early == [[]]
         assert member.values == values[16:]
+
+
+async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
+    """
+    Positions in the old log do not apply to the new one: it is delivered from its beginning.
+
+    ``tests/sim/test_topics_made_anew.py`` has the cases of a partition that is being released, and of brokers that do
+    not know the new topic yet.
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    old = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
+        member = await group.join()
+        await group.delivered(old)
+        await cluster.delete_topic(topic)
+        await cluster.create_topic(topic, 2)
+        fresh = await produce(cluster, topic, 60, first=1000)
+        await group.delivered(fresh, 60)
+        assert member.consumer.metrics.total("offsets_of_deleted_topic") >= 2
+        with zookeeper(cluster) as client:
+            await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 60, "all is committed")
+
+
+async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, unique: Unique) -> None:
+    """The second commit must not overwrite the offset that the first one has adopted."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 20)
+    offset = GroupLayout(name).offset(TopicPartition(topic, 0))
+    async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, autocommit=False) as consumer:
+        await consumer.subscribe(topic)
+        with zookeeper(cluster_39) as client:
+            async for record in consumer:
+                if record.offset == 10:
+                    client.set(offset, b"5")
+                    await asyncio.gather(consumer.commit(), consumer.commit())
+                    break
+            assert client.get(offset)[0] == b"5"
+        async for record in consumer:
+            assert record.offset == 5
+            break
+
+
+async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
+    """The group cannot choose a start, so the consumer raises an error."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 3)
+
+    async def read() -> None:
+        async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, auto_offset_reset="none") as consumer:
+            await consumer.subscribe(topic)
+            async for _ in consumer:
+                raise AssertionError("no start offset is known")
+
+    with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
+        await asyncio.wait_for(read(), 30)
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, name, topic) == {}

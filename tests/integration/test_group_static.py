@@ -17,14 +17,15 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, DuplicateInstanceError
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 
 Unique = Callable[[str], str]
 
-#: A static member in a process of its own; it says when it holds something, and lives until it is killed.
+#: A static member as a process. It prints its id when it owns two partitions, and runs until it is killed.
 PROGRAM = """
 import asyncio, sys
 from kiel_groups import GroupedConsumer
@@ -42,7 +43,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def slice_of(client: KazooClient, group: str, slot: str) -> MemberAssignment:
+def assignment_of(client: KazooClient, group: str, slot: str) -> MemberAssignment:
     path = GroupLayout(group).assignment(slot)
     return MemberAssignment.parse(client.get(path)[0], path)
 
@@ -52,8 +53,8 @@ def group_state(client: KazooClient, group: str) -> GroupState:
     return GroupState.parse(client.get(path)[0], path)
 
 
-async def test_a_rolling_restart_moves_nothing(cluster: Cluster, unique: Unique) -> None:
-    """Each member gets back what it had; what the others hold is not touched, and no record is read twice."""
+async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Unique) -> None:
+    """Each member gets its partitions again. Those of the others do not move, and no record is delivered twice."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 6)
     async with group_of(cluster, name, [topic]) as group:
@@ -63,19 +64,21 @@ async def test_a_rolling_restart_moves_nothing(cluster: Cluster, unique: Unique)
         with zookeeper(cluster) as client:
             values = await produce(cluster, topic, 60)
             await group.delivered(values)
-            shares = {instance: slice_of(client, name, instance).partitions for instance in ("a", "b", "c")}
+            shares = {instance: assignment_of(client, name, instance).partitions for instance in ("a", "b", "c")}
             before = owners(client, name, topic)
             for instance in ("a", "b", "c"):
-                old = next(m for m in group.living if m.consumer._settings.group.instance_id == instance)
-                rebalances = {member: member.rebalances for member in group.living if member is not old}
+                old = next(m for m in group.open_members if m.consumer._settings.group.instance_id == instance)
+                rebalances = {member: member.rebalances for member in group.open_members if member is not old}
                 await old.stop()
                 after = owners(client, name, topic)
-                assert after == {p: owner for p, owner in before.items() if p in after}, "the others keep theirs"
+                assert after == {p: owner for p, owner in before.items() if p in after}, (
+                    "the other members keep their claims"
+                )
                 assert len(after) == 4
                 await group.join(instance_id=instance)
                 await group.balanced(topic, 6)
                 assert {member: member.rebalances for member in rebalances} == rebalances
-                assert slice_of(client, name, instance).partitions == shares[instance]
+                assert assignment_of(client, name, instance).partitions == shares[instance]
                 before = owners(client, name, topic)
         values += await produce(cluster, topic, 60, first=60)
         assert await group.delivered(values) == Counter(values)
@@ -83,7 +86,7 @@ async def test_a_rolling_restart_moves_nothing(cluster: Cluster, unique: Unique)
 
 
 async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: Cluster, unique: Unique) -> None:
-    """The new member has the place at once, the partitions as soon as the old claims are gone; nobody else moves."""
+    """The new member has the place at once, and the partitions when the old claims end. No other partition moves."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic], session_timeout_ms=4_000) as group:
@@ -107,16 +110,17 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
             os.kill(process.pid, signal.SIGKILL)
             await process.wait()
         with zookeeper(cluster) as client:
-            held = {number: owners(client, name, topic)[number] for number in other.partitions(topic)}
-            wanted = slice_of(client, name, "restarts").partitions
+            kept = {number: owners(client, name, topic)[number] for number in other.partitions(topic)}
+            wanted = assignment_of(client, name, "restarts").partitions
             new = await group.join(instance_id="restarts")
             await eventually(
-                lambda: slice_of(client, name, "restarts").member_id == new.consumer.member_id, "the slice is rebound"
+                lambda: assignment_of(client, name, "restarts").member_id == new.consumer.member_id,
+                "the assignment is for the new member",
             )
-            assert client.exists(GroupLayout(name).member(old_id)), "the old session lives yet"
-            await eventually(lambda: len(new.partitions(topic)) == 2, "it has its partitions again")
-            assert slice_of(client, name, "restarts").partitions == wanted
-            assert {number: owners(client, name, topic)[number] for number in held} == held
+            assert client.exists(GroupLayout(name).member(old_id)), "the old session has not ended"
+            await eventually(lambda: len(new.partitions(topic)) == 2, "it owns its partitions")
+            assert assignment_of(client, name, "restarts").partitions == wanted
+            assert {number: owners(client, name, topic)[number] for number in kept} == kept
             path = GroupLayout(name).member(str(new.consumer.member_id))
             assert MemberInfo.parse("m", client.get(path)[0], path).instance_id == "restarts"
         values = await produce(cluster, topic, 20)
@@ -126,7 +130,7 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
 async def test_two_members_have_one_instance(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The later one gets everything; the earlier one hands over in order, and its loop ends with an error."""
+    """The later member gets all partitions. The earlier one releases them, and its loop ends with an error."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -134,14 +138,14 @@ async def test_two_members_have_one_instance(
         earlier = await group.join()
         await group.delivered(values)
         later = await group.join()
-        await eventually(lambda: len(later.partitions(topic)) == 4, "the later one has everything")
+        await eventually(lambda: len(later.partitions(topic)) == 4, "the later member owns all partitions")
         assert earlier._task is not None
         with pytest.raises(DuplicateInstanceError) as caught:
             await asyncio.wait_for(asyncio.shield(earlier._task), 10)
         assert "another member of instance 'only-one' is alive and has its place" in str(caught.value)
         assert "Give every process an instance_id of its own" in str(caught.value)
         values += await produce(cluster, topic, 40, first=40)
-        assert await group.delivered(values) == Counter(values), "an orderly hand-over repeats nothing"
+        assert await group.delivered(values) == Counter(values), "an orderly release repeats nothing"
         assert earlier.lost_partitions == []
         assert group.overlaps() == []
         errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
@@ -151,8 +155,8 @@ async def test_two_members_have_one_instance(
         earlier._task = None
 
 
-async def test_a_member_is_drained_by_config(cluster: Cluster, unique: Unique) -> None:
-    """Its slot is given nothing: it hands over and stays a member; taken out of the list, it gets its share again."""
+async def test_a_member_is_drained_by_the_settings(cluster: Cluster, unique: Unique) -> None:
+    """It releases its partitions and remains a member. When the settings do not name it, it gets its share again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -163,7 +167,7 @@ async def test_a_member_is_drained_by_config(cluster: Cluster, unique: Unique) -
             path = GroupLayout(name).config
             before = client.get(path)[0]
             client.set(path, json.dumps({**json.loads(before), "drained": ["tired"]}).encode())
-            await eventually(lambda: len(other.partitions(topic)) == 4, "the other one has everything")
+            await eventually(lambda: len(other.partitions(topic)) == 4, "the other member owns all partitions")
             assert drained.partitions(topic) == []
             assert len(client.get_children(GroupLayout(name).members)) == 2
             client.set(path, before)
@@ -172,8 +176,8 @@ async def test_a_member_is_drained_by_config(cluster: Cluster, unique: Unique) -
         assert drained.lost_partitions == []
 
 
-async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Cluster, unique: Unique) -> None:
-    """Somebody's hand wrote it: what is held stays, and the leader puts it right."""
+async def test_an_assignment_in_the_wrong_slot_is_repaired(cluster_39: Cluster, unique: Unique) -> None:
+    """An operator wrote it for another member. The owner keeps its partitions, and the leader writes it again."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], reconcile_interval_ms=200) as group:
@@ -181,28 +185,30 @@ async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Clu
         await group.balanced(topic, 2)
         member_id = str(member.consumer.member_id)
         with zookeeper(cluster_39) as client:
-            client.set(GroupLayout(name).assignment(member_id), MemberAssignment(99, "nobody", frozenset()).encode())
-            await eventually(lambda: slice_of(client, name, member_id).member_id == member_id, "it is put right")
+            client.set(GroupLayout(name).assignment(member_id), MemberAssignment(99, "another", frozenset()).encode())
+            await eventually(
+                lambda: assignment_of(client, name, member_id).member_id == member_id, "the leader has repaired it"
+            )
         assert member.partitions(topic) == [0, 1]
-        await eventually(lambda: member.consumer.settled, "it has read that")
+        await eventually(lambda: member.consumer.settled, "the member has read it")
 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", "x" * 256, 7])
-async def test_an_instance_id_is_a_name(cluster_39: Cluster, unique: Unique, instance_id: object) -> None:
-    """It becomes a znode."""
+async def test_an_invalid_instance_id_is_refused(cluster_39: Cluster, unique: Unique, instance_id: object) -> None:
+    """It becomes the name of a znode."""
     with pytest.raises(ConfigError, match="instance_id"):
         Member(cluster_39, unique("group"), ["t"], instance_id=instance_id)
 
 
-async def test_heartbeats_too_seldom_for_the_server(cluster_39: Cluster, unique: Unique) -> None:
-    """Refused at the first connecting, when the granted timeout is known; nothing is left of that member."""
+async def test_a_heartbeat_interval_above_the_server_s_limit_is_refused(cluster_39: Cluster, unique: Unique) -> None:
+    """``connect`` raises when the granted timeout is known, and leaves no znodes."""
     name = unique("group")
     member = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=2_000)
     with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2000 given; expected at most 1333"):
         await member.start()
     with zookeeper(cluster_39) as client:
         assert client.exists(GroupLayout(name).root) is None
-    patient = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=100)
-    await patient.start()
-    await eventually(lambda: patient.consumer.metrics.latency("heartbeat").count >= 10, "ten heartbeats", 3)
-    await patient.stop()
+    accepted = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=100)
+    await accepted.start()
+    await eventually(lambda: accepted.consumer.metrics.latency("heartbeat").count >= 10, "ten heartbeats", 3)
+    await accepted.stop()

@@ -1,4 +1,4 @@
-"""A member's subscription changes, or a plan names topics that are not part of it."""
+"""A member's subscription changes, or a plan contains topics that are not part of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.members import group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import end_session, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -23,16 +25,16 @@ Unique = Callable[[str], str]
 
 
 class TwoTopics:
-    """What a consumer of the topics ``dropped`` and ``kept`` was delivered, by topic."""
+    """The values delivered to a consumer of the topics ``dropped`` and ``kept``."""
 
     def __init__(self, dropped: str, kept: str) -> None:
         self.dropped, self.kept = dropped, kept
         self.values: dict[str, list[bytes]] = {dropped: [], kept: []}
-        #: How many of ``dropped`` had come when its subscription had ended.
+        #: How many values of ``dropped`` were delivered before its subscription ended.
         self.until_dropped: int | None = None
         self.metrics = Metrics()
 
-    def note(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         self.values[record.topic].append(record.value)
 
     @property
@@ -47,11 +49,11 @@ class TwoTopics:
 
 
 async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
-    """Drop a topic in the middle of a loop; take it back after ``dropped`` is set."""
+    """Drop a topic in the middle of a loop, and subscribe to it again after ``dropped`` is set."""
     async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
         await consumer.subscribe([seen.dropped, seen.kept])
         async for record in consumer:
-            seen.note(record)
+            seen.add(record)
             if seen.is_to_be_dropped:
                 await consumer.subscribe(seen.kept)
                 seen.drop()
@@ -60,19 +62,19 @@ async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: t
         await asyncio.to_thread(dropped.wait)
         await consumer.subscribe([seen.dropped, seen.kept])
         async for record in consumer:
-            seen.note(record)
+            seen.add(record)
             if seen.has(dropped=201):
                 break
 
 
 async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
-    """The same without an event loop."""
+    """Do the same without an event loop."""
 
     def program() -> None:
         with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
             consumer.subscribe([seen.dropped, seen.kept])
             for record in consumer:
-                seen.note(record)
+                seen.add(record)
                 if seen.is_to_be_dropped:
                     consumer.subscribe(seen.kept)
                     seen.drop()
@@ -81,7 +83,7 @@ async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: thre
             dropped.wait()
             consumer.subscribe([seen.dropped, seen.kept])
             for record in consumer:
-                seen.note(record)
+                seen.add(record)
                 if seen.has(dropped=201):
                     break
 
@@ -92,7 +94,7 @@ async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: thre
 async def test_a_topic_is_dropped_from_the_subscription(
     cluster_39: Cluster, unique: Unique, program: Callable[..., Iterable[None]]
 ) -> None:
-    """Nothing more of it is delivered, what came is committed, and it goes on there when it is subscribed to again."""
+    """It is not delivered any more, and its position is committed. A later subscription resumes there."""
     seen, group, dropped = TwoTopics(unique("dropped"), unique("kept")), unique("group"), threading.Event()
     await cluster_39.create_topic(seen.dropped, 1)
     await cluster_39.create_topic(seen.kept, 1)
@@ -111,13 +113,13 @@ async def test_a_topic_is_dropped_from_the_subscription(
         dropped.set()
     await asyncio.wait_for(running, 60)
     assert seen.values[seen.dropped] == values
-    assert seen.metrics.total("slices_of_other_topics") == 0, "a slice from before is no surprise"
+    assert seen.metrics.total("slices_of_other_topics") == 0, "an assignment of the earlier subscription does not count"
 
 
-async def test_a_slice_that_names_a_topic_not_subscribed_to(
+async def test_an_assignment_names_a_topic_without_subscription(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its partitions are not claimed, the others flow on; a warning is logged, and an error if the slice stays."""
+    """Its partitions are not claimed, others keep flowing. A warning is logged, and an error if that persists."""
     topic, other, name = unique("topic"), unique("other"), unique("group")
     await cluster.create_topic(topic, 2)
     await cluster.create_topic(other, 1)
@@ -135,17 +137,37 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
             )
             client.set(path, garbled.encode())
             await eventually(
-                lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the slice is read"
+                lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the assignment is read"
             )
-            # Read again, and unchanged.
+            # The assignment is read again, and has not changed.
             member.consumer._consuming.member._member_session.owned_partitions.recheck()  # type: ignore[union-attr]
             values = await produce(cluster, topic, 20)
             await group.delivered(values)
             assert owners(client, name, other) == {}
             assert reports.total("slices_of_other_topics") == 1
-            said = [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()]
-            assert said[0] == "WARNING"
-            assert len(said) == len(set(said)), "once at each level, however often the slice is read"
+            levels = [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()]
+            assert levels[0] == "WARNING"
+            assert len(levels) == len(set(levels)), "one line at each level, however often the assignment is read"
             await member.consumer.subscribe([topic, other])
             await eventually(lambda: set(owners(client, name, other)) == {0}, "it is claimed once it is subscribed to")
-        await eventually(lambda: len(member.values) >= 5, "and delivered")
+        await eventually(lambda: len(member.values) >= 5, "it is delivered")
+
+
+async def test_a_refused_subscription_changes_nothing(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """The previous subscription remains, also for the next session, which could not register with the refused one."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 5)
+    async with group_of(cluster_39, name, [topic]) as group:
+        member = await group.join()
+        await group.delivered(values)
+        before = member.consumer.member_id
+        with pytest.raises(ConfigError, match=r"takes \d+ KiB in ZooKeeper, expected at most"):
+            await member.consumer.subscribe([topic, *(f"{number:0>240}" for number in range(4_000))])
+        assert member.consumer.subscription == {topic}
+        await member.consumer.commit()
+        end_session(cluster_39, member)
+        await eventually(lambda: member.consumer.member_id not in (None, before), "it has joined again")
+        await eventually(lambda: member.consumer.settled, "it owns its partition again")
+        values += await produce(cluster_39, topic, 5, first=5)
+        await group.delivered(values)

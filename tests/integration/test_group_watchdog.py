@@ -1,4 +1,4 @@
-"""Members that are alive and do not get on: their partitions, and the lead, go to somebody who does."""
+"""The watchdog: a live member that makes no progress loses its partitions, and the lead, to other members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
-from tests.helpers.members import Member, group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
@@ -22,14 +23,14 @@ Unique = Callable[[str], str]
 
 
 class BlockedMember(threading.Thread):
-    """A member on an event loop of its own, which its application blocks for good with the first record."""
+    """A member on its own event loop, which its application blocks at the first record."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, **settings: Any) -> None:
         super().__init__(daemon=True)
         self.consumer = GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, listener=self, **settings)
         self.stalls: list[tuple[Stall, threading.Thread]] = []
         self.lost: list[TopicPartition] = []
-        self.joined, self.blocked, self.let_go = threading.Event(), threading.Event(), threading.Event()
+        self.joined, self.blocked, self.resume = threading.Event(), threading.Event(), threading.Event()
         self._topic = topic
 
     def run(self) -> None:
@@ -42,11 +43,11 @@ class BlockedMember(threading.Thread):
             self.joined.set()
             async for _ in self.consumer:
                 self.blocked.set()
-                self.let_go.wait()
+                self.resume.wait()
 
     async def stop(self) -> None:
-        """Let its application go on, and close it."""
-        self.let_go.set()
+        """Unblock the application, and close the member."""
+        self.resume.set()
         if self.joined.is_set():
             self._loop.call_soon_threadsafe(self.consumer.close)
         await eventually(lambda: not self.is_alive(), "its thread has ended")
@@ -66,7 +67,7 @@ class BlockedMember(threading.Thread):
 
 @pytest.mark.parametrize("role", ["leader", "owner"])
 async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Unique, role: str) -> None:
-    """Its session is closed although that loop never turns; the others go on, and it may come back when it does."""
+    """Its session is closed although the loop is blocked. Other members continue, and it joins again when it runs."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic]) as group:
@@ -77,48 +78,50 @@ async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Uniqu
         try:
             await eventually(blocked.joined.is_set, "the other thread's member has joined")
             survivor = group.members[0] if role == "owner" else await group.join()
-            await eventually(lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "they share the topic")
+            await eventually(
+                lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "both members share the topic"
+            )
             assert blocked.consumer.is_leader == (role == "leader")
             values = await produce(cluster, topic, 40)
             await eventually(blocked.blocked.is_set, "its loop is blocked")
-            await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor has everything")
+            await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor owns all partitions")
             assert survivor.consumer.is_leader
             await group.delivered(values)
             ((stall, thread),) = blocked.stalls
             assert (stall.kind, stall.limit_s, thread is blocked) == ("loop", 1.0, False)
-            assert blocked.lost == [], "nobody can tell a loop that does not turn"
+            assert blocked.lost == [], "a blocked loop cannot be notified"
             assert blocked.consumer.metrics.counter("watchdog_exits", kind="loop") == 1
-            blocked.let_go.set()
-            await eventually(lambda: len(blocked.lost) == 2, "it hears of its loss")
-            await eventually(lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "it is back")
+            blocked.resume.set()
+            await eventually(lambda: len(blocked.lost) == 2, "it is notified of the loss")
+            await eventually(lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "it owns partitions again")
         finally:
             await blocked.stop()
 
 
 class HangingMember(Member):
-    """A member whose application awaits something that does not come, with the first record in hand."""
+    """A member whose application awaits ``resume`` with the first record in flight."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.let_go = asyncio.Event()
+        self.resume = asyncio.Event()
         self.stalls: list[Stall] = []
 
     async def _consume(self) -> None:
         async for record in self.consumer:
             self.records.append(record)
-            await self.let_go.wait()
+            await self.resume.wait()
 
     async def stop(self) -> None:
-        """Also where the test failed before it let it go."""
-        self.let_go.set()
+        """Unblock the application, also after a failed test, and stop the member."""
+        self.resume.set()
         await super().stop()
 
     def on_stalled(self, stall: Stall) -> None:
         self.stalls.append(stall)
 
 
-async def test_an_application_hangs_in_a_record(cluster: Cluster, unique: Unique) -> None:
-    """Others get its partitions; it joins anew when it asks for the next record, not to stand in the way again."""
+async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, unique: Unique) -> None:
+    """Other members get its partitions. It joins again only when it asks for the next record."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -126,10 +129,10 @@ async def test_an_application_hangs_in_a_record(cluster: Cluster, unique: Unique
         hanging = HangingMember(cluster, name, [topic], max_poll_interval_ms=1_000)
         group.members.append(hanging)
         await hanging.start()
-        await eventually(lambda: hanging.records, "it has a record in hand")
+        await eventually(lambda: hanging.records, "a record is in flight")
         old_id = hanging.consumer.member_id
         survivor = await group.join()
-        await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor has everything")
+        await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor owns all partitions")
         await group.delivered(values)
         (stall,) = hanging.stalls
         assert stall.kind == "processing"
@@ -139,41 +142,41 @@ async def test_an_application_hangs_in_a_record(cluster: Cluster, unique: Unique
         with zookeeper(cluster) as client:
             await asyncio.sleep(0.5)  # Longer than the pause before an ordinary rejoining.
             assert client.get_children(GroupLayout(name).members) == [survivor.consumer.member_id]
-        hanging.let_go.set()
+        hanging.resume.set()
         await group.balanced(topic, 4)
         assert hanging.consumer.member_id != old_id
 
 
-@pytest.mark.parametrize("held", [True, False], ids=["hangs", "exits"])
-async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, held: bool) -> None:
-    """The hook that is to hurry an application may be as stuck as that: the session is closed in time all the same."""
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "exits"])
+async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, hangs: bool) -> None:
+    """The hook may hang like the application. The session is still closed in time."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
-    hook_let_go = threading.Event()
+    hook_resume = threading.Event()
 
-    def stick(_: Stall) -> None:
-        if not held:
+    def hang(_: Stall) -> None:
+        if not hangs:
             raise SystemExit(1)
-        hook_let_go.wait()
+        hook_resume.wait()
 
     async with group_of(cluster_39, name, [topic]) as group:
         hanging = HangingMember(cluster_39, name, [topic], max_poll_interval_ms=1_000)
-        hanging.on_stalled = stick  # type: ignore[method-assign]
+        hanging.on_stalled = hang  # type: ignore[method-assign]
         group.members.append(hanging)
         try:
             await hanging.start()
-            await eventually(lambda: hanging.records, "it has a record in hand")
+            await eventually(lambda: hanging.records, "a record is in flight")
             survivor = await group.join()
-            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
+            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor owns all partitions")
             await group.delivered(values)
             assert hanging.consumer.metrics.counter("watchdog_exits", kind="processing") == 1
         finally:
-            hook_let_go.set()
+            hook_resume.set()
 
 
-async def test_a_slow_application_is_left_alone(cluster_39: Cluster, unique: Unique) -> None:
-    """However slow all of its records together, as long as it gets on with each."""
+async def test_a_slow_application_keeps_its_session(cluster_39: Cluster, unique: Unique) -> None:
+    """It may be slow in total, as long as it finishes each record in time."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 8)
@@ -186,24 +189,24 @@ async def test_a_slow_application_is_left_alone(cluster_39: Cluster, unique: Uni
 
 
 async def test_a_listener_hangs(cluster_39: Cluster, unique: Unique) -> None:
-    """Partitions that wait for a hook are not kept for ever either."""
+    """Partitions that wait for a hook move to other members, too."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
     async with group_of(cluster_39, name, [topic]) as group:
         hanging = Member(cluster_39, name, [topic], max_poll_interval_ms=1_000)
-        let_go = asyncio.Event()
+        resume = asyncio.Event()
 
         async def hang(partitions: Collection[TopicPartition]) -> None:
-            await let_go.wait()
+            await resume.wait()
 
         hanging.on_partitions_assigned = hang  # type: ignore[method-assign, assignment]
         group.members.append(hanging)
         await hanging.start()
         try:
             survivor = await group.join()
-            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
+            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor owns all partitions")
             await group.delivered(values)
             assert hanging.consumer.metrics.counter("watchdog_exits", kind="listener") >= 1
         finally:
-            let_go.set()
+            resume.set()

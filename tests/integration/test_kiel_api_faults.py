@@ -1,4 +1,4 @@
-"""kiel's API before brokers that refuse, or say nothing: whose program hears of it, and what it loses (nothing)."""
+"""kiel's API with brokers that answer with errors or not at all: which call raises, and that no value is lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.kiel_api import await_committed, consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually
-from tests.integration.test_kiel_api_grouped import committed, consumer_of, offsets, produce, values
 
 pytestmark = pytest.mark.integration
 
@@ -30,28 +30,28 @@ FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 1, 3, 8, 9
 
 
 class Proxy(KafkaProxy):
-    """Remembers every exchange."""
+    """A proxy that records every exchange and answers as ``reply`` says."""
 
     def __init__(self, cluster: Cluster, answer: Answer | None = None) -> None:
         super().__init__(cluster.brokers[0], self._reply_to)
         self.seen: list[Exchange] = []
-        self.say = answer
+        self.reply = answer
 
     def _reply_to(self, exchange: Exchange) -> Reply:
         self.seen.append(exchange)
-        return exchange.response if self.say is None else self.say(exchange)
+        return exchange.response if self.reply is None else self.reply(exchange)
 
     def asked(self, api_key: int) -> list[Exchange]:
         return [exchange for exchange in self.seen if exchange.api_key == api_key]
 
     def consumer(self, cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
-        """One that has its offsets stored by brokers, all behind this proxy."""
+        """A consumer that lets brokers store its offsets, behind this proxy."""
         quick = {"store": "broker-v0", "max_wait_time": 200}
         return GroupedConsumer([self.address], group, [cluster.zk_hosts], **(quick | settings))
 
 
 def commits(proxy: Proxy) -> list[tuple[str, int, int, str]]:
-    """Topic, partition, offset and metadata of all commits, in their order."""
+    """Topic, partition, offset and metadata of all commits, in order."""
     found = []
     for exchange in proxy.asked(OFFSET_COMMIT):
         body = Reader(exchange.request, "a commit")
@@ -67,8 +67,8 @@ def silence(exchange: Exchange) -> Reply:
     return None
 
 
-async def test_offsets_that_are_refused_concern_one_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """Who asks for that topic is told, each time that it is tried; others flow, and it does when it may."""
+async def test_refused_offsets_affect_one_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """Each call for the topic raises, other topics flow, and the topic flows when the broker stops refusing."""
     refused, fine, group = unique("refused"), unique("fine"), unique("group")
     for topic in (refused, fine):
         await cluster_39.create_topic(topic, 1)
@@ -86,7 +86,7 @@ async def test_offsets_that_are_refused_concern_one_topic(cluster_39: Cluster, u
                 await values(consumer, refused, 1)
             assert caught.value.code == 17
         assert await values(consumer, fine, 1) == [fine]
-        proxy.say = None
+        proxy.reply = None
         found = []
         async with asyncio.timeout(30):
             while not found:
@@ -96,14 +96,14 @@ async def test_offsets_that_are_refused_concern_one_topic(cluster_39: Cluster, u
                     continue
         assert found == [refused]
         assert consumer.allocation == {refused: [0], fine: [0]}
-        assert consumer.metrics.counter("sessions_opened") == 1, "no member was lost for it"
+        assert consumer.metrics.counter("sessions_opened") == 1, "it did not cost the session"
         await consumer.close()
 
 
-async def test_values_come_after_a_commit_that_was_refused_for_good(
+async def test_consume_continues_after_a_fatal_error_of_a_commit(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logged and counted, by autocommit as by call; the values of the next calls are returned all the same."""
+    """The error is logged and counted, for autocommit and calls. The next calls still return values."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with Proxy(cluster_39, failing(OFFSET_COMMIT, 17)) as proxy:
@@ -119,8 +119,10 @@ async def test_values_come_after_a_commit_that_was_refused_for_good(
 
 @pytest.mark.parametrize("code", [14, 15, 16])
 @pytest.mark.parametrize("way", ["commit_offsets", "consume"])
-async def test_a_commit_that_may_pass_is_tried_again(cluster_39: Cluster, unique: Unique, code: int, way: str) -> None:
-    """By call or by autocommit: with what is known of the cluster healed before each further try."""
+async def test_a_commit_with_a_transient_error_is_retried(
+    cluster_39: Cluster, unique: Unique, code: int, way: str
+) -> None:
+    """Before each retry the metadata is refreshed, for autocommit and calls."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -134,15 +136,15 @@ async def test_a_commit_that_may_pass_is_tried_again(cluster_39: Cluster, unique
             await consumer.consume(topic)
         else:
             await consumer.commit_offsets()
-        await eventually(lambda: len(proxy.asked(OFFSET_COMMIT)) == 3, "it is committed at the third try")
+        await eventually(lambda: len(proxy.asked(OFFSET_COMMIT)) == 3, "the third try commits")
         assert len(proxy.asked(METADATA)) >= before + 2
-        await committed(cluster_39, group, topic, 2)
+        await await_committed(cluster_39, group, topic, 2)
         assert consumer.metrics.total("commits_refused") == 0
         await consumer.close()
 
 
-async def test_what_a_commit_says(cluster_39: Cluster, unique: Unique) -> None:
-    """Who committed, unless told otherwise, as brokers read it; and only topics consumed since the last commit."""
+async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> None:
+    """The metadata is the member's name by default. Only topics consumed since the last commit are included."""
     first, second, group = unique("first"), unique("second"), unique("group")
     for topic in (first, second):
         await cluster_39.create_topic(topic, 1)
@@ -158,8 +160,8 @@ async def test_what_a_commit_says(cluster_39: Cluster, unique: Unique) -> None:
         await consumer.close()
 
 
-async def test_what_a_fetch_says_by_default(cluster_39: Cluster, unique: Unique) -> None:
-    """A second at most for a byte at least, and a mebibyte, as the broker reads it."""
+async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Unique) -> None:
+    """It waits a second for one byte, and asks for a mebibyte."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -178,10 +180,10 @@ async def test_what_a_fetch_says_by_default(cluster_39: Cluster, unique: Unique)
 
 
 @pytest.mark.parametrize(("start", "found"), [(SingleConsumer.BEGINNING, [1, 2]), (SingleConsumer.END, [2])])
-async def test_a_start_counts_where_the_log_does_not_have_the_position(
+async def test_a_start_applies_again_after_offset_out_of_range(
     cluster_39: Cluster, unique: Unique, start: int, found: list[int]
 ) -> None:
-    """As after retention: offset out of range (1) is a second first time, and the start given last counts."""
+    """The log has lost the position, as after retention, so the start of the last call applies."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -190,7 +192,7 @@ async def test_a_start_counts_where_the_log_does_not_have_the_position(
             pass
         assert await consumer.consume(topic, start) == []
         consumer.seek(TopicPartition(topic, 0), 1_000)
-        await eventually(lambda: consumer.metrics.total("offset_resets"), "the position is another one")
+        await eventually(lambda: consumer.metrics.total("offset_resets"), "the position is reset")
         await produce(cluster_39, topic, 2)
         again: list[int] = []
         while len(again) < len(found):
@@ -198,8 +200,8 @@ async def test_a_start_counts_where_the_log_does_not_have_the_position(
         assert again == found
 
 
-async def test_one_answer_that_a_position_is_lost_is_not_believed(cluster_39: Cluster, unique: Unique) -> None:
-    """The log has the position when its leader is asked for its range: the consumer reads on from there."""
+async def test_one_answer_of_offset_out_of_range_does_not_reset(cluster_39: Cluster, unique: Unique) -> None:
+    """The consumer asks the leader for the range of the log. If it has the position, the consumer keeps it."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -215,7 +217,7 @@ async def test_one_answer_that_a_position_is_lost_is_not_believed(cluster_39: Cl
         async with SingleConsumer([proxy.address], max_wait_time=200) as consumer, asyncio.timeout(30):
             while not await consumer.consume(topic, SingleConsumer.BEGINNING):
                 pass
-            proxy.say = lose_once
+            proxy.reply = lose_once
             await eventually(lambda: lost, "the broker has answered that the offset is out of range")
             await produce(cluster_39, topic, 2)
             while not (values := await consumer.consume(topic, SingleConsumer.BEGINNING)):
@@ -224,20 +226,20 @@ async def test_one_answer_that_a_position_is_lost_is_not_believed(cluster_39: Cl
             assert consumer.metrics.total("offset_resets") == 0
 
 
-@pytest.mark.parametrize("moment", ["held", "opening"])
-async def test_a_silent_broker_does_not_hold_up_a_close(cluster_39: Cluster, unique: Unique, moment: str) -> None:
-    """Neither where it is to store offsets nor where it is to tell them: the group is left after two seconds."""
+@pytest.mark.parametrize("moment", ["owned", "opening"])
+async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, unique: Unique, moment: str) -> None:
+    """The member leaves after two seconds, while offsets are stored and while they are fetched."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
     with Proxy(cluster_39) as proxy, zookeeper(cluster_39) as client:
         consumer = proxy.consumer(cluster_39, group, auto_commit_interval_ms=60_000)
         await consumer.connect()
-        if moment == "held":
+        if moment == "owned":
             assert await values(consumer, topic, 1) == [1]
-            proxy.say = silence
+            proxy.reply = silence
         else:
-            proxy.say = silence
+            proxy.reply = silence
             await consumer.consume(topic)
             owner = f"{GroupLayout(group).topic_owners(topic)}/0"
             await eventually(lambda: client.exists(owner), "it is claimed")
@@ -247,8 +249,8 @@ async def test_a_silent_broker_does_not_hold_up_a_close(cluster_39: Cluster, uni
         assert client.get_children(GroupLayout(group).members) == []
 
 
-def test_a_silent_broker_does_not_hold_up_a_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """With a commit on its way that nobody answers: about two seconds after it, the group is left."""
+def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
+    """With an unanswered commit in flight, the member leaves about two seconds after it."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1, 2))
@@ -261,7 +263,7 @@ def test_a_silent_broker_does_not_hold_up_a_ctrl_c(cluster_39: Cluster, unique: 
             yield consumer.connect()
             while not (yield consumer.consume(topic)):
                 pass
-            proxy.say = silence
+            proxy.reply = silence
             consumer.commit_offsets()
             yield gen.sleep(0.2)
             loop.add_callback(_interrupt)
@@ -279,8 +281,8 @@ def test_a_silent_broker_does_not_hold_up_a_ctrl_c(cluster_39: Cluster, unique: 
     loop.close(all_fds=True)
 
 
-async def test_a_connect_that_is_closed_says_so(cluster_39: Cluster, unique: Unique) -> None:
-    """At whatever moment: nobody has cancelled who waits for the connection."""
+async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Unique) -> None:
+    """It raises ClosedError and no CancelledError, whenever the close comes."""
     group = unique("group")
     for number in range(20):
         consumer = consumer_of(cluster_39, group)
@@ -297,8 +299,8 @@ async def test_a_connect_that_is_closed_says_so(cluster_39: Cluster, unique: Uni
         assert client.get_children(GroupLayout(group).members) == []
 
 
-async def test_a_close_that_nobody_awaits_leaves_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """On a running loop: the call itself is enough."""
+async def test_a_close_that_is_not_awaited_leaves_the_group(cluster_39: Cluster, unique: Unique) -> None:
+    """On a running loop the call is enough."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -307,12 +309,12 @@ async def test_a_close_that_nobody_awaits_leaves_the_group(cluster_39: Cluster, 
     consumer.close()
     assert consumer.closing
     with zookeeper(cluster_39) as client:
-        await eventually(lambda: not client.get_children(GroupLayout(group).members), "the group is left", 10)
+        await eventually(lambda: not client.get_children(GroupLayout(group).members), "the member has left", 10)
         assert stored_offsets(client, group, topic) == {0: 1}
 
 
-async def test_commits_that_nobody_awaits_lose_nothing_at_hand_overs(cluster_39: Cluster, unique: Unique) -> None:
-    """Members come and go while all of them commit what they have processed without waiting for it."""
+async def test_commits_that_are_not_awaited_lose_nothing_in_rebalances(cluster_39: Cluster, unique: Unique) -> None:
+    """Members join and leave while all of them commit without awaiting it."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     found: list[int] = []
@@ -331,19 +333,19 @@ async def test_commits_that_nobody_awaits_lose_nothing_at_hand_overs(cluster_39:
 
     first, first_task = member()
     await produce(cluster_39, topic, *range(300))
-    await eventually(lambda: len(found) > 50, "the first one works")
+    await eventually(lambda: len(found) > 50, "the first member works")
     second, second_task = member()
     await eventually(lambda: second.allocation, "partitions move to the second")
     await produce(cluster_39, topic, *range(300, 600))
     await first.close()
     await eventually(lambda: set(found) == set(range(600)), "nothing is lost")
-    await committed(cluster_39, group, topic, 600)
+    await await_committed(cluster_39, group, topic, 600)
     await second.close()
     await asyncio.gather(first_task, second_task)
 
 
 async def test_a_chroot_in_a_list_of_servers(start_cluster: Callable[..., Cluster]) -> None:
-    """As kazoo writes it, after the last one; a server before it that is not there costs nothing."""
+    """The chroot follows the last server, as for kazoo. A dead server before it does not matter."""
     cluster = start_cluster(chroot="/kafka/one")
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 1)

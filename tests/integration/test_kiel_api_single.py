@@ -1,4 +1,4 @@
-"""kiel's SingleConsumer and Producer on a real broker, sentence by sentence."""
+"""kiel's SingleConsumer and Producer on a real broker: each behaviour that programs rely on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,11 @@ from tornado import gen
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
+from tests.helpers.kiel_api import values
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
-
-
-async def values(consumer: SingleConsumer, topic: str, count: int, **how: Any) -> list[Any]:
-    """Consume until so many values have come."""
-    found: list[Any] = []
-    async with asyncio.timeout(30):
-        while len(found) < count:
-            found += await consumer.consume(topic, **how) or []
-    return found
 
 
 @pytest.mark.parametrize(
@@ -39,8 +31,8 @@ async def values(consumer: SingleConsumer, topic: str, count: int, **how: Any) -
         timedelta.max,
     ],
 )
-async def test_a_start_in_the_past(cluster_39: Cluster, unique: Unique, start: Any) -> None:
-    """Everything that the log still has since then."""
+async def test_a_start_in_the_past_returns_all_later_values(cluster_39: Cluster, unique: Unique, start: Any) -> None:
+    """The start may be a constant, a time or a duration."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
@@ -49,9 +41,9 @@ async def test_a_start_in_the_past(cluster_39: Cluster, unique: Unique, start: A
         assert sorted(v["n"] for v in await values(consumer, topic, 4, start=start)) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("how", [{}, {"start": -1}, {"start": None}])
-async def test_the_end_is_where_it_starts_by_default(cluster_39: Cluster, unique: Unique, how: dict[str, Any]) -> None:
-    """What was written before the first call is not returned; later starts count no more."""
+@pytest.mark.parametrize("options", [{}, {"start": -1}, {"start": None}])
+async def test_the_default_start_is_the_end(cluster_39: Cluster, unique: Unique, options: dict[str, Any]) -> None:
+    """Values written before the first call are not returned. Starts of later calls are ignored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -59,13 +51,13 @@ async def test_the_end_is_where_it_starts_by_default(cluster_39: Cluster, unique
         SingleConsumer(cluster_39.brokers, max_wait_time=300) as consumer,
     ):
         await producer.produce(topic, "old")
-        assert await consumer.consume(topic, **how) == []
+        assert await consumer.consume(topic, **options) == []
         await producer.produce(topic, "new")
         assert await values(consumer, topic, 1, start=SingleConsumer.BEGINNING) == ["new"]
 
 
-async def test_a_start_counts_again_when_the_log_lost_the_position(cluster_39: Cluster, unique: Unique) -> None:
-    """Out of range is a second first time."""
+async def test_a_start_applies_again_when_the_log_has_lost_the_position(cluster_39: Cluster, unique: Unique) -> None:
+    """After offset out of range, the start of the next call applies."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -79,7 +71,7 @@ async def test_a_start_counts_again_when_the_log_lost_the_position(cluster_39: C
 
 
 async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, unique: Unique) -> None:
-    """[] until then, however short the wait is."""
+    """[] is returned until then, however short the wait is."""
     topic = unique("topic")
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers, max_wait_time=1) as c:
         assert await c.consume(topic, SingleConsumer.BEGINNING) == []
@@ -88,8 +80,10 @@ async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, uni
         assert await values(c, topic, 1, start=SingleConsumer.BEGINNING) == ["found"]
 
 
-async def test_unreadable_values_and_the_end(cluster_39: Cluster, unique: Unique) -> None:
-    """They are passed over and counted; after the close there is None."""
+async def test_unreadable_values_are_skipped_and_a_closed_consumer_returns_none(
+    cluster_39: Cluster, unique: Unique
+) -> None:
+    """Skipped values are counted. A waiting call returns None, too."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -105,8 +99,8 @@ async def test_unreadable_values_and_the_end(cluster_39: Cluster, unique: Unique
     assert await consumer.consume(topic) is None
 
 
-async def test_keys_and_partitions_as_kiels_makers_make_them(cluster_39: Cluster, unique: Unique) -> None:
-    """The partitioner calculates with the key as it was made; on the wire it is text, and None is null."""
+async def test_a_key_maker_and_a_partitioner_choose_the_partition(cluster_39: Cluster, unique: Unique) -> None:
+    """The partitioner gets the key as the key maker returned it. On the wire it is text, and None is null."""
     topic, keys = unique("topic"), unique("keys")
     await cluster_39.create_topic(topic, 3)
     await cluster_39.create_topic(keys, 1)
@@ -120,13 +114,13 @@ async def test_keys_and_partitions_as_kiels_makers_make_them(cluster_39: Cluster
     producer = Producer(cluster_39.brokers, None, key_maker, partitioner, 2, None, -1, 500)
 
     @gen.coroutine
-    def make() -> Any:
+    def produce_all() -> Any:
         yield producer.connect()
         for n in range(7):
             yield producer.produce(topic, {"counter": n, "a": "b"})
         yield producer.close()
 
-    await make()
+    await produce_all()
     async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(30):
         await consumer.subscribe(topic, start=SingleConsumer.BEGINNING)
         records = [await anext(consumer) for _ in range(7)]
@@ -135,8 +129,8 @@ async def test_keys_and_partitions_as_kiels_makers_make_them(cluster_39: Cluster
     }
 
 
-async def test_nulls_and_empty_ones_are_not_the_same(cluster_39: Cluster, unique: Unique) -> None:
-    """A maker's None is null, as the broker stores it; an empty text has no bytes."""
+async def test_null_and_empty_values_differ(cluster_39: Cluster, unique: Unique) -> None:
+    """None is stored as null, and an empty text as no bytes, in keys and values."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     messages = [{"key": None, "value": None}, {"key": "", "value": ""}, {"key": 0, "value": b"\0"}]
@@ -153,8 +147,8 @@ async def test_nulls_and_empty_ones_are_not_the_same(cluster_39: Cluster, unique
         assert await values(consumer, topic, 3, start=SingleConsumer.BEGINNING) == [None, b"", b"\0"]
 
 
-async def test_without_a_partitioner_keys_do_not_matter(cluster_39: Cluster, unique: Unique) -> None:
-    """Any partition, at random."""
+async def test_without_a_partitioner_partitions_are_random(cluster_39: Cluster, unique: Unique) -> None:
+    """Keys do not affect the partition."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers, key_maker=lambda _message: "one") as producer:
@@ -164,7 +158,7 @@ async def test_without_a_partitioner_keys_do_not_matter(cluster_39: Cluster, uni
 
 @pytest.mark.parametrize("compression", [None, 1, 2, 3, "gzip", "snappy", "lz4"])
 async def test_compression_by_number_or_name(cluster_39: Cluster, unique: Unique, compression: Any) -> None:
-    """As in kiel's constants, or in kiel's examples."""
+    """Numbers are kiel's constants, names are as in kiel's examples."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     producer = Producer(cluster_39.brokers, batch_size=10, compression=compression)

@@ -1,4 +1,4 @@
-"""Consumers before brokers that create topics on demand: asking for a topic does not make one."""
+"""Brokers that create topics on demand: consumers do not make them create any."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from tests.helpers.members import zookeeper
-from tests.integration.test_kiel_api_grouped import consumer_of
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.kiel_api import consumer_of
 
 pytestmark = pytest.mark.integration
 
 
 async def test_consuming_a_misspelt_topic_creates_none(start_cluster: Callable[..., Cluster]) -> None:
-    """Neither alone nor in a group, before it is connected or after; a producer still has its topic created."""
+    """Neither consumer creates it, before or after connecting. A producer still does."""
     cluster = start_cluster(broker_overrides={"auto.create.topics.enable": "true"})
     async with Producer(cluster.brokers) as producer:
         await producer.produce("there", 1)

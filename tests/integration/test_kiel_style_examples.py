@@ -1,4 +1,4 @@
-"""The programs of examples/kiel_style, written in kiel's style, and the same in ours."""
+"""The programs of examples/kiel_style, written in kiel's style, and their counterparts in examples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running
-from tests.helpers.members import owners, stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -30,7 +30,7 @@ def start(folder: str, program: str, *arguments: str) -> Running:
 
 
 def make(cluster: Cluster, folder: str, topic: str, count: int) -> None:
-    """Run the maker to its end."""
+    """Run the producing program to its end."""
     kiels = ["--count", str(count), "--batch_size", "50", "--compression", "gzip"]
     with start(folder, "maker.py", cluster.brokers[0], topic, *(kiels if "kiel" in folder else [str(count)])) as maker:
         assert maker.wait(60) == 0, maker.errors
@@ -39,24 +39,24 @@ def make(cluster: Cluster, folder: str, topic: str, count: int) -> None:
 
 
 def counters(*workers: Running) -> Counter[int]:
-    """What workers printed; one that was killed may have left half a line."""
+    """The counters that workers printed. A killed worker may have printed half a line."""
     whole = (line for worker in workers for line in worker.lines if line.endswith("}"))
     return Counter(json.loads(line)["counter"] for line in whole)
 
 
 @STYLES
-async def test_workers_share_and_one_is_killed_and_one_is_stopped(
+async def test_workers_share_a_topic_and_take_over_from_others(
     cluster_39: Cluster, unique: Unique, folder: str
 ) -> None:
-    """Nothing is lost, the others take over, and in the end what is committed is what there is."""
+    """One worker is killed and one stopped. No message is lost, and all offsets are committed in the end."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     options = ["--group", group] if "kiel" in folder else [group]
     arguments = (cluster_39.brokers[0], cluster_39.zk_hosts, topic, *options)
 
     def shares() -> list[int]:
-        held = [owner for owner, _ in owners(client, group, topic).values()]
-        return sorted(held.count(owner) for owner in set(held))
+        names = [owner for owner, _ in owners(client, group, topic).values()]
+        return sorted(Counter(names).values())
 
     with (
         zookeeper(cluster_39) as client,
@@ -66,23 +66,23 @@ async def test_workers_share_and_one_is_killed_and_one_is_stopped(
     ):
         await eventually(lambda: shares() == [2, 2, 2], "three workers share the topic")
         make(cluster_39, folder, topic, MESSAGES)
-        await eventually(lambda: counters(killed) and counters(stopped) and counters(stays), "each works")
+        await eventually(lambda: counters(killed) and counters(stopped) and counters(stays), "each worker consumes")
         killed.end(signal.SIGKILL)
         started_s = time.monotonic()
         assert stopped.end(signal.SIGINT) == 0
         assert time.monotonic() - started_s < SESSION_S, "it did not wait for its session's end"
         assert stopped.errors == ([] if "kiel" in folder else ["left the group"])
         left = client.get_children(f"/kiel-groups/{group}/members")
-        assert len(left) <= 2, "whoever stopped has left the group, although its loop did not run any more"
+        assert len(left) <= 2, "the stopped worker has left the group, although its loop had ended"
         make(cluster_39, folder, topic, MESSAGES)
-        await eventually(lambda: shares() == [PARTITIONS], "one is left, and has everything", 60)
+        await eventually(lambda: shares() == [PARTITIONS], "the remaining worker owns all partitions", 60)
 
-        def seldom() -> list[int]:
-            """What has not come twice. A sum would not tell: what the killed one had not committed comes more often."""
+        def missing() -> list[int]:
+            """Counters that were not consumed twice. A sum would hide them: some are consumed again after the kill."""
             times = counters(killed, stopped, stays)
             return [counter for counter in range(MESSAGES) if times[counter] < 2]
 
-        await eventually(lambda: not seldom(), "every message comes, as often as it was made", 60)
+        await eventually(lambda: not missing(), "every message is consumed as often as it was produced", 60)
         assert set(counters(killed, stopped, stays)) == set(range(MESSAGES))
         await eventually(
             lambda: sum(stored_offsets(client, group, topic).values()) == 2 * MESSAGES, "all of it is committed", 30
@@ -93,8 +93,8 @@ async def test_workers_share_and_one_is_killed_and_one_is_stopped(
 
 
 @STYLES
-async def test_a_counter_counts(cluster_39: Cluster, unique: Unique, folder: str) -> None:
-    """All colours that the maker has sent; Ctrl-C ends it at once, and quietly."""
+async def test_the_counter_counts_all_messages(cluster_39: Cluster, unique: Unique, folder: str) -> None:
+    """It counts all colours. Ctrl-C ends it at once, without an error."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     make(cluster_39, folder, topic, 500)
@@ -109,8 +109,8 @@ async def test_a_counter_counts(cluster_39: Cluster, unique: Unique, folder: str
         assert counter.errors == ([] if "kiel" in folder else ["stopped"])
 
 
-async def test_a_maker_that_is_stopped_sends_what_waits(cluster_39: Cluster, unique: Unique) -> None:
-    """Ctrl-C between two batches: what was produced is stored, although the loop does not run any more."""
+async def test_a_stopped_maker_sends_buffered_records(cluster_39: Cluster, unique: Unique) -> None:
+    """A Ctrl-C between two batches ends the loop. The buffered records are still stored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     options = ("--batch_size", "1000000", "--pause", "0.01", "--interval", "0.1")

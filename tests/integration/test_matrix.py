@@ -1,4 +1,4 @@
-"""The table of releases, stores and codecs in ``docs/matrix.rst`` is what real servers say."""
+"""The table of releases, stores and codecs in ``docs/matrix.rst`` agrees with real servers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-def test_the_table_is_whole() -> None:
-    """Every release with every store."""
+def test_the_table_is_complete() -> None:
+    """It has every release with every store."""
     assert list(table_in_docs()) == [(release, store) for release in RELEASES for store in STORES]
 
 
 @pytest.mark.parametrize("store", STORES)
-async def test_what_works(release_cluster: Cluster, unique: Unique, store: str) -> None:
-    """With each codec members consume, hand over and commit, or the broker refuses it, as the table says."""
+async def test_the_table_agrees_with_the_servers(release_cluster: Cluster, unique: Unique, store: str) -> None:
+    """With each codec members consume, rebalance and commit, or the broker refuses it, as in the table."""
     release = release_cluster.kafka[0].version
     assert await try_store(release_cluster, store, unique) == table_in_docs()[release, store]

@@ -1,4 +1,4 @@
-"""The migration page, tried: a group of kiel's goes on where kiel left it."""
+"""The migration from kiel, as documented: a group resumes at kiel's offsets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.members import stored_offsets, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf
 
 
 async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """OffsetCommit v0 to a broker, which writes a znode with plain decimal for each partition."""
+    """Commit by OffsetCommit v0, for which a broker writes a znode with a decimal number for each partition."""
     view = ClusterMetadata(broker_config(cluster.brokers), Metrics())
     await view.await_topics([topic])
     wanted = {
@@ -43,8 +43,8 @@ async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict
     view.close()
 
 
-async def test_offsets_of_kiel_carry_over_and_back(cluster: Cluster, unique: Unique) -> None:
-    """Each partition goes on at its offset, one without an offset at its beginning, and ours stand where kiel looks."""
+async def test_offsets_of_kiel_are_shared_with_kiel(cluster: Cluster, unique: Unique) -> None:
+    """Each partition resumes at its offset or its beginning. The offsets committed here are stored where kiel reads."""
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 3)
     async with Producer(cluster.brokers) as producer:
@@ -73,8 +73,8 @@ async def test_offsets_of_kiel_carry_over_and_back(cluster: Cluster, unique: Uni
         }
 
 
-async def test_a_member_of_kiel_keeps_ours_out_until_it_is_gone(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names it; as soon as its session is over, the same program joins."""
+async def test_a_member_of_kiel_keeps_members_from_joining_until_it_leaves(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names it. When its session has ended, the same program joins."""
     group = unique("group")
     with zookeeper(cluster_39) as kiel:
         kiel.create(f"/kiel/groups/{group}/members/worker-1:140213", ephemeral=True, makepath=True)
@@ -86,11 +86,11 @@ async def test_a_member_of_kiel_keeps_ours_out_until_it_is_gone(cluster_39: Clus
     await consumer.close()
 
 
-def test_the_page_renders_and_names_what_there_is() -> None:
-    """Modules, classes and settings that it tells of exist."""
-    complaints = io.StringIO()
-    publish_doctree(PAGE, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": complaints})
-    assert complaints.getvalue() == ""
+def test_the_page_renders_and_names_existing_code() -> None:
+    """The modules, classes and methods in it exist."""
+    warnings = io.StringIO()
+    publish_doctree(PAGE, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": warnings})
+    assert warnings.getvalue() == ""
     assert set(re.findall(r"from kiel_groups\.(\w+) import", PAGE)) == {"clients", "exc", "constants"}
     assert (REPOSITORY / "examples" / "kiel_style").is_dir()
     for method in ("consume", "commit_offsets", "close"):

@@ -1,4 +1,4 @@
-"""What the README says is so: its programs run as printed, and what it names exists."""
+"""The README: its programs run as printed, and its paths, commands and options exist."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from kiel_groups.cli.app import app
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import owners, zookeeper
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -27,13 +27,13 @@ GROUP, TOPIC, PARTITIONS = "first-group", "page-views", 4
 
 
 def program(number: int) -> str:
-    """One of the programs in the README, 0 the first, as a reader copies it."""
+    """A program of the README, by its number from 0, as a reader copies it."""
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", README, re.MULTILINE)
     return textwrap.dedent(blocks[number]).strip() + "\n"
 
 
 def send(cluster: Cluster, topic: str) -> tuple[int, int]:
-    """Run the producer of the README, with the lines around it that it leaves out; partition and offset it printed."""
+    """Run the README's producer, with the lines that it leaves out. Return the printed partition and offset."""
     text = program(1).replace("127.0.0.1:9092", cluster.brokers[0]).replace(TOPIC, topic)
     whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
     command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
@@ -47,9 +47,9 @@ async def test_the_first_consumer_runs_as_printed(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """
-    Two processes share a topic; one is stopped with Ctrl-C, leaves at once, and the other has all partitions.
+    Two processes share a topic. One is stopped by Ctrl-C and leaves at once, and the other gets all partitions.
 
-    Only the names are others: the servers are shared with other tests.
+    The names differ from the README's, because other tests share the servers.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
@@ -60,8 +60,8 @@ async def test_the_first_consumer_runs_as_printed(
     arguments = ["consumer.py", cluster_39.brokers[0], cluster_39.zk_hosts]
 
     def shares() -> list[int]:
-        held = [owner for owner, _ in owners(client, group, topic).values()]
-        return sorted(held.count(owner) for owner in set(held))
+        names = [owner for owner, _ in owners(client, group, topic).values()]
+        return sorted(names.count(owner) for owner in set(names))
 
     with (
         zookeeper(cluster_39) as client,
@@ -71,27 +71,27 @@ async def test_the_first_consumer_runs_as_printed(
         await eventually(lambda: shares() == [PARTITIONS // 2] * 2, "two members share the topic")
         partition, offset = send(cluster_39, topic)
         received = f"{partition} {offset} /index.html"
-        await eventually(lambda: received in first.lines + second.lines, "one of them prints the record")
+        await eventually(lambda: received in first.lines + second.lines, "one member prints the record")
         stays, leaves = (first, second) if received in first.lines else (second, first)
         assert leaves.end(signal.SIGINT) == 0
         assert leaves.errors == ["left the group"]
         assert len(client.get_children(GroupLayout(group).members)) == 1
-        await eventually(lambda: shares() == [PARTITIONS], "the other has all partitions")
+        await eventually(lambda: shares() == [PARTITIONS], "the other member owns all partitions")
         received = "{} {} /index.html".format(*send(cluster_39, topic))
-        await eventually(lambda: stays.lines[-1] == received, "it goes on")
+        await eventually(lambda: stays.lines[-1] == received, "the other member prints the record")
         assert stays.lines.count(received) == 1
         assert stays.end(signal.SIGINT) == 0
 
 
 def test_every_path_in_the_readme_exists() -> None:
-    """Files and folders of the repository that are named are there."""
+    """Files and folders of the repository in the README exist."""
     named = set(re.findall(r"(?<![\w/.-])(?:scripts|tests|docs|examples|kiel_groups)(?:/[\w.-]*\w)+", README))
     assert {"scripts/demo", "scripts/test"} <= named
     assert {path for path in named if not (REPOSITORY / path).exists()} == set()
 
 
 def test_every_command_and_option_in_the_readme_exists() -> None:
-    """What is to be typed after ``kiel-groups`` is known to it, and ``scripts/demo`` knows its options."""
+    """``kiel-groups`` has the commands, and ``scripts/demo`` the options."""
     commands = set(re.findall(r"(?:``|^    (?:\.venv/bin/)?)kiel-groups (\w+)", README, re.MULTILINE))
     context = app.make_context("kiel-groups", ["demo"])
     assert {"consume"} <= commands <= set(app.list_commands(context))
@@ -103,7 +103,7 @@ def test_every_command_and_option_in_the_readme_exists() -> None:
 
 
 def test_the_command_that_joins_is_complete() -> None:
-    """What the README has one type is parsed to the end: every option is known, none is missing."""
+    """Every option of the command exists, and no required one is missing."""
     (command,) = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
     context = app.make_context("kiel-groups", command.split())
     consume = app.get_command(context, "consume")
@@ -112,7 +112,7 @@ def test_the_command_that_joins_is_complete() -> None:
 
 
 def test_the_addresses_in_the_readme_agree() -> None:
-    """The cluster that it starts listens where its examples look for one."""
+    """The cluster that it starts listens at the addresses of its examples."""
     (started,) = re.findall(r"cluster up .*--zookeeper-port (\d+) --broker-port (\d+)", README)
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == set(started)
     assert "pip install kiel-groups" not in README

@@ -1,4 +1,4 @@
-"""The runbook: every command of it through the real zkCli, and what comes of those that change something."""
+"""The runbook: its commands run in the real zkCli, and their changes have the documented effect."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.members import Group, group_of, produce, zookeeper
-from tests.helpers.old_tools import zk_cli
+from tests.helpers.java_tools import zk_cli
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -31,7 +32,7 @@ PROMPT = "zk> "
 
 @dataclass
 class Step:
-    """A command of the page, and what it shows below it; a line of its own that is ``…`` stands for any lines."""
+    """A command of the page with the output that it shows. A line of ``…`` only matches any lines."""
 
     section: str
     command: str
@@ -44,7 +45,7 @@ class Step:
 
 
 def steps() -> list[Step]:
-    """All commands of the page, in its order."""
+    """All commands of the page, in order."""
     found: list[Step] = []
     for section in publish_doctree(PAGE).findall(nodes.section):
         for block in section.findall(nodes.literal_block):
@@ -61,31 +62,31 @@ def section(title: str) -> list[Step]:
 
 
 class Operator:
-    """Types the page's commands for a group whose names are put in place of the page's."""
+    """An operator who types the page's commands, with the names of a group in place of the page's."""
 
     def __init__(self, cluster: Cluster, client: KazooClient, group: str, topic: str) -> None:
         self._cluster, self._client, self._group, self._topic = cluster, client, group, topic
         self._layout = GroupLayout(group)
 
-    def meant(self, text: str) -> str:
-        """With the names of this test: the group's, its leader's, the leader's candidacy."""
+    def substitute(self, text: str) -> str:
+        """Replace the names in a text by those of the group, its topic, its leader and the leader's election znode."""
         candidates = self._client.get_children(self._layout.election)
-        leading = min(candidates, key=lambda name: name[-10:], default="none")
-        member = self._client.get(f"{self._layout.election}/{leading}")[0].decode() if candidates else "none"
-        names = {"first-group": self._group, "page-views": self._topic, "CANDIDATE": leading, "MEMBER": member}
+        leader_node = min(candidates, key=lambda name: name[-10:], default="none")
+        member = self._client.get(f"{self._layout.election}/{leader_node}")[0].decode() if candidates else "none"
+        names = {"first-group": self._group, "page-views": self._topic, "CANDIDATE": leader_node, "MEMBER": member}
         return re.sub("|".join(names), lambda found: names[found[0]], text)
 
     async def follow(self, *followed: Step) -> None:
-        """Type commands in one sitting; each must be answered as the page says."""
-        commands = [self.meant(step.command) for step in followed]
-        said = await asyncio.to_thread(zk_cli, self._cluster.zookeeper.version, self._cluster.zk_hosts, *commands)
+        """Type commands in one zkCli session, and assert that each has the output of the page."""
+        commands = [self.substitute(step.command) for step in followed]
+        output = await asyncio.to_thread(zk_cli, self._cluster.zookeeper.version, self._cluster.zk_hosts, *commands)
         for step in followed:
-            wanted = Step(step.section, step.command, [self.meant(line) for line in step.shown]).pattern
-            assert wanted.search(said), (step.command, wanted.pattern, said)
+            wanted = Step(step.section, step.command, [self.substitute(line) for line in step.shown]).pattern
+            assert wanted.search(output), (step.command, wanted.pattern, output)
 
 
-#: Sections whose commands only look.
-LOOKING = [
+#: Sections whose commands change nothing.
+READING = [
     "Who is in the group?",
     "Who leads?",
     "What was decided, when and why?",
@@ -97,26 +98,26 @@ LOOKING = [
 PARTITIONS = 4
 
 
-async def settled(group: Group, topic: str) -> None:
+async def await_settled(group: Group, topic: str) -> None:
     await group.balanced(topic, PARTITIONS)
     with zookeeper(group.cluster) as client:
         group_state = GroupLayout(group.name).group_state
         await eventually(lambda: json.loads(client.get(group_state)[0])["state"] == "done", "the plan is published")
 
 
-async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: Unique) -> None:
-    """Every command that looks, and every one that changes something, with the change it promises."""
+async def test_zkcli_prints_what_the_page_shows(cluster: Cluster, unique: Unique) -> None:
+    """The test runs every command that only reads, and every one that writes, with its effect."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     values = await produce(cluster, topic, 40)
     layout = GroupLayout(name)
     async with group_of(cluster, name, [topic], reconcile_interval_ms=500, auto_commit_interval_ms=200) as group:
         first, second = await group.join(), await group.join()
-        await settled(group, topic)
+        await await_settled(group, topic)
         await group.delivered(values)
         with zookeeper(cluster) as client:
             operator = Operator(cluster, client, name, topic)
-            await operator.follow(*(step for title in LOOKING for step in section(title)))
+            await operator.follow(*(step for title in READING for step in section(title)))
 
             await eventually(lambda: client.get(f"{layout.topic_offsets(topic)}/0")[0] != b"0", "it is committed")
             delivered = len(group.values)
@@ -125,15 +126,17 @@ async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: 
             await eventually(lambda: len(group.values) == delivered + of_first, "partition 0 is delivered again")
 
             await operator.follow(*section("Make the leader plan again"))
-            await eventually(lambda: second.consumer.is_leader, "the next candidate leads")
-            await eventually(lambda: len(client.get_children(layout.election)) == 2, "the old one stands again")
-            await settled(group, topic)
+            await eventually(lambda: second.consumer.is_leader, "the next candidate is the leader")
+            await eventually(
+                lambda: len(client.get_children(layout.election)) == 2, "the previous leader is a candidate again"
+            )
+            await await_settled(group, topic)
 
             before = client.get(layout.config)[0]
             await operator.follow(*section("Take the partitions from one member"))
-            await eventually(lambda: len(first.partitions(topic)) == PARTITIONS, "the other one has them all")
+            await eventually(lambda: len(first.partitions(topic)) == PARTITIONS, "the other member owns all partitions")
             client.set(layout.config, before)
-            await settled(group, topic)
+            await await_settled(group, topic)
     with zookeeper(cluster) as client:
         removal = section("Remove a group")
         if cluster.zookeeper.version == "3.4.6":
@@ -142,15 +145,15 @@ async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: 
         assert client.exists(layout.root) is client.exists(f"/consumers/{name}") is None
 
 
-def test_every_command_of_the_page_is_run() -> None:
-    """A new section is tried, too, or this fails."""
+def test_every_section_of_the_page_is_run() -> None:
+    """The test fails if a section is added that no test runs."""
     changing = ["Set an offset", "Make the leader plan again", "Take the partitions from one member", "Remove a group"]
-    assert {step.section for step in steps()} == {*LOOKING, *changing}
+    assert {step.section for step in steps()} == {*READING, *changing}
     assert len(steps()) >= 15
 
 
-async def test_the_map_has_every_znode_of_a_living_group(cluster_39: Cluster, unique: Unique) -> None:
-    """Each znode of a group fits a line of the map, in its path and in its kind."""
+async def test_the_map_has_every_znode_of_a_group(cluster_39: Cluster, unique: Unique) -> None:
+    """Each znode of a running group matches a line of the map by its path and its kind."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     table = MAP.split(".. map: begin")[1].split(".. map: end")[0]

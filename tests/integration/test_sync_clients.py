@@ -1,11 +1,10 @@
-"""The blocking clients on real servers: what is finished, what comes again, and how a group is left."""
+"""The blocking clients on real servers: which records are finished, which are repeated, and how a member leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -15,9 +14,10 @@ from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import group_of, owners, stored_offsets, zookeeper
-from tests.helpers.waiting import eventually
+from tests.helpers.members import group_of
+from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
 
@@ -39,37 +39,29 @@ def producer(cluster_39: Cluster) -> Iterator[Producer]:
 
 
 def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
-    """Numbered values, in both partitions."""
+    """Produce numbered values to both partitions, and return them."""
     values = [b"%d" % number for number in range(count)]
     stored = [producer.produce(topic, value, partition=number % 2) for number, value in enumerate(values)]
     assert {future.result(30).offset for future in stored} == set(range((count + 1) // 2))
     return values
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait in a program that has no event loop."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def committed(cluster: Cluster, group: str, topic: str) -> int:
-    """How many records a group has committed, in both partitions together."""
+    """The number of records that a group has committed in both partitions."""
     with zookeeper(cluster) as client:
         return sum(stored_offsets(client, group, topic).values())
 
 
 def members(cluster: Cluster, group: str) -> list[str]:
-    """Who is in a group."""
+    """The ids of a group's members."""
     with zookeeper(cluster) as client:
         return list(client.get_children(GroupLayout(group).members))
 
 
-def test_a_loop_left_by_break_is_finished_and_the_group_is_left(
+def test_a_break_finishes_the_record_and_the_block_leaves_the_group(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """Each record comes once, although two consumers share the work; nobody is in the group afterwards."""
+    """Two consumers, one after the other, get each record once. Afterwards the group has no members."""
     group, values = unique("group"), fill(producer, topic, 100)
     got = []
     for _ in range(2):
@@ -87,14 +79,14 @@ def test_a_loop_left_by_break_is_finished_and_the_group_is_left(
 
 
 def process_one(consumer: GroupedConsumer, got: list[bytes], failure: BaseException) -> None:
-    """Take a record, and fail."""
+    """Take a record and raise an exception."""
     for record in consumer:
         got.append(record.value)
         raise failure
 
 
 def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) -> None:
-    """Fail with a record, take it again, and be interrupted."""
+    """Raise an exception with a record in flight, take the record again, and raise KeyboardInterrupt."""
     with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(ZeroDivisionError):
@@ -102,10 +94,10 @@ def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) ->
         process_one(consumer, got, KeyboardInterrupt())
 
 
-def test_a_record_that_an_exception_leaves_comes_again(
+def test_a_record_in_flight_at_an_exception_is_delivered_again(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """To the same consumer's next loop, and to the next consumer; also where the exception is a Ctrl-C."""
+    """The same consumer's next loop gets it, and so does the next consumer, also after a Ctrl-C."""
     group, values = unique("group"), fill(producer, topic, 2)
     got: list[bytes] = []
     with pytest.raises(KeyboardInterrupt):
@@ -121,7 +113,7 @@ def test_a_record_that_an_exception_leaves_comes_again(
 def test_a_close_within_the_loop_finishes_its_record(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """The thread that closes is the one that has the record in hand: nobody else needs to be waited for."""
+    """The record is in flight in the thread that closes, so the close does not wait for it."""
     group = unique("group")
     fill(producer, topic, 1)
     consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
@@ -134,8 +126,8 @@ def test_a_close_within_the_loop_finishes_its_record(
         iter(consumer)
 
 
-def test_another_thread_closes_a_consumer_that_waits(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """Its loop ends, and so does a call for values."""
+def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Its loop ends, and so does a waiting ``consume()``."""
     ended = []
 
     def iterate(consumer: GroupedConsumer) -> None:
@@ -152,24 +144,24 @@ def test_another_thread_closes_a_consumer_that_waits(cluster_39: Cluster, topic:
         consumer.subscribe(topic)
         waiting = threading.Thread(target=wait, args=(consumer,))
         waiting.start()
-        wait_until(lambda consumer=consumer: consumer.settled, "it has joined")  # type: ignore[misc]
+        eventually_blocking(lambda consumer=consumer: consumer.settled, "it has joined")  # type: ignore[misc]
         consumer.close()
         waiting.join(30)
     assert ended == [[], []]
 
 
 def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
-    """So many values."""
+    """Consume until at least ``count`` values are there, and return them."""
     got: list[bytes] = []
     while len(got) < count:
         got += consumer.consume(topic) or []
     return got
 
 
-def test_values_come_with_the_token_of_their_claim(
+def test_values_have_the_fencing_token_of_their_claim(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """It is the czxid of the owner znode; the next owner's is larger."""
+    """The token is the czxid of the owner znode. The next owner's is larger."""
     group, claims = unique("group"), list[dict[int, int]]()
     for _ in range(2):
         for number in range(2):
@@ -187,16 +179,16 @@ def test_values_come_with_the_token_of_their_claim(
 
 
 def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
-    """Take a value, and fail."""
+    """Take a value and raise an exception."""
     with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, deserializer=bytes) as consumer:
         take(consumer, topic, 1)
         raise ZeroDivisionError
 
 
-def test_values_are_committed_when_asked_for_again(
+def test_values_are_committed_by_the_next_call(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """A thread is to ``consume()`` what a coroutine is: what it got last counts at a close, not by an exception."""
+    """A thread counts as a coroutine does: a close finishes its last values, an exception does not."""
     group = unique("group")
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
         values = fill(producer, topic, 20)
@@ -212,8 +204,8 @@ def test_values_are_committed_when_asked_for_again(
     assert committed(cluster_39, group, topic) == 21
 
 
-async def test_partitions_are_handed_over_behind_a_busy_program(cluster_39: Cluster, unique: Unique) -> None:
-    """Between two records the program calls nothing; the partition that it is not busy with goes all the same."""
+async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluster, unique: Unique) -> None:
+    """The program makes no call while it processes a record. Its other partition still moves."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     release, busy = threading.Event(), threading.Event()
@@ -233,14 +225,14 @@ async def test_partitions_are_handed_over_behind_a_busy_program(cluster_39: Clus
     assert await asyncio.to_thread(busy.wait, 60)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
-        await eventually(lambda: len(group.members[0].partitions(topic)) == 1, "the other one has a partition")
+        await eventually(lambda: len(group.members[0].partitions(topic)) == 1, "the other member owns a partition")
         release.set()
         await group.balanced(topic, 2)
     await asyncio.to_thread(working.join, 30)
 
 
-def test_the_single_consumer_seeks_and_tells_where_it_is(cluster_39: Cluster, topic: str, producer: Producer) -> None:
-    """Position, lag and seek, and the loop goes on from there."""
+def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topic: str, producer: Producer) -> None:
+    """After a seek the loop continues at the new position."""
     fill(producer, topic, 20)
     with SingleConsumer(cluster_39.brokers) as consumer:
         consumer.subscribe(topic, start=SingleConsumer.BEGINNING, partitions=[1])
@@ -255,8 +247,8 @@ def test_the_single_consumer_seeks_and_tells_where_it_is(cluster_39: Cluster, to
     assert consumer.consume(topic) is None
 
 
-def test_the_producer_says_at_once_what_is_wrong_with_a_record(cluster_39: Cluster, topic: str) -> None:
-    """What brokers say of one comes with its future; a full buffer makes the program wait, and loses nothing."""
+def test_the_producer_raises_at_once_for_an_invalid_record(cluster_39: Cluster, topic: str) -> None:
+    """Errors of brokers are set on the future. A full buffer blocks the program, and no record is lost."""
     with Producer(cluster_39.brokers, max_buffered_bytes=2_000) as producer:
         with pytest.raises(ConfigError, match="topic"):
             producer.produce("no/topic", b"value")
@@ -272,7 +264,7 @@ def test_the_producer_says_at_once_what_is_wrong_with_a_record(cluster_39: Clust
         producer.produce(topic, b"late")
 
 
-FORGETFUL = """
+NEVER_CLOSES = """
 import sys
 from kiel_groups.sync import GroupedConsumer
 
@@ -284,16 +276,16 @@ for record in consumer:
 """
 
 
-def test_a_program_that_forgets_to_close_leaves_the_group_all_the_same(
+def test_a_program_that_never_closes_leaves_the_group(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """At a Ctrl-C: the group has no member when the process has ended; what was finished is stored."""
+    """After a Ctrl-C the group has no members when the process has ended. Finished records are committed."""
     group = unique("group")
     fill(producer, topic, 5)
-    with Running(["-c", FORGETFUL, cluster_39.brokers[0], cluster_39.zk_hosts, group, topic]) as program:
+    with Running(["-c", NEVER_CLOSES, cluster_39.brokers[0], cluster_39.zk_hosts, group, topic]) as program:
         program.wait_for_lines(5)
         program.end(signal.SIGINT)
         assert any(line.endswith("KeyboardInterrupt") for line in program.errors)
     assert members(cluster_39, group) == []
-    # The fifth was printed; the Ctrl-C may have come before the next one was asked for.
+    # The fifth record was printed. The Ctrl-C may have come before the program asked for the next one.
     assert committed(cluster_39, group, topic) in (4, 5)

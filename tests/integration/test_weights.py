@@ -1,4 +1,4 @@
-"""What partitions weigh: set by hand or by a pipeline, followed by a leader whose allocator looks at it."""
+"""Weights of partitions: commands and programs set them, and the leader's allocator uses them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import Member, group_of, zookeeper
+from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -46,10 +47,10 @@ def shares(topic: str, *members: Member) -> list[list[int]]:
     return sorted(member.partitions(topic) for member in members)
 
 
-async def test_members_share_by_weight_and_follow_what_changes(
+async def test_members_share_by_weight_and_follow_changes(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Few partitions move, the cause is told; what cannot be read is told once, and what was read before counts."""
+    """Few partitions move, and the cause is logged. Unreadable weights are reported once and not used."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
     layout = GroupLayout(name)
@@ -71,11 +72,11 @@ async def test_members_share_by_weight_and_follow_what_changes(
             change_weights(client, name, lambda before: before | topic_weights(topic, 60))
             await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "by weight")
             client.set(layout.weights, b"\xff garbage")
-            told = (
+            message = (
                 f"{layout.weights}: weights packed by zlib were expected, found b'\\xff garbage'; keeping the"
                 " previous weights"
             )
-            await eventually(lambda: told in caplog.text, "an error in the leader's log")
+            await eventually(lambda: message in caplog.text, "an error in the leader's log")
             leader = first if first.consumer.metrics.total("znodes_unreadable") else second
             assert leader.consumer.metrics.total("znodes_unreadable") == 1
             third = await group.join()
@@ -84,13 +85,13 @@ async def test_members_share_by_weight_and_follow_what_changes(
                 return sorted(len(share) for share in shares(topic, first, second, third))
 
             await eventually(lambda: sizes() == [1, 2, 3] and [0] in shares(topic, first, second, third), "by weight")
-            assert caplog.text.count(told) == 1
+            assert caplog.text.count(message) == 1
             client.delete(layout.weights)
             await eventually(lambda: sizes() == [2, 2, 2], "by number")
 
 
-async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Cluster, unique: Unique) -> None:
-    """No generation is published for them; a group without any is as before."""
+async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster_39: Cluster, unique: Unique) -> None:
+    """No plan is published because of them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -103,7 +104,7 @@ async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Clu
             put_weights(client, name, topic_weights(topic, 9, 1, 1, 1))
             await eventually(
                 lambda: [member.consumer.metrics.latency("allocator").count for member in (first, second)] > plans,
-                "the leader has looked",
+                "the leader has planned",
             )
             await group.join()
             await group.balanced(topic, 4)
@@ -112,8 +113,8 @@ async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Clu
             assert ", weights" not in last_entry(client, layout).cause
 
 
-async def test_two_who_set_weights_at_once_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """Who was slower begins anew with what stands there now."""
+async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
+    """The slower writer starts again with the new weights."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(GroupLayout(name).root)
@@ -121,7 +122,7 @@ async def test_two_who_set_weights_at_once_lose_nothing(cluster_39: Cluster, uni
 
         def slow(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
             calls.append(dict(before))
-            if len(calls) < 3:  # Once it is created meanwhile, once changed.
+            if len(calls) < 3:  # The weights are created meanwhile, and then changed.
                 put_weights(client, name, topic_weights("t", *range(len(calls))))
             return before | {TopicPartition("t", 9): 9}
 
@@ -131,8 +132,8 @@ async def test_two_who_set_weights_at_once_lose_nothing(cluster_39: Cluster, uni
         client.delete(GroupLayout(name).root, recursive=True)
 
 
-async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """Set by hand, shown, taken from a file and from standard output, removed; a hint where nobody looks at them."""
+async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Weights come from arguments or a file. A warning is printed if the allocator does not use them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 3)
     at = ("--zookeeper", cluster_39.zk_hosts)
@@ -154,8 +155,8 @@ async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path)
         assert (await run("set", name, f"{topic}:1=0"))[2].endswith("for 3 partitions, 1 set now\n")
         status, shown, _ = await run("show", name, "--json")
         assert (status, json.loads(shown)) == (0, {f"{topic}:0": 12.5, f"{topic}:1": 0, f"{topic}:2": 3})
-        status, table, told = await run("show", name)
-        assert (status, told) == (0, "")
+        status, table, errors = await run("show", name)
+        assert (status, errors) == (0, "")
         assert table.startswith(f"group {name}: 3 partitions have weights\n")
         assert [line.split()[:2] for line in table.splitlines()[-3:]] == [["0", "12.5"], ["1", "0"], ["2", "3"]]
         assert re.search(r" 3 +15\.5 +100\.0 %", table)
@@ -169,14 +170,14 @@ async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path)
     async with group_of(cluster_39, unique("other"), [topic]) as group:
         await group.join()
         await group.balanced(topic, 3)
-        _, _, told = await run("set", group.name, f"{topic}:0=1")
-        assert told.splitlines()[1].startswith(
+        _, _, errors = await run("set", group.name, f"{topic}:0=1")
+        assert errors.splitlines()[1].startswith(
             f"warning: group {group.name} is allocated by round_robin, which does not use weights; to make weights"
         )
 
 
-async def test_likely_mistakes(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """One line each, nothing is written."""
+async def test_mistakes_are_one_line(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Each mistake gives one line, and nothing is written."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 3)
     layout, at = GroupLayout(name), ("--zookeeper", cluster_39.zk_hosts)
@@ -227,8 +228,8 @@ async def test_likely_mistakes(cluster_39: Cluster, unique: Unique, tmp_path: Pa
         client.delete(layout.root, recursive=True)
 
 
-async def test_what_is_too_large_is_not_written(cluster_39: Cluster, unique: Unique) -> None:
-    """What stood there stays; almost as much is written, and read by others."""
+async def test_weights_above_the_size_limit_are_not_written(cluster_39: Cluster, unique: Unique) -> None:
+    """The previous weights remain. Weights just below the limit are written and read."""
     name = unique("group")
     many = topic_weights("t", *(number * 7919 % 99991 / 7 for number in range(150_000)))
     with zookeeper(cluster_39) as client:

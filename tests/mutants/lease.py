@@ -173,7 +173,7 @@ MUTANTS = (
         "coordination/member/group_member.py",
         "if self._member_session is not None and self._member_session.stalled:",
         "if self._member_session is None:",
-        f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",
+        f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_with_a_record_in_flight",
     ),
     # Proofs of the session
     Mutant(

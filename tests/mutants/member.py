@@ -107,7 +107,7 @@ MUTANTS = (
         "coordination/offsets/broker_store.py",
         "if stored.version != versions[partition] and stored.offset != self._sent.get(partition)",
         "if False",
-        f"{ON_SERVERS}_resets.py::test_a_busy_owner",
+        f"{ON_SERVERS}_resets.py::test_a_busy_owner_adopts_a_reset",
     ),
     # Drains, assignments, audits
     Mutant(

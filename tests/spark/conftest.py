@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one: it takes seconds to start."""
+"""One Spark session for all tests that need one, because a session takes seconds to start."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.spark.sessions import SETTINGS, worker_environment
 
-#: A session takes seconds to start, and on a busy machine minutes.
+#: A session takes seconds to start, and minutes on a busy computer.
 _TIMEOUT_S = 600
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have all tests that need the session run in one process, which has the only one."""
+    """Run all tests that need the session in one process, which has the only session."""
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores in this process, on the loopback interface; nothing is registered by hand."""
+    """A session with two cores in this process, on the loopback interface. Tests do not register the data source."""
     with pytest.MonkeyPatch.context() as patched:
         for name, value in worker_environment().items():
             patched.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Archives: every record of a topic exactly once in their files, whatever happens in between."""
+"""Archives: their files have every record of a topic exactly once, also after failures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
 
-# The session takes seconds to start, and on a busy machine a minute.
+# The session takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
 
 Unique = Callable[[str], str]
@@ -41,8 +41,8 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
     return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
-def test_each_run_adds_what_has_come(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """In as many batches as the bound asks for; the summary says what was added, and the group has it committed."""
+def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """The bound sets the number of batches. The summary counts the records, and the group has committed them."""
     wanted = settings(
         cluster_39, topic, tmp_path, batch_records=25, group=f"lake-{topic}", zookeeper=cluster_39.zk_hosts
     )
@@ -64,7 +64,7 @@ def test_each_run_adds_what_has_come(spark: SparkSession, cluster_39: Cluster, t
 
 
 def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """And the columns that the docs name; the size in the summary is that of the files."""
+    """It also has the documented columns. The summary has the size of the files."""
     summary = archive(spark, settings(cluster_39, topic, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "archive"))
     assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
@@ -74,10 +74,10 @@ def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster
     assert (summary.files, summary.size_bytes) == (len(files), sum(path.stat().st_size for path in files))
 
 
-def test_a_run_that_is_asked_to_stop_ends_after_its_batch(
+def test_a_stopped_run_ends_after_its_batch(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """What it has done is whole and committed; the next run has the rest."""
+    """Its batches are complete and committed. The next run reads the rest."""
     stopping = Event()
     some = archive(
         spark,
@@ -95,26 +95,26 @@ def test_a_run_that_is_asked_to_stop_ends_after_its_batch(
     assert_complete(spark, cluster_39, topic, tmp_path)
 
 
-def test_a_run_without_an_end_goes_on_until_it_is_stopped(
+def test_a_run_with_an_interval_continues_until_it_is_stopped(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """What comes meanwhile is archived, too."""
+    """Records that are produced meanwhile are archived, too."""
     stopping, records = Event(), []
 
-    def tell(batch: Any) -> None:
+    def note(batch: Any) -> None:
         records.append(batch.records)
         if len(records) == 1:
             fill(cluster_39, topic, [b"60"])
         else:
             stopping.set()
 
-    archive(spark, settings(cluster_39, topic, tmp_path, interval_s=0.1), on_batch=tell, stopping=stopping)
+    archive(spark, settings(cluster_39, topic, tmp_path, interval_s=0.1), on_batch=note, stopping=stopping)
     assert records == [60, 1]
     assert_complete(spark, cluster_39, topic, tmp_path)
 
 
 def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The lock is a process's, so that it ends with it, however it ends."""
+    """The lock belongs to the process, so it ends with it in every case."""
     wanted = settings(cluster_39, topic, tmp_path)
     checkpoint = tmp_path / "archive" / "_checkpoint"
     checkpoint.mkdir(parents=True)
@@ -125,24 +125,22 @@ def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, 
     assert archive(spark, wanted).records == len(VALUES)
 
 
-def test_what_fails_in_spark_is_told_in_a_line(
-    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
-) -> None:
-    """And what could not be written then is written by the next run."""
+def test_an_error_in_spark_is_one_line(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """The next run writes what could not be written."""
     wanted = settings(cluster_39, topic, tmp_path)
     ArchiveFolders(wanted, None).claim(brokers_of(cluster_39).split(","))
-    in_the_way = tmp_path / "archive" / f"topic={topic}"
-    in_the_way.touch()
+    obstacle = tmp_path / "archive" / f"topic={topic}"
+    obstacle.touch()
     with pytest.raises(KielGroupsError, match=r"^Spark failed: ") as found:
         archive(spark, wanted)
     assert "\n" not in str(found.value)
-    in_the_way.unlink()
+    obstacle.unlink()
     assert archive(spark, wanted).records == len(VALUES)
     assert_complete(spark, cluster_39, topic, tmp_path)
 
 
-def test_folders_elsewhere_are_read_and_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Shown on a local folder, which Spark's Java knows as well."""
+def test_remote_folders_are_read_and_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The test uses a local folder, which Spark's Java can access, too."""
     folder = HadoopFolder(spark, f"file://{tmp_path}/far away")
     assert (folder.names(), folder.names("in"), folder.read("in/a")) == ([], [], None)
     folder.write("in/a", "größer\n")
@@ -152,7 +150,7 @@ def test_folders_elsewhere_are_read_and_written_by_spark(spark: SparkSession, tm
 
 
 def test_a_folder_that_spark_cannot_use_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither Java's trace nor Python's: a scheme without a file system, and a file in the place of a folder."""
+    """A scheme without a file system and a file in place of a folder give no traceback of Java or Python."""
     with pytest.raises(FolderError, match=r"^nosuch://lake cannot be used: .*No FileSystem for scheme \"nosuch\"$"):
         HadoopFolder(spark, "nosuch://lake")
     (tmp_path / "file").touch()
@@ -165,13 +163,13 @@ def test_a_folder_that_spark_cannot_use_is_one_line(spark: SparkSession, tmp_pat
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is believed to be lost is looked at again for a second, not for thirty."""
+    """Check for a second, not for thirty, whether lost data reappears."""
     given = ArchiveSettings.source_options
     quick = {"fetchOffset.retryIntervalMs": "10", "kafka.request.timeout.ms": "1000"}
     monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
 
 
-def test_a_topic_that_was_made_anew_ends_a_run(
+def test_a_recreated_topic_ends_a_run(
     spark: SparkSession,
     cluster_39: Cluster,
     unique: Unique,
@@ -179,7 +177,7 @@ def test_a_topic_that_was_made_anew_ends_a_run(
     impatient: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The dry run, too; each says which offset is gone and what to do. Allowed, the run takes the new log's records."""
+    """The error names the lost offset and the remedies, also in a dry run. With --allow-loss the new log is read."""
     topic = filled(cluster_39, unique("topic"), 1, VALUES)
     archive(spark, settings(cluster_39, topic, tmp_path))
     delete_topic(cluster_39.zk_hosts, topic)
@@ -204,11 +202,11 @@ def test_a_topic_that_was_made_anew_ends_a_run(
     assert sorted(rows) == sorted([*enumerate(VALUES), (0, b"a"), (1, b"b")])
 
 
-def test_a_topic_that_is_gone_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
-    """It is a loss, no name that was never there; another one that is there does not hide it."""
+def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
+    """The error is that of a loss, not of an unknown topic, also if another topic exists."""
     gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
     wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
-    begun(wanted, {gone: 60, kept: 50})
+    write_started(wanted, {gone: 60, kept: 50})
     delete_topic(cluster_39.zk_hosts, gone)
     await_partitions(cluster_39, gone, 0)
     with pytest.raises(OffsetOutOfRangeError, match=f"^{gone}:0: offset 60 is to be read next, and there is no such"):
@@ -219,8 +217,8 @@ def test_a_topic_that_is_gone_ends_a_run(cluster_39: Cluster, unique: Unique, tm
         plan_archive(replace(lenient, topics=(gone, kept, unique("never"))))
 
 
-def begun(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
-    """As a run leaves its folders that has archived so many records of the first partitions of topics."""
+def write_started(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
+    """Write the folders of a run that has archived these numbers of records of the first partitions of topics."""
     ArchiveFolders(wanted, None).claim(wanted.brokers.split(","))
     place = {topic: {"0": {"from": 0, "to": end, "token": 7}} for topic, end in reached.items()}
     lists = {"_checkpoint/offsets/0": f"v1\n{{}}\n{json.dumps(place)}", "_checkpoint/commits/0": "v1\n{}"}
@@ -233,10 +231,10 @@ def begun(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
 # ---------------------------------------------------------------------- the command, without Spark
 
 
-def test_a_dry_run_says_what_would_be_read(
+def test_a_dry_run_prints_what_would_be_read(
     cluster_39: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And leaves no trace, neither in folders nor in ZooKeeper."""
+    """It writes nothing to folders or ZooKeeper."""
     words = ["spark", "archive", topic, "--dry-run", "--brokers", brokers_of(cluster_39), "--zookeeper"]
     words += [cluster_39.zk_hosts, "--group", f"lake-{topic}", "--output", str(tmp_path / "archive")]
     assert run(words) == 0
@@ -249,10 +247,10 @@ def test_a_dry_run_says_what_would_be_read(
         assert client.exists(f"/consumers/lake-{topic}") is None
 
 
-def test_a_topic_that_does_not_exist_is_told(
+def test_a_missing_topic_is_an_error(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is not made by being asked for, and Spark is not started for it."""
+    """The brokers do not create it, and Spark is not started."""
     words = ["spark", "archive", unique("none"), "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "a")]
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -260,10 +258,10 @@ def test_a_topic_that_does_not_exist_is_told(
 
 
 @pytest.mark.parametrize("further", [["--dry-run"], []])
-def test_brokers_that_are_not_there_are_told_at_once(
+def test_missing_brokers_are_an_error_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], further: list[str]
 ) -> None:
-    """As by every command: somebody sits at the terminal. One line, and Spark is not started for it."""
+    """The error is one line, as for every command, and Spark is not started."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -273,10 +271,8 @@ def test_brokers_that_are_not_there_are_told_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plan_goes_on_from_the_checkpoint(
-    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
-) -> None:
-    """Only what is new is left to be read."""
+def test_a_plan_starts_at_the_checkpoint(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """It contains only new records."""
     archive(spark, settings(cluster_39, topic, tmp_path))
     fill(cluster_39, topic, [b"60", b"61"])
     plan = plan_archive(settings(cluster_39, topic, tmp_path))

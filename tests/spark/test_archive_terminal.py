@@ -1,4 +1,4 @@
-"""The bar of an archive at terminals of all kinds: it fits, makes way for other lines, and goes."""
+"""The progress bar of an archive on terminals: it fits, leaves room for other lines, and is removed."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def shown(total: int | None, **variables: str) -> str:
-    """All that the terminal got."""
+    """The whole output to the terminal."""
     return at_a_terminal([sys.executable, "-c", SHOWN.format(total=total)], **variables).decode()
 
 
 @pytest.mark.parametrize(
-    ("columns", "total", "told"),
+    ("columns", "total", "text"),
     [
         (80, 10_000_000, "━ 12% 1,234,572 records, "),
         (80, None, "━ 1,234,572 records, "),
         (30, 10_000_000, "12% 1,234,572 records"),
     ],
 )
-def test_a_bar_fits_and_goes(columns: int, total: int | None, told: str) -> None:
-    """However narrow the terminal is, and whether one knows how much there is; nothing of it is left at the end."""
+def test_a_bar_fits_and_is_removed(columns: int, total: int | None, text: str) -> None:
+    """It fits narrow terminals, with and without a total, and is removed at the end."""
     got = shown(total, COLUMNS=str(columns))
     drawn = [ESCAPES.sub("", line) for line in re.split(r"[\r\n]+|\x1b\[2K", got)]
     assert max(map(len, drawn)) <= columns
-    assert any(told in " ".join(line.split()) for line in drawn), drawn
+    assert any(text in " ".join(line.split()) for line in drawn), drawn
     assert WARNING.strip() in drawn
-    # Whoever is killed in between could not show the cursor again.
+    # A process that is killed while the cursor is hidden could not show it again.
     assert HIDDEN_CURSOR not in got
     assert got.endswith("\x1b[2Kthe summary\r\n")
 
 
-def test_a_bar_has_no_colours_where_they_are_not_wanted() -> None:
-    """NO_COLOR is a wish for the bar, too."""
+def test_a_bar_has_no_colours_with_no_color() -> None:
+    """NO_COLOR also applies to the bar."""
     assert COLOUR.search(shown(10_000_000))
     assert not COLOUR.search(shown(10_000_000, NO_COLOR="1"))
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines() -> None:
-    """Such as that of an editor: a line for each batch, as in a log."""
+    """Each batch gives a line, as in a log. An example is the terminal of an editor."""
     first, warning, second, summary = shown(10_000_000, TERM="dumb").splitlines(keepends=True)
     assert re.fullmatch(r"info: 1,234,567 records, [\d,]+ records/s, 8,765,433 left\r\n", first)
     assert (warning, summary) == (WARNING, "the summary\r\n")

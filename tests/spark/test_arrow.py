@@ -1,4 +1,4 @@
-"""Messages as Arrow's batches: exactly the columns that Spark wants, and no copy where none is needed."""
+"""Messages as Arrow batches: exactly the columns that Spark expects, and no unnecessary copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def columns_of(messages: list[tuple[int, bytes | None, bytes | None]]) -> Column
 
 
 def test_a_batch_has_the_columns_of_sparks_source() -> None:
-    """Null keys and values stay null, empty ones empty; there is no timestamp, and the type says so."""
+    """Null keys and values stay null, and empty ones empty. The timestamp is null, and its type -1."""
     batch = record_batch(columns_of(PLAIN), SOURCE, SCHEMA)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
@@ -45,7 +45,7 @@ def test_a_batch_has_the_columns_of_sparks_source() -> None:
 
 @pytest.mark.parametrize("names", [("value",), ("offset", "topic"), ("timestampType", "timestamp", "partition", "key")])
 def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> None:
-    """Only these are made."""
+    """No other columns are built."""
     schema = pa.schema([SCHEMA.field(name) for name in names])
     batch = record_batch(columns_of(PLAIN), SOURCE, schema)
     assert batch.schema == schema
@@ -54,14 +54,14 @@ def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> Non
 
 
 def test_no_rows_make_an_empty_batch() -> None:
-    """With all of its columns."""
+    """It has all columns."""
     batch = record_batch(columns_of([]), SOURCE, SCHEMA)
     batch.validate(full=True)
     assert (batch.num_rows, batch.schema) == (0, SCHEMA)
 
 
 def test_values_are_not_copied() -> None:
-    """The batch looks at the decoder's own bytes."""
+    """The batch refers to the bytes of the decoder."""
     columns = columns_of(PLAIN)
     batch = record_batch(columns, SOURCE, SCHEMA)
     assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
@@ -70,7 +70,7 @@ def test_values_are_not_copied() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [1], [5, 5], [3000] * 7, [9000, 1, 9000], [1] * 20, [8192, 8192], [8191, 1, 1]])
 def test_small_batches_are_merged(sizes: list[int]) -> None:
-    """No row is lost or moved, large ones are left alone, and two neighbours never fit into one."""
+    """No row is lost or moved, large batches do not change, and two neighbours never fit into one batch."""
     batches, start = [], 0
     for size in sizes:
         batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), SOURCE, SCHEMA))

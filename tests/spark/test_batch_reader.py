@@ -1,4 +1,4 @@
-"""A batch, by the contract of Spark's readers, against a real broker and without a JVM."""
+"""A batch, by the contract of Spark's readers, with a real broker and without a JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record
 from kiel_groups.spark.tasks.task_planner import ReadTask
-from tests.helpers.members import zookeeper
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.spark.queries import batch_tasks, fill, filled, read_batch, records
 
 pytestmark = pytest.mark.spark
@@ -31,8 +31,8 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
-def test_every_record_comes_once_with_its_place(cluster_39: Cluster, topic: str) -> None:
-    """In the order of offsets within each partition."""
+def test_every_record_is_read_once_with_partition_and_offset(cluster_39: Cluster, topic: str) -> None:
+    """Records of a partition are in the order of their offsets."""
     found = read_batch(cluster_39, subscribe=topic)
     assert sorted(found, key=lambda record: int(record.value)) == [
         Record(topic, record.partition, record.offset, value, value)
@@ -44,7 +44,7 @@ def test_every_record_comes_once_with_its_place(cluster_39: Cluster, topic: str)
 
 
 def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> None:
-    """And empty ones stay empty."""
+    """Empty ones stay empty."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 1)
     fill(cluster_39, name, [None, b"", b"full"])
@@ -53,7 +53,7 @@ def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> 
 
 
 def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster, topic: str) -> None:
-    """Since 4.2 it compares names, order, types and nullability."""
+    """Spark 4.2 compares names, order, types and nullability."""
     schema = StructType([StructField("offset", LongType(), False), StructField("value", BinaryType())])
     for asked in (None, schema):
         reader, tasks = batch_tasks(cluster_39, asked, subscribe=topic)
@@ -72,16 +72,14 @@ def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster,
         (StructField("value", BinaryType(), False), "value is given as not nullable, and may be null"),
     ],
 )
-def test_a_schema_that_is_not_some_of_the_columns_is_refused(
-    cluster_39: Cluster, field: StructField, reason: str
-) -> None:
-    """Says what there is."""
+def test_a_schema_with_other_columns_is_refused(cluster_39: Cluster, field: StructField, reason: str) -> None:
+    """The error names the existing columns."""
     with pytest.raises(ConfigError, match=reason):
         batch_tasks(cluster_39, StructType([field]), subscribe="any")
 
 
 def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) -> None:
-    """From the first to before the last; -2 and -1 stand for the ends of the log."""
+    """The last offset is not included. -2 and -1 mean the ends of the log."""
     found = read_batch(
         cluster_39,
         assign=f'{{"{topic}": [0, 1]}}',
@@ -92,8 +90,8 @@ def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) ->
     assert {record.partition for record in found} == {0, 1}
 
 
-def test_offsets_have_to_be_given_for_all_partitions_and_no_others(cluster_39: Cluster, topic: str) -> None:
-    """One that was forgotten would be left out in silence."""
+def test_offsets_must_be_given_for_exactly_the_partitions(cluster_39: Cluster, topic: str) -> None:
+    """Otherwise a forgotten partition would not be read."""
     with pytest.raises(ConfigError, match=f"startingOffsets: {topic}:1, {topic}:2, {topic}:3 are missing"):
         read_batch(cluster_39, subscribe=topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
     every = ", ".join(f'"{number}": -1' for number in range(5))
@@ -101,8 +99,8 @@ def test_offsets_have_to_be_given_for_all_partitions_and_no_others(cluster_39: C
         read_batch(cluster_39, subscribe=topic, endingOffsets=f'{{"{topic}": {{{every}}}}}')
 
 
-def test_offsets_that_the_log_does_not_have_are_an_error_or_are_left_out(cluster_39: Cluster, topic: str) -> None:
-    """Names the partition, what is to be read, what there is and what to do."""
+def test_offsets_outside_the_log_are_an_error_or_skipped(cluster_39: Cluster, topic: str) -> None:
+    """The error has the partition, both ranges and the remedy."""
     beyond = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 900}}}}'}
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offsets 0 to 900 .* has 0 to .* failOnDataLoss"):
         read_batch(cluster_39, **beyond)
@@ -110,7 +108,7 @@ def test_offsets_that_the_log_does_not_have_are_an_error_or_are_left_out(cluster
 
 
 def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """And is not made by asking for it."""
+    """The brokers do not create it."""
     missing = unique("missing")
     with pytest.raises(UnknownTopicError, match=missing):
         read_batch(cluster_39, subscribe=missing)
@@ -119,7 +117,7 @@ def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluste
 
 
 def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """It has to match whole names."""
+    """The pattern has to match whole names."""
     other = f"{topic}-more"
     create_topic(cluster_39.zk_hosts, other, 1)
     fill(cluster_39, other, [b"1"])
@@ -128,11 +126,11 @@ def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: 
 
 
 def test_a_pattern_that_matches_nothing_reads_nothing(cluster_39: Cluster) -> None:
-    """Spark would make up a task where it gets none: there is one that reads nothing."""
+    """Spark makes up a task if it gets none, so there is a task that reads nothing."""
     assert read_batch(cluster_39, subscribePattern="no-such-topic-[0-9]+") == []
 
 
-def test_a_batch_starts_where_a_group_has_got_to(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+def test_a_batch_starts_at_the_offsets_of_a_group(cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """A partition without an offset is read from its beginning."""
     group = unique("group")
     with zookeeper(cluster_39) as client:
@@ -143,15 +141,15 @@ def test_a_batch_starts_where_a_group_has_got_to(cluster_39: Cluster, topic: str
 
 
 def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: str) -> None:
-    """What was planned for a broker that is gone is read from the one that leads now."""
+    """If the planned broker does not answer, the task reads from the present leader."""
     reader, tasks = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1")
     (task,) = tasks
     task.value = ReadTask(HostPort("127.0.0.1", 1), task.value.ranges)
     assert len(list(records(reader, task))) == len(VALUES)
 
 
-def test_a_task_does_not_wait_for_ever_for_what_is_not_there(cluster_39: Cluster, topic: str) -> None:
-    """An end beyond the log is an error after kafkaConsumer.pollTimeoutMs, and never fewer rows in silence."""
+def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, topic: str) -> None:
+    """An end beyond the log is an error after kafkaConsumer.pollTimeoutMs. Fewer rows are never returned silently."""
     reader, (task,) = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1", kafkaConsumer_pollTimeoutMs="300")
     beyond = [each._replace(end=each.end + 5) for each in task.value.ranges]
     task.value = ReadTask(task.value.leader, tuple(beyond))
@@ -160,7 +158,7 @@ def test_a_task_does_not_wait_for_ever_for_what_is_not_there(cluster_39: Cluster
 
 
 def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluster, unique: Unique) -> None:
-    """And the others come, too."""
+    """The other messages are read, too."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 1)
     values = [b"a", b"x" * 300_000, b"b"]
@@ -169,8 +167,8 @@ def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluste
     assert [record.value for record in found] == values
 
 
-def test_tasks_are_cut_and_merged_as_asked_for(cluster_39: Cluster, topic: str) -> None:
-    """And all of them together read everything once."""
+def test_tasks_are_split_and_merged_by_the_options(cluster_39: Cluster, topic: str) -> None:
+    """Together they read every record once."""
     for options, count in (({"minPartitions": "8"}, 8), ({"maxPartitions": "1"}, 1)):
         reader, tasks = batch_tasks(cluster_39, subscribe=topic, **options)
         assert len(tasks) == count

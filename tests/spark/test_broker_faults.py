@@ -1,4 +1,4 @@
-"""Brokers that restart, and logs that lose their beginning, while they are read."""
+"""Brokers restart, and logs lose their first segments, while Spark reads them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FETCH = 1
 
 VALUES = [b"%0100d" % number for number in range(300)]
 
-#: A broker takes seconds to start, on a busy machine many.
+#: A broker takes seconds to start, and more on a busy computer.
 PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": "100"}
 
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Cluster]:
-    """A broker to maltreat; its logs are cut into segments of some fifty records."""
+    """A broker for tests that restart it. Its logs have segments of about fifty records."""
     with Cluster(broker_overrides={"log.segment.bytes": 8_000}) as cluster:
         yield cluster
 
@@ -44,13 +44,13 @@ def topic(own_cluster: Cluster, unique: Unique) -> str:
     name = unique("topic")
     create_topic(own_cluster.zk_hosts, name, 2)
     for start in range(0, len(VALUES), 20):
-        # A broker begins a segment between two requests only.
+        # A broker starts a segment only between two requests.
         fill(own_cluster, name, VALUES[start : start + 20])
     return name
 
 
-def test_a_task_goes_on_when_its_broker_is_back(own_cluster: Cluster, topic: str) -> None:
-    """Where it was: nothing twice, nothing left out."""
+def test_a_task_survives_a_restart_of_its_broker(own_cluster: Cluster, topic: str) -> None:
+    """It resumes at its position: no record is read twice or skipped."""
     options = {"subscribe": topic, "maxPartitions": "1", "kafka_fetch_max_bytes": "2000"}
     reader, (task,) = batch_tasks(own_cluster, **options)
     rows = records(reader, task)
@@ -60,10 +60,10 @@ def test_a_task_goes_on_when_its_broker_is_back(own_cluster: Cluster, topic: str
     assert sorted(record.value for record in found) == VALUES
 
 
-def test_a_query_goes_on_when_its_broker_is_back(
+def test_a_query_survives_a_restart_of_its_broker(
     spark: SparkSession, own_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It waits for the broker, and is told what comes afterwards."""
+    """It waits for the broker, and then reads further records."""
     options = {"kafka.bootstrap.servers": brokers_of(own_cluster), "subscribe": topic, "startingOffsets": "earliest"}
     patient = {name.replace("_", "."): text for name, text in PATIENT.items()}
     rows = spark.readStream.format("kiel").options(**options, **patient).load()
@@ -79,8 +79,8 @@ def test_a_query_goes_on_when_its_broker_is_back(
     assert found == [*VALUES, b"afterwards"]
 
 
-def test_a_log_that_lost_its_beginning_is_a_loss(own_cluster: Cluster, topic: str) -> None:
-    """Retention was faster than the query: names the partition, the offsets and the remedy, or goes on from there."""
+def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str) -> None:
+    """Retention was faster than the query. The error has the remedy; failOnDataLoss=false reads the rest."""
     options = {"subscribe": topic, "startingOffsets": "earliest", **PATIENT}
     with running(Query(own_cluster, **options, maxOffsetsPerTrigger="10")) as query:
         query.trigger()
@@ -106,7 +106,7 @@ def emptied(exchange: Exchange) -> bytes:
 
 @pytest.mark.parametrize("times", [2, 1_000], ids=["for a while", "for good"])
 def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, times: int) -> None:
-    """The watermark is beyond the range, and no message comes: asked again; in the end it is a loss, never a gap."""
+    """An answer with a watermark beyond the range and without messages is repeated. In the end it is a loss."""
     name = filled(own_cluster, unique("topic"), 1, VALUES)
     reader, (task,) = batch_tasks(own_cluster, subscribe=name)
     with KafkaProxy(own_cluster.brokers[0]) as proxy:
@@ -123,7 +123,7 @@ def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, tim
 
 
 async def lose_first_segments(cluster: Cluster, topic: str) -> None:
-    """What retention does, at once: all segments but the last of each partition are deleted."""
+    """Delete all segments but the last of each partition, as retention does."""
     broker = cluster.kafka[0]
     await broker.stop()
     for partition in (0, 1):

@@ -1,8 +1,7 @@
-"""The data source in Spark: a real session, a real broker."""
+"""The data source in Spark: a real session and a real broker."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
-from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.spark.queries import brokers_of, fill, filled, read_batch
+from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.spark
 
@@ -37,13 +37,13 @@ def stream(spark: SparkSession, cluster: Cluster, topic: str, **options: str) ->
 
 
 def finished(query: StreamingQuery) -> StreamingQuery:
-    """A query that ends by itself, at its end."""
+    """Wait for the end of a query that ends by itself, and return it."""
     assert query.awaitTermination(ROWS_S), "the query has not ended"
     return query
 
 
 def to_files(rows: DataFrame, folder: Path) -> StreamingQuery:
-    """Everything that is there at this moment, into Parquet; goes on from its checkpoint."""
+    """Write the records that exist now to Parquet, from the checkpoint on."""
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return finished(writer.trigger(availableNow=True).start(str(folder / "data")))
 
@@ -53,8 +53,8 @@ def values_in(spark: SparkSession, folder: Path) -> list[bytes]:
     return sorted((bytes(row["value"]) for row in found), key=int)
 
 
-def test_a_table_is_read_by_its_format_alone(spark: SparkSession, cluster_39: Cluster, unique: Unique) -> None:
-    """Nothing is registered, names of options count in any case, and null is null."""
+def test_a_table_is_read_by_the_name_of_the_format(spark: SparkSession, cluster_39: Cluster, unique: Unique) -> None:
+    """No registration is needed, the case of option names does not matter, and null stays null."""
     topic = unique("topic")
     create_topic(cluster_39.zk_hosts, topic, 2)
     fill(cluster_39, topic, [None, b"", b"full"], partition=1)
@@ -78,8 +78,8 @@ def test_a_table_is_read_by_its_format_alone(spark: SparkSession, cluster_39: Cl
     ]
 
 
-def test_some_of_the_columns_will_do(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
-    """A schema that names a subset reads only that."""
+def test_a_schema_may_have_some_of_the_columns(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
+    """Only these columns are read."""
     reader = spark.read.format("kiel").schema("offset BIGINT, value BINARY")
     table = reader.option("kafka.bootstrap.servers", brokers_of(cluster_39)).option("subscribe", topic).load()
     assert table.columns == ["offset", "value"]
@@ -87,16 +87,16 @@ def test_some_of_the_columns_will_do(spark: SparkSession, cluster_39: Cluster, t
 
 
 def test_a_refusal_reaches_the_user(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
-    """In our own words, through all of Spark's layers."""
+    """The data source's error text passes through all of Spark's layers."""
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers_of(cluster_39))
     with pytest.raises(Exception, match="did you mean subscribePattern"):
         reader.option("subscribePatern", topic).load().collect()
 
 
-def test_a_stopped_query_goes_on_from_its_checkpoint(
+def test_a_stopped_query_resumes_at_its_checkpoint(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Batches are as large as allowed, every record is in the files once, and the last batch is committed too."""
+    """Batches are as large as allowed, the files have every record once, and the last batch is committed, too."""
     rows = stream(spark, cluster_39, topic, maxOffsetsPerTrigger="25")
     first = to_files(rows, tmp_path)
     assert [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]] == [25, 25, 10]
@@ -109,7 +109,7 @@ def test_a_stopped_query_goes_on_from_its_checkpoint(
 
 
 def offsets_of_queries(cluster: Cluster, topic: str) -> list[int]:
-    """What queries without a group of their own have committed of a topic."""
+    """The offsets of a topic that queries without a group option have committed."""
     with zookeeper(cluster) as client:
         groups = [name for name in client.get_children("/consumers") if name.startswith("kiel-spark-")]
         return [offset for group in groups for offset in stored_offsets(client, group, topic).values()]
@@ -119,7 +119,7 @@ def offsets_of_queries(cluster: Cluster, topic: str) -> list[int]:
 def test_a_sink_that_fails_gets_the_same_batch_again(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path, failing: int
 ) -> None:
-    """In its first batch and in a later one; nothing of what failed is committed."""
+    """It may fail in the first or in a later batch. A failed batch is not committed."""
     seen: dict[int, list[list[bytes]]] = {}
     fails = [True]
 
@@ -145,10 +145,10 @@ def test_a_sink_that_fails_gets_the_same_batch_again(
     assert sum(offsets_of_queries(cluster_39, topic)) == 61
 
 
-def test_a_running_query_is_told_what_comes_and_stops_clean(
+def test_a_running_query_reads_new_records_and_stops_without_an_error(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Records while it runs, and how far behind it is; what was done before its end is committed."""
+    """Its progress shows its offsets and the latest ones. Finished batches are committed at its end."""
     name = f"rows_{tmp_path.name.replace('-', '_')}"
     writer = stream(spark, cluster_39, topic).writeStream.format("memory").queryName(name)
     query = writer.start()
@@ -169,30 +169,25 @@ def test_a_running_query_is_told_what_comes_and_stops_clean(
 def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It is stopped before Spark asks again; the reader, which was told of the checkpoint, sees there what was done."""
+    """It is stopped before Spark's next call. The reader finds the finished batch in the checkpoint."""
     rows = stream(spark, cluster_39, topic, checkpointLocation=str(tmp_path))
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(processingTime="1 hour").start()
     try:
-        wait_until((tmp_path / "commits" / "0").exists, "the first batch is done")
+        eventually_blocking((tmp_path / "commits" / "0").exists, "the first batch is done", 120)
         assert sum(offsets_of_queries(cluster_39, topic)) == 0
     finally:
         query.stop()
     # Spark does not wait for the source's process.
-    wait_until(lambda: sum(offsets_of_queries(cluster_39, topic)) == len(VALUES), "its offsets are committed")
+    eventually_blocking(
+        lambda: sum(offsets_of_queries(cluster_39, topic)) == len(VALUES), "its offsets are committed", 120
+    )
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"not within 120 s: {what}"
-        time.sleep(0.05)
-
-
-def test_rows_are_written_where_they_belong(
+def test_rows_are_written_to_the_given_partitions(
     spark: SparkSession, cluster_39: Cluster, topic: str, unique: Unique
 ) -> None:
-    """A batch: the partition column is obeyed, null stays null, and what was read along is passed over."""
+    """The partition column decides, null stays null, and further columns are ignored."""
     copy = unique("copy")
     create_topic(cluster_39.zk_hosts, copy, 3)
     fill(cluster_39, topic, [None])
@@ -214,7 +209,7 @@ def test_rows_are_written_where_they_belong(
 def test_a_stream_is_written_to_topics_that_a_column_names(
     spark: SparkSession, cluster_39: Cluster, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
-    """Text goes out as UTF-8."""
+    """Text is written as UTF-8."""
     even, odd = unique("even"), unique("odd")
     for name in (even, odd):
         create_topic(cluster_39.zk_hosts, name, 1)

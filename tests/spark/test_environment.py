@@ -1,4 +1,4 @@
-"""What Spark needs around us: one clear line where it is missing."""
+"""What Spark needs: if it is missing, one clear line says so."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pickle.load(sys.stdin.buffer)
 
 
 def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark does not bring pyarrow along."""
+    """PySpark does not install pyarrow."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
     with pytest.raises(ConfigError, match=rf"pyarrow missing in {sys.executable} on .+: install kiel-groups\[spark\]"):
@@ -38,7 +38,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("version", "reason"),
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11; set JAVA_HOME to a later one"),
         ('java version "1.8.0_292"', "is Java 8; set JAVA_HOME"),
@@ -46,28 +46,28 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
     ],
 )
 def test_a_java_that_is_too_old_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, reason: str
 ) -> None:
-    """JAVA_HOME wins over the path, as with Spark."""
+    """JAVA_HOME takes precedence over the path, as with Spark."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and {java} {reason}"):
         check_java()
 
 
-def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what to do."""
+def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the remedy."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ConfigError, match="there is no 'java' here; install one"):
         check_java()
 
 
-def test_a_worker_without_the_package_says_so(tmp_path: Path) -> None:
-    """Which machine, which Python, what is missing and what to do, instead of a failure in Spark's own code."""
+def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
+    """It names the host, the Python, what is missing and the remedy, instead of a failure in Spark's code."""
     made = KielDataSource(OPTIONS)
     for shipped in (made, made.reader(made.schema()), made.streamReader(made.schema())):
         done = subprocess.run(

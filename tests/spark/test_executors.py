@@ -1,4 +1,4 @@
-"""A cluster of executors, one of which dies; in a process of its own."""
+"""A cluster of executors, one of which is killed, in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.helpers.spark.sessions import worker_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-#: Three processes of Java start, on a machine that may be busy.
+#: Three Java processes start, on a computer that may be busy.
 PATIENCE_S = 300
 
 
-def test_an_executor_that_is_killed_in_a_task_loses_nothing(
+def test_an_executor_is_killed_in_a_task(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark does its tasks again elsewhere, and they read the same records once."""
+    """Spark runs its tasks on another executor, and every record is read once."""
     topic = unique("topic")
     create_topic(cluster_39.zk_hosts, topic, 4)
     values = [b"%03d" % number for number in range(100)]
@@ -41,7 +41,7 @@ def test_an_executor_that_is_killed_in_a_task_loses_nothing(
 
 
 def executors_of(driver: int) -> list[int]:
-    """The processes of a job's executors, by what they were started as, below its driver."""
+    """The process ids of a job's executors: the descendants of its driver with that command."""
     parents: dict[int, int] = {}
     executors = []
     for folder in Path("/proc").glob("[0-9]*"):

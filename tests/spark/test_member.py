@@ -1,11 +1,10 @@
-"""Queries as members of a group, by the contract of Spark's readers, against real servers and without a JVM."""
+"""Queries that are members of a group, by the contract of Spark's readers, with real servers and without a JVM."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +14,12 @@ from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
 from kiel_groups.sync import GroupedConsumer
+from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import owners, stored_offsets, zookeeper
-from tests.helpers.spark.queries import Checkpoint, Query, await_partitions, fill, running
+from tests.helpers.spark.queries import Checkpoint, Query, await_partitions, fill, running, values_of
+from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.spark
 
@@ -51,12 +51,8 @@ def numbered(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last)]
 
 
-def values_of(records: list) -> list[bytes]:
-    return sorted((record.value for record in records), key=int)
-
-
 def committed(cluster: Cluster, group: str, topic: str) -> int:
-    """How many records the group has committed."""
+    """The number of records that the group has committed."""
     with zookeeper(cluster) as client:
         return sum(stored_offsets(client, group, topic).values())
 
@@ -66,31 +62,28 @@ def members(cluster: Cluster, group: str) -> list[str]:
         return list(client.get_children(GroupLayout(group).members))
 
 
-def held(query: Query) -> set[int]:
+def planned(query: Query) -> set[int]:
     """The partitions that the last planned batch may read."""
     ends = json.loads(query.checkpoint.ends[-1])
     return {int(number) for entries in ends.values() for number in entries}
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
-        time.sleep(0.01)
+def trigger_until(query: Query, condition: Callable[[], bool], what: str) -> list[Record]:
+    """Trigger batches until a condition is true, and return their records."""
+    found: list[Record] = []
 
+    def triggered() -> bool:
+        if condition():
+            return True
+        found.extend(query.trigger())
+        return False
 
-def trigger_until(query: Query, condition: Callable[[], bool], what: str) -> list:
-    """Make batches until something has come true; returns what they read."""
-    found, deadline = [], time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"not within 60 s: {what}"
-        found += query.trigger()
-        time.sleep(0.05)
+    eventually_blocking(triggered, what, 60)
     return found
 
 
-def test_a_batch_is_committed_once_the_next_is_asked_for(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Not before: its sink may have failed. The owners and offsets are those of any member; it leaves with the rest."""
+def test_a_batch_is_committed_when_the_next_is_planned(cluster_39: Cluster, topic: str, group: str) -> None:
+    """It is not committed before, because its sink may have failed. Owners and offsets are as for any member."""
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group, kafka_client_id="nightly job")) as query:
         assert values_of(query.trigger()) == numbered(0, 100)
@@ -107,10 +100,10 @@ def test_a_batch_is_committed_once_the_next_is_asked_for(cluster_39: Cluster, to
 
 
 @pytest.mark.parametrize(("done", "offset"), [(True, 100), (False, 0)])
-def test_the_last_batch_is_committed_where_the_checkpoint_has_it(
+def test_the_last_batch_is_committed_if_the_checkpoint_has_it(
     cluster_39: Cluster, topic: str, group: str, tmp_path: Path, done: bool, offset: int
 ) -> None:
-    """When a query is stopped between two triggers, before it leaves; a batch that was planned only is not."""
+    """The query is stopped between two triggers, and commits before it leaves. A planned batch is not committed."""
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group, checkpointLocation=str(tmp_path))) as query:
         query.trigger()
@@ -119,8 +112,8 @@ def test_the_last_batch_is_committed_where_the_checkpoint_has_it(
     assert members(cluster_39, group) == []
 
 
-def test_a_query_that_is_started_again_reads_nothing_twice(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Its last batch was done and not committed: nobody else has read on, so the checkpoint decides."""
+def test_a_restarted_query_reads_no_record_twice(cluster_39: Cluster, topic: str, group: str) -> None:
+    """Its last batch is done and not committed. No other member has read further, so the checkpoint decides."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 50)
@@ -131,8 +124,8 @@ def test_a_query_that_is_started_again_reads_nothing_twice(cluster_39: Cluster, 
         assert committed(cluster_39, group, topic) == 50
 
 
-def test_a_batch_that_failed_is_the_same_batch(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Planned, read and not done; the next run does it again, whatever has come since, and then goes on."""
+def test_a_failed_batch_is_repeated_unchanged(cluster_39: Cluster, topic: str, group: str) -> None:
+    """The next run repeats the batch, which does not contain newer records, and then continues."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger(fails=True)) == numbered(0, 50)
@@ -144,29 +137,37 @@ def test_a_batch_that_failed_is_the_same_batch(cluster_39: Cluster, topic: str, 
     assert committed(cluster_39, group, topic) == 60
 
 
-def test_a_partition_that_comes_back_is_read_from_where_the_other_stopped(
+def test_a_partition_that_returns_is_read_from_the_committed_offset(
     cluster_39: Cluster, topic: str, group: str
 ) -> None:
-    """A consumer takes a share while the query runs, and gives it back: nothing is lost, nothing comes twice."""
+    """A consumer owns a share while the query runs, and leaves: no record is lost or repeated."""
     got: list[bytes] = []
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group)) as query:
         got += [record.value for record in query.trigger()]
-        assert held(query) == set(range(PARTITIONS))
+        assert planned(query) == set(range(PARTITIONS))
         with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
             consumer.subscribe(topic)
-            # What the batch reads is not let go before it is done.
+            # Partitions that the batch reads are not released before it is done.
             assert consumer.allocation == {}
-            got += [r.value for r in trigger_until(query, lambda: len(consumer.allocation[topic]) == 2, "a share")]
+            got += [
+                r.value
+                for r in trigger_until(query, lambda: len(consumer.allocation[topic]) == 2, "the consumer owns a share")
+            ]
             got += [record.value for record in query.trigger()]
-            assert held(query).isdisjoint(consumer.allocation[topic])
+            assert planned(query).isdisjoint(consumer.allocation[topic])
             fill(cluster_39, topic, numbered(100, 200))
             for number, record in enumerate(consumer):
                 got.append(record.value)
                 if number == 20:
                     break
             got += [record.value for record in query.trigger()]
-        got += [r.value for r in trigger_until(query, lambda: held(query) == set(range(PARTITIONS)), "all of it")]
+        got += [
+            r.value
+            for r in trigger_until(
+                query, lambda: planned(query) == set(range(PARTITIONS)), "the query owns all partitions"
+            )
+        ]
         got += [record.value for record in query.trigger()]
         assert query.trigger() == []
     assert sorted(got, key=int) == numbered(0, 200)
@@ -174,54 +175,54 @@ def test_a_partition_that_comes_back_is_read_from_where_the_other_stopped(
 
 
 def test_two_queries_share_a_group(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Each reads its part; what one leaves goes to the other."""
+    """Each query reads its share. When one leaves, the other gets its partitions."""
     with running(joining(cluster_39, topic, group)) as first:
         first.trigger()
         got = []
         with running(joining(cluster_39, topic, group)) as second:
             second.trigger()
-            got += trigger_until(first, lambda: len(held(first)) == 2, "the first one shares")
-            got += trigger_until(second, lambda: len(held(second)) == 2, "the second one has a share")
-            assert held(first) | held(second) == set(range(PARTITIONS))
+            got += trigger_until(first, lambda: len(planned(first)) == 2, "the first query has released partitions")
+            got += trigger_until(second, lambda: len(planned(second)) == 2, "the second query owns a share")
+            assert planned(first) | planned(second) == set(range(PARTITIONS))
             fill(cluster_39, topic, numbered(0, 100))
             got += first.trigger() + second.trigger()
             assert values_of(got) == numbered(0, 100)
             second.trigger()
-        got += trigger_until(first, lambda: len(held(first)) == PARTITIONS, "the first one has all of it")
+        got += trigger_until(first, lambda: len(planned(first)) == PARTITIONS, "the first query owns all partitions")
         fill(cluster_39, topic, numbered(100, 120))
         got += first.trigger()
     assert values_of(got) == numbered(0, 120)
 
 
-def test_an_idle_query_hands_over_without_a_trigger(cluster_39: Cluster, topic: str, group: str) -> None:
-    """No batch reads anything: there is nothing to wait for."""
+def test_an_idle_query_releases_without_a_trigger(cluster_39: Cluster, topic: str, group: str) -> None:
+    """No batch reads the partitions, so the release does not wait."""
     with running(joining(cluster_39, topic, group)) as query:
         query.trigger()
 
         with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
             consumer.subscribe(topic)
-            wait_until(lambda: len(consumer.allocation[topic]) == 2, "it has a share")
+            eventually_blocking(lambda: len(consumer.allocation[topic]) == 2, "the consumer owns a share", 60)
 
 
-def test_a_batch_of_a_partition_that_was_lost_is_not_committed(
+def test_a_batch_of_a_lost_partition_is_not_committed(
     cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The session went between its planning and its end: that is said loudly, and the records come again."""
+    """The session ends between its planning and its end. A warning is logged, and the records are read again."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 50)
         (member,) = members(cluster_39, group)
         with zookeeper(cluster_39) as client:
-            # As an operator's release does: the session's claims are worth nothing any more.
+            # As with an operator's forced release, the claims of the session do not count any more.
             client.delete(f"{GroupLayout(group).members}/{member}")
-        wait_until(lambda: members(cluster_39, group) not in ([], [member]), "it has joined again")
-        got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 50, "the records are done")
+        eventually_blocking(lambda: members(cluster_39, group) not in ([], [member]), "it has joined again", 60)
+        got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 50, "the records are committed")
     assert "that is not committed, and their present owners read it again" in caplog.text
     assert values_of(got) == numbered(0, 50)
 
 
-def test_an_operators_reset_is_followed(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Another stretch of reading begins where the operator says, in the running query."""
+def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: str) -> None:
+    """The running query starts another interval at the operator's offset."""
     fill(cluster_39, topic, numbered(0, 10), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 10)
@@ -229,15 +230,15 @@ def test_an_operators_reset_is_followed(cluster_39: Cluster, topic: str, group: 
         with zookeeper(cluster_39) as client:
             client.set(GroupLayout(group).offset(TopicPartition(topic, 0)), b"7")
         fill(cluster_39, topic, numbered(10, 12), partition=0)
-        # The batch that is under way is done with what it read, and commits nothing.
+        # The current batch finishes what it has read, and commits nothing.
         assert values_of(query.trigger()) == numbered(10, 12)
         assert values_of(query.trigger()) == numbered(7, 12)
         assert query.trigger() == []
     assert committed(cluster_39, group, topic) == 12
 
 
-def test_a_topic_that_was_made_anew_while_nobody_read_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Nothing is committed by finding it, so both remedies in the error help; the group follows into the new log."""
+def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
+    """Detecting it commits nothing, so both remedies in the error work. The group then reads the new log."""
     impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
@@ -261,14 +262,14 @@ def test_a_topic_that_was_made_anew_while_nobody_read_is_a_loss(cluster_39: Clus
         assert committed(cluster_39, group, topic) == 7
     with zookeeper(cluster_39) as client:
         client.set(znode, b"0")
-    with running(joining(cluster_39, topic, group, **impatient)) as anew:
-        assert values_of(anew.trigger()) == numbered(0, 7)
-        assert anew.trigger() == []
+    with running(joining(cluster_39, topic, group, **impatient)) as fresh:
+        assert values_of(fresh.trigger()) == numbered(0, 7)
+        assert fresh.trigger() == []
     assert committed(cluster_39, group, topic) == 7
 
 
-def test_a_running_query_goes_on_in_a_topic_that_was_made_anew(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Where that is allowed, whoever notices first, the query or its group."""
+def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, topic: str, group: str) -> None:
+    """It does with failOnDataLoss=false, whether the query or the group detects it first."""
     options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:
@@ -282,8 +283,8 @@ def test_a_running_query_goes_on_in_a_topic_that_was_made_anew(cluster_39: Clust
         assert set(values_of(got)) == set(numbered(0, 7))
 
 
-def test_a_group_that_starts_elsewhere_refuses_the_query(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The error names the option to change; with 'group' the query follows the group."""
+def test_a_group_with_another_reset_policy_refuses_the_query(cluster_39: Cluster, topic: str, group: str) -> None:
+    """The error names the option to change. With 'group' the query uses the group's policy."""
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
         consumer.subscribe(topic)
         refused = joining(cluster_39, topic, group, startingOffsets="latest")
@@ -294,9 +295,9 @@ def test_a_group_that_starts_elsewhere_refuses_the_query(cluster_39: Cluster, to
 
 
 def test_a_sigterm_leaves_the_group(cluster_39: Cluster, topic: str, group: str) -> None:
-    """That is how Spark ends a query: no member is left when the process has ended, and what was done is stored."""
+    """Spark ends a query by SIGTERM. The process leaves the group before its end, and commits finished batches."""
     fill(cluster_39, topic, numbered(0, 30))
-    arguments = [str(Path(__file__).with_name("member_process.py")), *cluster_39.brokers, cluster_39.zk_hosts]
+    arguments = ["-m", "tests.helpers.spark.member_process", *cluster_39.brokers, cluster_39.zk_hosts]
     with Running([*arguments, topic, group]) as process:
         assert process.wait_for_lines(2, 60) == ["30", "done"]
         assert len(members(cluster_39, group)) == 1
@@ -308,7 +309,7 @@ def test_a_sigterm_leaves_the_group(cluster_39: Cluster, topic: str, group: str)
 def test_a_long_batch_is_an_alarm_that_names_the_job(
     cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another member waits for partitions that the batch reads: the group's leader says who keeps them."""
+    """Another member waits for partitions that the batch reads, and the group's leader logs their owner."""
     fill(cluster_39, topic, numbered(0, 30))
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, drain_alarm_ms=200) as leader:
         leader.connect()
@@ -316,4 +317,4 @@ def test_a_long_batch_is_an_alarm_that_names_the_job(
             query.trigger()
             leader.subscribe(topic)
             job = re.compile(rf"partitions, first {topic}:\d, allocated to \S+: owned by {group}_spark-nightly\.")
-            wait_until(lambda: job.search(caplog.text) is not None, "the alarm")
+            eventually_blocking(lambda: job.search(caplog.text) is not None, "the leader raises an alarm", 60)

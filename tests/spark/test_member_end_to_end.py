@@ -1,4 +1,4 @@
-"""Spark and Tornado in one group: a real session, real servers, members that come and go."""
+"""Spark and Tornado in one group: a real session, real servers, members that join and leave."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.sync import Producer
-from tests.helpers.members import Group, group_of, owners, zookeeper
+from tests.helpers.cluster_data import owners, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.spark.queries import brokers_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, eventually_blocking
 
-# The session takes seconds to start, and on a busy machine a minute.
+# The session takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
 
 PATIENCE_S = 240.0
@@ -28,7 +29,7 @@ PARTITIONS = 4
 
 
 class Query:
-    """A query that is a member, and the values that its batches have brought."""
+    """A query that is a member, and the values of its batches."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, topic: str, group: str, checkpoint: Path) -> None:
         self.values: list[bytes] = []
@@ -44,8 +45,8 @@ class Query:
         self._writer = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="100 milliseconds")
         self.query: StreamingQuery = self._writer.start()
 
-    def look_after(self) -> None:
-        """Start it again where Spark itself has given up on it: a new Python has ten seconds to come up, no more."""
+    def restart_if_spark_failed(self) -> None:
+        """Start it again if Spark itself has failed: a Python worker gets only ten seconds to start."""
         if not self.query.isActive and "Python worker failed to connect back" in str(self.query.exception()):
             self.query = self._writer.start()
 
@@ -55,7 +56,7 @@ class Query:
 
 @contextmanager
 def producing(cluster: Cluster, topic: str) -> Iterator[list[bytes]]:
-    """Numbered values all the while; the list has those that are stored."""
+    """Produce numbered values during the block. The list has those that are stored."""
     stored: list[bytes] = []
     enough = threading.Event()
 
@@ -75,11 +76,11 @@ def producing(cluster: Cluster, topic: str) -> Iterator[list[bytes]]:
         thread.join(PATIENCE_S)
 
 
-async def come_and_go(cluster: Cluster, group: Group, topic: str, query: Query, stored: list[bytes]) -> None:
-    """Spark alone; with one and two consumers, without the first, alone again; values flow in between."""
+async def join_and_leave(cluster: Cluster, group: Group, topic: str, query: Query, stored: list[bytes]) -> None:
+    """Run Spark alone, with one and two consumers, without the first, and alone again. Values flow in between."""
 
     def owned_by_spark() -> int:
-        query.look_after()
+        query.restart_if_spark_failed()
         with zookeeper(cluster) as client:
             return sum("_spark." in member for member, _ in owners(client, group.name, topic).values())
 
@@ -100,27 +101,27 @@ async def come_and_go(cluster: Cluster, group: Group, topic: str, query: Query, 
     assert query.query.isActive, query.query.exception()
 
 
-def test_spark_and_tornado_share_a_topic_while_members_come_and_go(
+def test_spark_and_tornado_share_a_topic_while_members_join_and_leave(
     spark: SparkSession, cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Every record is in the union of what they were given; when the query is stopped, nobody is in the group."""
+    """Every record is delivered to one of them. When the query has stopped, the group has no members."""
     topic, name = unique("topic"), unique("group")
     create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
     query = Query(spark, cluster_39, topic, name, tmp_path)
 
-    async def scene() -> None:
+    async def run() -> None:
         async with group_of(cluster_39, name, [topic]) as group:
             with producing(cluster_39, topic) as stored:
-                await come_and_go(cluster_39, group, topic, query, stored)
+                await join_and_leave(cluster_39, group, topic, query, stored)
             wanted = set(stored)
             await eventually(lambda: wanted <= {*query.values, *group.values}, "every record was read", PATIENCE_S)
             assert query.values
             assert group.values
 
     try:
-        asyncio.run(scene())
+        asyncio.run(run())
     finally:
         query.query.stop()
     with zookeeper(cluster_39) as client:
         members = GroupLayout(name).members
-        asyncio.run(eventually(lambda: client.get_children(members) == [], "the query has left", PATIENCE_S))
+        eventually_blocking(lambda: client.get_children(members) == [], "the query has left", PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What a SIGTERM does to the process of a query."""
+"""SIGTERM in the process of a query that is a member."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def default() -> Iterator[None]:
-    """Nobody handles the signal before, nor afterwards."""
+    """Restore the signal's default handler before the test, and the previous one after it."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def test_it_leaves_and_exits() -> None:
-    """With the status that a shell gives to whoever is ended so."""
+def test_sigterm_leaves_the_group_and_exits() -> None:
+    """The status is 143, as of a process that SIGTERM ends."""
     left = []
     on_sigterm(lambda: left.append(True) or True)  # type: ignore[func-returns-value]
     with pytest.raises(SystemExit) as ended:
@@ -30,21 +30,21 @@ def test_it_leaves_and_exits() -> None:
     assert ended.value.code == 143
 
 
-def test_whoever_is_leaving_is_not_interrupted() -> None:
-    """Spark closes its channel, too: what that has begun goes on to its end."""
+def test_a_leave_in_progress_is_not_interrupted() -> None:
+    """Spark also closes its channel, and the leave that this has started continues."""
     on_sigterm(lambda: False)
     signal.raise_signal(signal.SIGTERM)
 
 
-def test_it_is_undone() -> None:
-    """A process that goes on without a query ends as any other."""
+def test_the_handler_is_removed() -> None:
+    """A process without a query ends at SIGTERM as any other."""
     on_sigterm(lambda: True)
     default_on_sigterm()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_somebody_elses_handler_stays() -> None:
-    """Neither replaced nor undone."""
+def test_another_handler_stays() -> None:
+    """It is neither replaced nor removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     on_sigterm(lambda: True)
     default_on_sigterm()

@@ -1,4 +1,4 @@
-"""What a batch may read, which partitions wait for it, and what of it counts: without servers."""
+"""The batch handler of a member: what a batch may read, which partitions wait for it, and what it commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND = TopicPartition("topic", 0), TopicPartition("topic", 1)
 
 
 class MemberSession:
-    """A handler, and the group's side of it by hand."""
+    """A handler, with the calls that the group would make."""
 
     def __init__(self) -> None:
         self.subscription = SubscriptionState()
@@ -28,17 +28,17 @@ class MemberSession:
         self.handler = BatchHandler("group", cluster, self.subscription, Metrics())
 
     def claim(self, partition: TopicPartition, offset: int, token: int) -> None:
-        """The member owns a partition from now on."""
+        """Assign a partition to the member."""
         self.subscription.assign_from_subscribed({partition: StartPosition(offset, 0, token)})
         self.handler.assigned([partition]).close()
 
     def lose(self, partition: TopicPartition) -> None:
-        """The session is over."""
+        """End the session."""
         self.subscription.unassign([partition])
         self.handler.lost([partition])
 
     def finished(self, partition: TopicPartition) -> int:
-        """What a commit would store."""
+        """The offset that a commit would store."""
         state = self.subscription.state(partition)
         assert state is not None
         return state.finished
@@ -54,8 +54,8 @@ def member() -> MemberSession:
     return MemberSession()
 
 
-def test_a_batch_counts_when_the_query_has_passed_it(member: MemberSession) -> None:
-    """Where the query stands elsewhere, it was not run; before Spark 4.2 nobody says, and it was."""
+def test_a_batch_is_finished_when_the_query_has_passed_it(member: MemberSession) -> None:
+    """If the query is at another position, the batch was not run. Spark before 4.2 gives no position, and it was."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     assert span == Span(10, 20, 7, 10)
@@ -69,8 +69,8 @@ def test_a_batch_counts_when_the_query_has_passed_it(member: MemberSession) -> N
     assert member.finished(FIRST) == 40
 
 
-def test_what_stands_still_is_written_as_it_was(member: MemberSession) -> None:
-    """Spark takes another text for another place, and makes an empty batch of it."""
+def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
+    """Spark treats another text as another position, and would plan an empty batch."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     member.handler.finish({FIRST: span})
@@ -80,7 +80,7 @@ def test_what_stands_still_is_written_as_it_was(member: MemberSession) -> None:
 
 
 async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSession) -> None:
-    """One that no batch reads does not; neither is in the next batch."""
+    """A partition that no batch reads does not wait. Neither is in the next batch."""
     member.claim(FIRST, 0, token=7)
     member.claim(SECOND, 0, token=8)
     span = member.read(FIRST, 5)
@@ -96,8 +96,8 @@ async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSessi
     assert member.handler.standing({FIRST: span}) == {}
 
 
-def test_a_partition_that_is_asked_back_is_not_planned(member: MemberSession) -> None:
-    """Between the question and the plan, too: it may be somebody else's already."""
+def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
+    """It is not, also if it is revoked between the calls: another member may own it already."""
     member.claim(FIRST, 0, token=7)
     standing = member.handler.standing({})
     assert member.handler.stop([FIRST]) == frozenset()
@@ -106,8 +106,8 @@ def test_a_partition_that_is_asked_back_is_not_planned(member: MemberSession) ->
     assert member.handler.plan({FIRST: standing[FIRST].up_to(5)}, may_read=True) == {}
 
 
-def test_without_a_lease_nothing_is_read(member: MemberSession) -> None:
-    """The query stays where it is."""
+def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
+    """The query keeps its position."""
     member.claim(FIRST, 4, token=7)
     standing = member.handler.standing({})
     planned = member.handler.plan({FIRST: standing[FIRST].up_to(9)}, may_read=False)
@@ -115,8 +115,8 @@ def test_without_a_lease_nothing_is_read(member: MemberSession) -> None:
     assert member.handler.stop([FIRST]) == frozenset()
 
 
-def test_what_was_lost_meanwhile_is_not_counted(member: MemberSession) -> None:
-    """Claimed again, it starts where the group stands, in an interval of its own."""
+def test_a_batch_of_a_lost_partition_is_not_finished(member: MemberSession) -> None:
+    """When it is claimed again, another interval starts at the group's offset."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.lose(FIRST)
@@ -129,39 +129,39 @@ def test_what_was_lost_meanwhile_is_not_counted(member: MemberSession) -> None:
 @pytest.mark.parametrize(
     ("stored", "begins"),
     [
-        pytest.param(10, 20, id="nobody has committed since"),
-        pytest.param(15, 15, id="another member has got to 15"),
+        pytest.param(10, 20, id="no commit since"),
+        pytest.param(15, 15, id="another member has committed 15"),
         pytest.param(25, 25, id="another member is ahead"),
-        pytest.param(0, 0, id="an operator has put it back"),
+        pytest.param(0, 0, id="an operator has reset it"),
     ],
 )
-def test_a_query_that_comes_back_goes_on_where_nobody_else_has(member: MemberSession, stored: int, begins: int) -> None:
-    """Its last batch, up to 20, is done, and was planned when the group stood at 10."""
+def test_a_restarted_query_resumes_after_its_last_batch(member: MemberSession, stored: int, begins: int) -> None:
+    """Its last batch, up to 20, is done, and was planned when the group's offset was 10."""
     known = {FIRST: Span(0, 20, 7, 10)}
     member.claim(FIRST, stored, token=9)
     standing = member.handler.standing(known)
     assert standing[FIRST][:3] == (begins, begins, 9)
-    # Nothing counts before the log is known to reach there.
+    # No record is finished before the log is known to reach that offset.
     assert member.finished(FIRST) == stored
     assert member.handler.resume(standing) == (begins != stored)
     assert member.finished(FIRST) == begins
 
 
-def test_an_offset_that_somebody_wrote_begins_an_interval(member: MemberSession) -> None:
-    """Of the same claim: its token alone would not tell."""
+def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
+    """The claim is the same, so its token does not show the reset."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.subscription.seek(FIRST, 2)
     member.subscription.mark_committed(FIRST, 2, 1)
     member.handler.offset_changed(FIRST, 2)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
-    begun = member.handler.standing({FIRST: span})[FIRST]
-    assert (begun.begin, begun.to) == (2, 2)
-    assert begun.token not in (7, None)
+    started = member.handler.standing({FIRST: span})[FIRST]
+    assert (started.begin, started.to) == (2, 2)
+    assert started.token not in (7, None)
 
 
-def test_a_log_that_began_anew_is_read_from_there(member: MemberSession) -> None:
-    """In an interval of its own, wherever the query and the group stood; what was lost meanwhile is left alone."""
+def test_a_recreated_log_is_read_from_its_start(member: MemberSession) -> None:
+    """It is read in an interval of its own, whatever the positions were. Partitions that are not owned are skipped."""
     known = {FIRST: Span(0, 20, 7, 20)}
     member.claim(FIRST, 20, token=9)
     member.handler.restart({FIRST: 3, SECOND: 0})

@@ -1,4 +1,4 @@
-"""Options of the data source: read in any case, refused with the reason."""
+"""The options of the data source: their case does not matter, and a refusal has its reason."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ LEAST = {"kafka.bootstrap.servers": "one:9092,two", "subscribe": "clicks"}
 
 
 def parse(streaming: bool = True, **options: str) -> ReadOptions:
-    """Options whose names have dots are given with underscores."""
+    """Parse options. Underscores in names of arguments stand for dots."""
     return ReadOptions.parse(
         {**LEAST, **{name.replace("_", "."): text for name, text in options.items()}}, streaming=streaming
     )
 
 
 def test_a_new_stream_starts_at_latest_and_a_batch_at_earliest() -> None:
-    """As with Spark's own source for Kafka."""
+    """The defaults are those of Spark's source for Kafka."""
     assert (parse(streaming=True).starting, parse(streaming=False).starting) == ("latest", "earliest")
     assert [str(broker) for broker in parse().brokers] == ["one:9092", "two:9092"]
     assert parse().fail_on_data_loss
 
 
-def test_names_count_in_any_case() -> None:
-    """Spark hands them over in lower case; programs that build readers themselves do not."""
+def test_the_case_of_names_does_not_matter() -> None:
+    """Spark passes names in lower case. Programs that construct readers do not."""
     given = {"KAFKA.Bootstrap.SERVERS": "one", "subscribepattern": "c.*", "FAILONDATALOSS": "False"}
     read = ReadOptions.parse(given, streaming=True)
     assert read.topic_pattern is not None
@@ -40,7 +40,7 @@ def test_names_count_in_any_case() -> None:
 
 
 def test_offsets_by_partition_are_json() -> None:
-    """-2 is the earliest, -1 the latest."""
+    """-2 means the earliest offset, -1 the latest."""
     assert parse(startingOffsets='{"clicks": {"0": 23, "1": -2, "2": -1}}').starting == {
         TopicPartition("clicks", 0): 23,
         TopicPartition("clicks", 1): -2,
@@ -48,16 +48,16 @@ def test_offsets_by_partition_are_json() -> None:
     }
 
 
-def test_blanks_around_a_pattern_do_not_count() -> None:
-    """As with Spark's own source: no topic has a name with blanks."""
+def test_blanks_around_a_pattern_are_ignored() -> None:
+    """Spark's source for Kafka does the same: no topic has blanks in its name."""
     given = {"kafka.bootstrap.servers": "one", "subscribePattern": " c.* "}
     read = ReadOptions.parse(given, streaming=True)
     assert read.topic_pattern is not None
     assert read.topic_pattern.fullmatch("clicks")
 
 
-def test_one_map_of_options_serves_all() -> None:
-    """Batches and writes have no use for ZooKeeper's address, and take it; one that is none is refused there, too."""
+def test_the_same_options_work_for_reads_and_writes() -> None:
+    """Batches and writes accept ZooKeeper's address without using it, and refuse an invalid one."""
     where = {"kafka.bootstrap.servers": "one", "kiel.zookeeper.connect": "z:2181/kafka"}
     ReadOptions.parse({**where, "subscribe": "clicks"}, streaming=False)
     WriteOptions.parse({**where, "topic": "clicks"})
@@ -66,7 +66,7 @@ def test_one_map_of_options_serves_all() -> None:
 
 
 def test_partitions_are_assigned_by_json() -> None:
-    """Each once, in their order."""
+    """Each partition counts once, and they are sorted."""
     given = {"kafka.bootstrap.servers": "one", "assign": '{"b": [2, 0, 2], "a": [1]}'}
     assert ReadOptions.parse(given, streaming=False).assigned == (
         TopicPartition("a", 1),
@@ -77,12 +77,12 @@ def test_partitions_are_assigned_by_json() -> None:
 
 @pytest.mark.parametrize(("text", "milliseconds"), [("500ms", 500), ("30 s", 30_000), ("15m", 900_000), ("2", 2)])
 def test_times_have_units(text: str, milliseconds: int) -> None:
-    """As Spark writes them; a bare number is milliseconds."""
+    """The units are Spark's. A number without a unit means milliseconds."""
     assert parse(minOffsetsPerTrigger="5", maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
 
 
-def test_what_spark_adds_of_its_own_passes() -> None:
-    """The checkpoint's folder, for one, is none of our business."""
+def test_options_of_spark_are_accepted() -> None:
+    """An example is the folder of the checkpoint."""
     parse(path="/x", checkpointLocation="/y", queryName="z")
 
 
@@ -147,8 +147,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "reason"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
-def test_what_a_stream_cannot_do_is_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
-    """Never taken and ignored: who asks for it would rely on it."""
+def test_unsupported_options_of_a_stream_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
+    """They are never ignored, because a user would rely on them."""
     with pytest.raises(ConfigError) as caught:
         ReadOptions.parse({**LEAST, **options}, streaming=True)
     assert reason in str(caught.value)
@@ -165,8 +165,8 @@ JOINING = {"membership": "join", "kafka.group.id": "g", "kiel.zookeeper.connect"
         ({"subscribe": None, "assign": '{"clicks": [0]}'}, "assign: a member of a group reads what it is allotted"),
     ],
 )
-def test_what_a_member_cannot_do_is_refused(options: dict[str, str | None], reason: str) -> None:
-    """Its group decides, and goes by what it commits."""
+def test_unsupported_options_of_a_member_are_refused(options: dict[str, str | None], reason: str) -> None:
+    """The group decides what a member reads, and needs its commits."""
     given = {name: text for name, text in {**LEAST, **JOINING, **options}.items() if text is not None}
     with pytest.raises(ConfigError, match=reason):
         ReadOptions.parse(given, streaming=True)
@@ -183,20 +183,20 @@ def test_what_a_member_cannot_do_is_refused(options: dict[str, str | None], reas
         ({"membership": "join"}, "membership: has no meaning when reading a batch"),
     ],
 )
-def test_what_a_batch_cannot_do_is_refused(options: dict[str, str], reason: str) -> None:
-    """Options of streams, and ranges that are empty by themselves."""
+def test_unsupported_options_of_a_batch_are_refused(options: dict[str, str], reason: str) -> None:
+    """These are options of streams, and ranges that are always empty."""
     with pytest.raises(ConfigError, match=reason):
         ReadOptions.parse({**LEAST, **options}, streaming=False)
 
 
 @pytest.mark.parametrize("missing", list(LEAST))
 def test_brokers_and_topics_have_to_be_named(missing: str) -> None:
-    """There are no defaults for either."""
+    """Neither has a default."""
     with pytest.raises(ConfigError, match=missing):
         ReadOptions.parse({name: text for name, text in LEAST.items() if name != missing}, streaming=True)
 
 
 def test_every_option_is_in_the_documentation() -> None:
-    """By the name that errors call it."""
+    """The page uses the names of the errors."""
     page = (Path(__file__).parents[2] / "docs/spark.rst").read_text(encoding="utf-8")
     assert not [name for names in OPTION_NAMES.values() for name in names if f"``{name}``" not in page]

@@ -1,4 +1,4 @@
-"""Tasks out of ranges, shares under a bound, ranges between two offsets: pure, with generated cases."""
+"""Planning of tasks, of shares under a bound, and of ranges between two offsets, with generated cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kiel_groups.spark.tasks.task_planner import TaskBounds, plan_tasks
 
 pytestmark = pytest.mark.spark
 
-#: Quick cases on slow machines.
+#: Few cases without a deadline, for slow computers.
 few_cases = settings(deadline=None, max_examples=60)
 
 BROKERS = [HostPort("a", 1), HostPort("b", 2), None]
@@ -71,8 +71,8 @@ def test_every_offset_is_in_exactly_one_task_of_its_leader(
 
 @few_cases
 @given(sizes, bounds())
-def test_the_number_of_tasks_is_what_was_asked_for(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
-    """At least so many, as far as there are offsets; at most so many, but one for each leader."""
+def test_the_number_of_tasks_respects_the_options(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
+    """It is at least the minimum if there are enough offsets, and at most the maximum, but one for each leader."""
     tasks = plan_tasks(ranges_of(wanted), leaders_of(wanted), asked)
     total, leaders = sum(wanted.values()), set(leaders_of(wanted).values())
     if asked.most_records is None:
@@ -87,20 +87,20 @@ def test_the_number_of_tasks_is_what_was_asked_for(wanted: dict[TopicPartition, 
 @few_cases
 @given(sizes, bounds())
 def test_a_plan_does_not_depend_on_the_order_of_its_input(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
-    """A batch that is planned again has the same tasks."""
+    """A repeated batch has the same tasks."""
     ranges = ranges_of(wanted)
     assert plan_tasks(ranges, leaders_of(wanted), asked) == plan_tasks(ranges[::-1], leaders_of(wanted), asked)
 
 
 def test_a_hundred_partitions_share_a_few_tasks_of_the_same_size() -> None:
-    """A task costs tens of milliseconds, whatever it does."""
+    """A task costs tens of milliseconds, whatever its size."""
     wanted = {TopicPartition("clicks", number): 10 for number in range(100)}
     tasks = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
     assert [task.size for task in tasks] == [250] * 4
 
 
 def test_a_large_partition_is_split_only_on_demand() -> None:
-    """Its order would be lost; minPartitions and maxRecordsPerPartition ask for it."""
+    """A split loses the order of records. minPartitions and maxRecordsPerPartition request it."""
     wanted = {TopicPartition("clicks", 0): 1_000}
     ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
     assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
@@ -108,8 +108,8 @@ def test_a_large_partition_is_split_only_on_demand() -> None:
     assert sorted(task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))) == [333, 333, 334]
 
 
-def test_a_split_into_more_tasks_than_spark_bears_is_refused() -> None:
-    """Ten thousand are the most; the error tells the numbers, and what to give instead."""
+def test_a_split_into_too_many_tasks_is_refused() -> None:
+    """The limit is ten thousand. The error has the numbers and a value that works."""
     wanted = {TopicPartition("clicks", 0): 30_001, TopicPartition("clicks", 1): 0}
     ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
     assert len(plan_tasks(ranges, leaders, TaskBounds(1, most_records=4))) <= 10_000
@@ -121,8 +121,8 @@ def test_a_split_into_more_tasks_than_spark_bears_is_refused() -> None:
 
 @few_cases
 @given(st.integers(1, 5_000), st.dictionaries(partitions, st.integers(0, 2_000)))
-def test_a_bound_is_shared_out_in_proportion(most: int, available: dict[TopicPartition, int]) -> None:
-    """Never more than there is, never more than the bound, all of it used, each within one of its exact share."""
+def test_a_bound_is_divided_in_proportion(most: int, available: dict[TopicPartition, int]) -> None:
+    """No share exceeds what is available. Together they use the bound, and each is within one of its exact share."""
     shares = fair_shares(most, available)
     total = sum(available.values())
     assert shares.keys() == available.keys()
@@ -133,8 +133,8 @@ def test_a_bound_is_shared_out_in_proportion(most: int, available: dict[TopicPar
             assert abs(shares[partition] * total - count * most) < total
 
 
-def test_a_trigger_waits_for_enough_messages_and_not_for_ever() -> None:
-    """minOffsetsPerTrigger, and maxTriggerDelay."""
+def test_a_trigger_waits_for_enough_messages_for_a_bounded_time() -> None:
+    """The options are minOffsetsPerTrigger and maxTriggerDelay."""
     assert waits_for_more(9, 10, 0, 1_000)
     assert not waits_for_more(10, 10, 0, 1_000)
     assert not waits_for_more(9, 10, 1_000, 1_000)
@@ -152,11 +152,11 @@ positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() |
 
 @few_cases
 @given(positions)
-def test_positions_come_back_from_the_checkpoint_as_they_were(stood: Positions) -> None:
-    """And equal ones have the same text, by which Spark tells whether there is anything new."""
-    text = json.dumps(stood.to_json())
-    assert Positions.from_json(json.loads(text)) == stood
-    shuffled = replace(stood, spans=dict(reversed(stood.spans.items())))
+def test_positions_survive_the_checkpoint(before: Positions) -> None:
+    """Equal positions have the same text, by which Spark decides whether there is new data."""
+    text = json.dumps(before.to_json())
+    assert Positions.from_json(json.loads(text)) == before
+    shuffled = replace(before, spans=dict(reversed(before.spans.items())))
     assert json.dumps(shuffled.to_json()) == text
 
 
@@ -183,9 +183,9 @@ P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
         (None, Span(50, 50), 3),
     ],
     ids=[
-        "the interval goes on",
-        "another interval began before",
-        "another interval began behind",
+        "the interval continues",
+        "another interval started before",
+        "another interval started behind",
         "no interval is known, at either end",
         "no interval is known at the end",
         "no interval is known at the start",
@@ -193,22 +193,22 @@ P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
         "a new partition without an interval",
     ],
 )
-def test_a_batch_begins_where_it_ended_before_or_where_its_interval_began(
+def test_a_batch_starts_at_the_previous_end_or_the_start_of_its_interval(
     start: Span | None, end: Span, begins: int
 ) -> None:
-    """So a batch that is done again is the same batch, whatever has happened to the group since."""
+    """So a repeated batch has the same records, whatever has happened to the group since."""
     before = Positions({} if start is None else {P0: start})
     assert ranges_between(before, Positions({P0: end}), {P0: 3}) == [OffsetRange(P0, begins, end.to)]
 
 
 @pytest.mark.parametrize(("end", "begins"), [(Span(10, 50), 10), (Span(50, 50), 50), (Span(60, 70, 6), 60)])
-def test_a_first_batch_that_is_done_again_begins_where_it_began(end: Span, begins: int) -> None:
-    """Also where its interval was not known yet; what the start says now has been resolved anew."""
+def test_a_repeated_first_batch_starts_at_the_same_offset(end: Span, begins: int) -> None:
+    """It does, also if its interval was not known yet. The present start does not count."""
     start = Positions({P0: Span(30, 30, 9)}, initial=True)
     ranges = [OffsetRange(P0, begins, end.to)] if begins < end.to else []
     assert ranges_between(start, Positions({P0: end}), {}) == ranges
 
 
-def test_what_has_not_moved_or_is_gone_is_not_read() -> None:
-    """Empty ranges make no tasks."""
+def test_unchanged_and_deleted_partitions_are_not_read() -> None:
+    """Empty ranges give no tasks."""
     assert ranges_between(Positions({P0: Span(1, 5, 2), P1: Span(1, 5, 2)}), Positions({P0: Span(1, 5, 2)}), {}) == []

@@ -1,4 +1,4 @@
-"""What a task asks for in one request: enough of a few ranges, and all of those that are short."""
+"""The requests of a task: a few ranges with enough bytes each, and many short ones together."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ def take(each: RangeReader, fetched: FetchedPartition) -> object:
     return each.take(fetched, each.ask(MIB))
 
 
-def came_empty(each: RangeReader, times: int) -> None:
-    """Have so many answers without a message come, each of which is doubted."""
+def take_empty_answers(each: RangeReader, times: int) -> None:
+    """Pass ``times`` answers without a message, each of which has to cause a retry."""
     for _ in range(times):
         with pytest.raises(RetriableBrokerError, match=r"offsets 3 to 10 .* a log of up to 12 and sends no message"):
             take(each, empty(12))
         assert each.position == 3
 
 
-def test_an_empty_answer_is_doubted() -> None:
-    """The watermark may be newer than what was read of the log: the broker is asked again, and nothing is skipped."""
+def test_an_empty_answer_is_retried() -> None:
+    """The watermark may be newer than the read of the log, so the request is repeated and no record is skipped."""
     each = reading(0, 0, 10)
     take(each, answer(0, 3, 100))
-    came_empty(each, 4)
+    take_empty_answers(each, 4)
     take(each, answer(3, 10, 100))
     assert each.finished
     assert each.read_offsets == 10
 
 
-def test_answers_are_counted_in_a_row() -> None:
-    """A message in between, and the next empty answer is the first one again."""
+def test_only_consecutive_empty_answers_count() -> None:
+    """A message in between restarts the count."""
     each = reading(0, 0, 10)
     for first, end in ((0, 1), (1, 3)):
         take(each, answer(first, end, 100))
         if first:
-            came_empty(each, 4)
+            take_empty_answers(each, 4)
         else:
             for _ in range(4):
                 with pytest.raises(RetriableBrokerError):
                     take(each, empty(12))
 
 
-def test_empty_answers_in_a_row_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """As any other: an error that says what to do, or a warning where failOnDataLoss is false."""
+def test_consecutive_empty_answers_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """It is an error with the remedy, or a warning with failOnDataLoss=false."""
     strict = reading(0, 3, 10)
-    came_empty(strict, 4)
+    take_empty_answers(strict, 4)
     with pytest.raises(
         OffsetOutOfRangeError, match=r"asked 5 times: they are lost, unless compaction .* failOnDataLoss"
     ):
@@ -78,29 +78,29 @@ def test_empty_answers_in_a_row_are_a_loss(caplog: pytest.LogCaptureFixture) -> 
     assert not strict.finished
     lenient = reading(0, 3, 10)
     lenient.fail_on_data_loss = False
-    came_empty(lenient, 4)
+    take_empty_answers(lenient, 4)
     assert take(lenient, empty(12)) is None
     assert lenient.finished
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_an_empty_answer_below_the_watermark_is_waited_for() -> None:
-    """The log does not have the range yet, as far as this broker knows."""
+def test_an_empty_answer_below_the_range_is_not_counted() -> None:
+    """The broker does not have the range yet, so the task waits."""
     each = reading(0, 3, 10)
     for _ in range(10):
         assert take(each, empty(9)) is None
     assert each.position == 3
 
 
-def test_what_compaction_has_taken_is_passed_over() -> None:
-    """A later message behind a gap is evidence: the range is finished without a doubt."""
+def test_compacted_offsets_are_skipped() -> None:
+    """A message after the gap proves it, so the range is finished without a retry."""
     each = reading(0, 3, 10)
     assert take(each, answer(11, 12, 100)) is None
     assert each.finished
 
 
 def test_long_ranges_are_read_one_after_the_other() -> None:
-    """Each request of a broker's costs it the same search, however little is asked for."""
+    """Each partition in a request costs the broker the same search, however few bytes it asks for."""
     lane = [reading(number, 0, 1_000_000) for number in range(10)]
     assert ask_for(lane, MIB) == {lane[0]: (0, MIB)}
     lane[0].position = lane[0].range.end
@@ -108,15 +108,15 @@ def test_long_ranges_are_read_one_after_the_other() -> None:
 
 
 def test_short_ranges_share_one_request() -> None:
-    """A micro-batch with a few messages in each partition is one answer."""
+    """A micro-batch with a few messages in each partition needs one answer."""
     lane = [reading(number, 100, 110) for number in range(25)]
     asked = ask_for(lane, MIB)
     assert list(asked) == lane
     assert sum(position.max_bytes for position in asked.values()) <= MIB
 
 
-def test_what_is_left_of_an_answer_goes_to_the_next_ranges() -> None:
-    """A range whose messages are known asks for what it still needs, and a little more."""
+def test_the_rest_of_an_answer_goes_to_the_next_ranges() -> None:
+    """A range with a known message size asks for what it still needs, and a little more."""
     first, second, third = reading(0, 0, 2_000), reading(1, 0, 500), reading(2, 0, 500)
     first.take(answer(0, 1_000, 100), ask_for([first], MIB)[first])
     asked = ask_for([first, second, third], MIB)
@@ -126,20 +126,20 @@ def test_what_is_left_of_an_answer_goes_to_the_next_ranges() -> None:
 
 
 def test_finished_ranges_are_not_asked_for() -> None:
-    """Nor is anything where all are."""
+    """If all are finished, no request is sent."""
     done, open_ = reading(0, 5, 5), reading(1, 5, 6)
     assert list(ask_for([done, open_], MIB)) == [open_]
     assert ask_for([done], MIB) == {}
 
 
-def test_ranges_of_one_partition_follow_one_another() -> None:
-    """A request has room for one of them."""
+def test_ranges_of_one_partition_are_read_one_after_the_other() -> None:
+    """A request can contain a partition only once."""
     lane = [reading(0, 0, 10), reading(0, 50, 60), reading(1, 0, 10)]
     assert list(ask_for(lane, MIB)) == [lane[0], lane[2]]
 
 
-def test_a_large_message_is_asked_for_alone() -> None:
-    """However small answers are to be, it comes whole."""
+def test_a_large_message_is_requested_alone() -> None:
+    """It is fetched whole, however small the limit of an answer is."""
     large, other = reading(0, 0, 10), reading(1, 0, 10)
     large.needed_bytes = 5 * MIB
     assert ask_for([large, other], MIB) == {large: (0, 5 * MIB)}

@@ -1,4 +1,4 @@
-"""The tutorial: its commands run as they stand there, one after the other, in an empty folder."""
+"""The tutorial: its commands run as printed, one after the other, in an empty folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from docutils.core import publish_doctree
 from tests.helpers.commands import REPOSITORY, environment
 from tests.helpers.spark.sessions import worker_environment
 
-# Three Javas, one after the other, each of which takes seconds to start, and on a busy machine a minute.
+# Three Java processes, one after the other, each of which takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.xdist_group("spark-session")]
 
 PAGE = (REPOSITORY / "docs" / "tutorial-spark.rst").read_text(encoding="utf-8")
@@ -26,10 +26,10 @@ INSTALLING = ".venv/bin/pip install"
 
 
 def commands() -> list[str]:
-    """The page's blocks for a shell, without the one that installs what the tests run in."""
-    complaints = io.StringIO()
-    tree = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": complaints})
-    assert complaints.getvalue() == ""
+    """The page's shell commands, without those that install the package."""
+    warnings = io.StringIO()
+    tree = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": warnings})
+    assert warnings.getvalue() == ""
     blocks = [block.astext() for block in tree.findall(nodes.literal_block) if "code" not in block["classes"]]
     (installing,) = [block for block in blocks if INSTALLING in block]
     blocks.remove(installing)
@@ -37,14 +37,14 @@ def commands() -> list[str]:
 
 
 def programs() -> dict[str, str]:
-    """What is to be saved, by the names of the files."""
+    """The programs that the page tells a reader to save, by their file names."""
     found = re.findall(r"``(\w+\.py)``[^\n]*:\n\n\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", PAGE)
     return {name: re.sub(r"^    ", "", text, flags=re.MULTILINE) for name, text in found}
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment in which commands are those of this checkout, with clusters that nobody else sees."""
+    """An environment with the commands of this checkout and its own clusters."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("python", ""), ("kiel-groups", " -m kiel_groups")):
@@ -57,18 +57,18 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
     subprocess.run([programs / "kiel-groups", "cluster", "down"], env=variables, capture_output=True, check=False)
 
 
-def test_the_commands_run_as_they_stand_there(shell: dict[str, str], tmp_path: Path) -> None:
-    """From an empty folder to a table, and on: what the page says of each is what is printed."""
+def test_the_commands_run_as_printed(shell: dict[str, str], tmp_path: Path) -> None:
+    """They start in an empty folder, and print what the page shows."""
     folder = tmp_path / "empty"
     folder.mkdir()
-    for name, text in programs().items():
-        (folder / name).write_text(text)
+    for name, program in programs().items():
+        (folder / name).write_text(program)
     script = "\n".join(["set -euo pipefail", *commands()])
     done = subprocess.run(
         ["bash", "-c", script], cwd=folder, env=shell, capture_output=True, text=True, timeout=800, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for told in (
+    for text in (
         "would read 2,000 records at most",
         "archived 2,000 records",
         "|/articles/0.html|285  |",
@@ -76,7 +76,7 @@ def test_the_commands_run_as_they_stand_there(shell: dict[str, str], tmp_path: P
         "committed for the group archive",
         "\n4,000 records, the last offset is ",
     ):
-        assert told in done.stdout, done.stdout
+        assert text in done.stdout, done.stdout
     assert re.findall(r"^lag +(\S+)", done.stdout, re.MULTILINE) == ["2,000", "0"], done.stdout
     assert sorted(path.name for path in (folder / "lake").iterdir()) == [
         "_archive.json",

@@ -1,4 +1,4 @@
-"""Options and columns of the sink."""
+"""The options and columns of the sink."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KINDS = {"STRING": StringType(), "BINARY": BinaryType(), "INT": IntegerType(), "
 
 
 def columns(text: str) -> StructType:
-    """A schema as SQL writes it; Spark's own parser would need a session."""
+    """Parse a schema as in SQL. Spark's parser would need a session."""
     pairs = [column.split() for column in text.split(", ")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
 
 
-def test_what_is_acknowledged_and_packed_is_said_as_to_kafkas_producer() -> None:
-    """Names and values are Kafka's; all replicas, and no compression, where nothing is said."""
+def test_acks_and_compression_have_the_names_of_kafkas_producer() -> None:
+    """The defaults are acknowledgement by all replicas, and no compression."""
     assert (WriteOptions.parse(LEAST).acks, WriteOptions.parse(LEAST).compression) == (-1, None)
     given = WriteOptions.parse({**LEAST, "kafka.acks": "1", "kafka.compression.type": "snappy", "topic": "t"})
     assert (given.acks, given.compression, given.topic) == (1, "snappy", "t")
@@ -41,20 +41,20 @@ def test_what_is_acknowledged_and_packed_is_said_as_to_kafkas_producer() -> None
         ({"topic": "a/b"}, "topic: 'a/b' is not a legal name"),
     ],
 )
-def test_what_cannot_be_is_refused(options: dict[str, str], reason: str) -> None:
-    """With the reason, as when reading."""
+def test_unsupported_options_are_refused(options: dict[str, str], reason: str) -> None:
+    """The error has the reason, as for reads."""
     with pytest.raises(ConfigError, match=reason):
         WriteOptions.parse({**LEAST, **options})
 
 
-def test_columns_are_found_by_their_names_in_any_case() -> None:
-    """What was read along with them is passed over."""
+def test_the_case_of_column_names_does_not_matter() -> None:
+    """Further columns of the source are ignored."""
     found = WriteColumns.of(columns("offset BIGINT, Value STRING, KEY BINARY, topic STRING, partition INT"), None)
     assert found == WriteColumns(value=1, key=2, topic=3, partition=4)
 
 
-def test_the_option_wins_over_the_column() -> None:
-    """As with Spark's own sink for Kafka."""
+def test_the_topic_option_overrides_the_column() -> None:
+    """Spark's sink for Kafka does the same."""
     assert WriteColumns.of(columns("value STRING, topic STRING"), "t").topic is None
 
 
@@ -70,13 +70,13 @@ def test_the_option_wins_over_the_column() -> None:
     ],
 )
 def test_columns_that_make_no_message_are_refused(schema: str, reason: str) -> None:
-    """Before anything is written."""
+    """They are refused before any record is written."""
     with pytest.raises(ConfigError, match=reason):
         WriteColumns.of(columns(schema), None)
 
 
 def test_records_cannot_be_replaced() -> None:
-    """Modes that would have to delete what is there are refused."""
+    """Modes that would delete existing records are refused."""
     with pytest.raises(ConfigError, match="'overwrite' given"):
         batch_writer(LEAST, columns("value STRING"), overwrite=True)
     with pytest.raises(ConfigError, match="'complete' given"):

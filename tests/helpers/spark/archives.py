@@ -1,4 +1,4 @@
-"""Archives in tests: their settings, and whether they have everything."""
+"""Archives in tests: their settings, and a check that they are complete."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.helpers.spark.queries import brokers_of, read_batch
 
 __all__ = ["assert_complete", "settings"]
 
-#: What says which record it is.
+#: The columns that identify a record.
 IDENTITY = ["topic", "partition", "offset", "value"]
 
 
 def settings(cluster: Cluster, topic: str, folder: Path, **given: Any) -> ArchiveSettings:
-    """An archive of one topic in the folder ``archive`` of a folder."""
+    """The settings of an archive of one topic in the subfolder ``archive``."""
     return ArchiveSettings(topics=(topic,), output=str(folder / "archive"), brokers=brokers_of(cluster), **given)
 
 
 def assert_complete(spark: SparkSession, cluster: Cluster, topic: str, folder: Path) -> None:
-    """Every record of the log once in the archive: as Spark reads it, and in the files as they lie there."""
+    """Assert that the archive has every record of the log once, as Spark reads it and in its files."""
     log = Counter(
         (each.topic, each.partition, each.offset, each.value) for each in read_batch(cluster, subscribe=topic)
     )
-    lying = pyarrow.dataset.dataset(folder / "archive", partitioning="hive").to_table(columns=IDENTITY)
-    assert Counter(zip(*(lying[name].to_pylist() for name in IDENTITY), strict=True)) == log
+    files = pyarrow.dataset.dataset(folder / "archive", partitioning="hive").to_table(columns=IDENTITY)
+    assert Counter(zip(*(files[name].to_pylist() for name in IDENTITY), strict=True)) == log
     rows = spark.read.parquet(str(folder / "archive")).select(*IDENTITY).collect()
     assert Counter((*row[:3], None if row[3] is None else bytes(row[3])) for row in rows) == log

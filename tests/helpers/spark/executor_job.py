@@ -1,7 +1,7 @@
 """A job on a cluster of two executors, in a process of its own: ``executor_job.py BROKERS TOPIC FOLDER``.
 
-Reads a topic, and holds each row until ``FOLDER/go`` is there. Prints ``holding`` once a task has begun, and
-at the end the values that it was given, as JSON.
+It reads a topic, and blocks at each row until ``FOLDER/go`` exists. It prints ``blocked`` when a task has started, and
+at the end the values as JSON.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ def main(brokers: str, topic: str, folder: Path) -> None:
         builder = builder.config(name, value)
     spark = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    threading.Thread(target=tell_when_held, args=(folder,), daemon=True).start()
+    threading.Thread(target=report_start, args=(folder,), daemon=True).start()
 
-    def hold(rows: Iterator[Row]) -> Iterator[str]:
+    def block(rows: Iterator[Row]) -> Iterator[str]:
         for row in rows:
-            (folder / "held").touch()
+            (folder / "started").touch()
             while not (folder / "go").exists():
                 time.sleep(0.02)
             yield bytes(row["value"]).decode()
 
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers).option("subscribe", topic)
-    values = reader.option("maxPartitions", "4").load().rdd.mapPartitions(hold).collect()
+    values = reader.option("maxPartitions", "4").load().rdd.mapPartitions(block).collect()
     print(json.dumps(sorted(values)), flush=True)  # noqa: T201
     spark.stop()
 
 
-def tell_when_held(folder: Path) -> None:
-    while not (folder / "held").exists():
+def report_start(folder: Path) -> None:
+    """Print a line when a task has started. The task itself may run in another process."""
+    while not (folder / "started").exists():
         time.sleep(0.02)
-    print("holding", flush=True)  # noqa: T201
+    print("blocked", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

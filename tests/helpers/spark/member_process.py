@@ -1,8 +1,8 @@
 """
-A query that is a member, in a process of its own, without a JVM: ``bootstrap.servers zookeeper topic group``.
+A query that is a member, in a process without a JVM; its arguments are ``bootstrap.servers zookeeper topic group``.
 
-Prints how many records its first batch has, and waits as Spark's runner does: for a question that does not come, and
-with the reader's ``stop`` in its ``finally``.
+It prints the number of records in its first batch. Then it waits for the next call, as Spark's runner does, with the
+reader's ``stop`` in its ``finally``.
 """
 
 import sys

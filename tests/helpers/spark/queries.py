@@ -1,10 +1,9 @@
-"""Queries without a JVM: what Spark asks of the data source, in the order in which it asks."""
+"""Queries without a JVM: the calls that Spark makes to the data source, in its order."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.types import StructType
 
-from kiel_groups.admin.cluster_admin import create_topic
+from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.clients import Producer
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.config import parse_hosts
@@ -23,6 +22,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
 from kiel_groups.spark import KielDataSource
 from kiel_groups.spark.tasks.worker_connections import find_leaders
+from tests.helpers.waiting import eventually_blocking
 
 __all__ = [
     "Checkpoint",
@@ -34,8 +34,10 @@ __all__ = [
     "filled",
     "read_batch",
     "records",
+    "recreate_topic",
     "running",
     "source",
+    "values_of",
 ]
 
 
@@ -45,7 +47,7 @@ def brokers_of(cluster: Cluster) -> str:
 
 
 def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition: int | None = None) -> None:
-    """Produce values, each as its own key too; spread over the partitions by it, or to one of them."""
+    """Produce values, each also as its key, which chooses the partition unless one is given."""
 
     async def produce() -> None:
         async with Producer(
@@ -57,29 +59,34 @@ def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition
 
 
 def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes | None]) -> str:
-    """Make a topic and produce values into it; returns its name."""
+    """Create a topic, produce values to it, and return its name."""
     create_topic(cluster.zk_hosts, topic, partitions)
     fill(cluster, topic, values)
     return topic
 
 
 def await_partitions(cluster: Cluster, topic: str, count: int) -> None:
-    """Wait until brokers tell of so many partitions: ZooKeeper knows before they do."""
+    """Wait until brokers report ``count`` partitions: ZooKeeper has them before."""
     brokers = parse_hosts(cluster.brokers, 0, "brokers")
-    deadline = time.monotonic() + 30
-    while len(find_leaders(brokers, "test", [topic])) != count:
-        assert time.monotonic() < deadline, f"{topic} has not {count} partitions within 30 s"
-        time.sleep(0.01)
+    eventually_blocking(lambda: len(find_leaders(brokers, "test", [topic])) == count, f"{topic} has {count} partitions")
+
+
+def recreate_topic(cluster: Cluster, topic: str, partitions: int, values: Iterable[bytes]) -> None:
+    """Delete a topic and create it again, with ``values`` in its first partition."""
+    delete_topic(cluster.zk_hosts, topic)
+    create_topic(cluster.zk_hosts, topic, partitions)
+    await_partitions(cluster, topic, partitions)
+    fill(cluster, topic, values, partition=0)
 
 
 def source(cluster: Cluster, **options: str) -> KielDataSource:
-    """The source as Spark makes it; options whose names have dots are given with underscores."""
+    """The source as Spark constructs it. Underscores in names of arguments stand for dots."""
     named = {name.replace("_", "."): text for name, text in options.items()}
     return KielDataSource(CaseInsensitiveDict({"kafka.bootstrap.servers": brokers_of(cluster), **named}))
 
 
 def batch_tasks(cluster: Cluster, schema: StructType | None = None, **options: str) -> tuple[Any, list[InputPartition]]:
-    """The reader of a batch as workers get it, and its tasks."""
+    """The reader and the tasks of a batch, as workers get them."""
     made = source(cluster, **options)
     reader = made.reader(schema or made.schema())
     tasks = reader.partitions()
@@ -87,13 +94,13 @@ def batch_tasks(cluster: Cluster, schema: StructType | None = None, **options: s
 
 
 def read_batch(cluster: Cluster, **options: str) -> list[Record]:
-    """All records of a batch, as its tasks bring them."""
+    """All records of a batch, in the order of its tasks."""
     reader, tasks = batch_tasks(cluster, **options)
     return [record for task in tasks for record in records(reader, task)]
 
 
 def sent(value: Any) -> Any:
-    """What comes out of a pickle at a worker."""
+    """A copy by pickle, as a worker gets it."""
     return cloudpickle.loads(cloudpickle.dumps(value))
 
 
@@ -105,15 +112,20 @@ def records(reader: Any, task: InputPartition) -> Iterator[Record]:
             yield Record(row["topic"], row["partition"], row["offset"], row["key"], row["value"])
 
 
+def values_of(found: Iterable[Record]) -> list[bytes]:
+    """The values of records, in the order of the numbers that they contain."""
+    return sorted((record.value for record in found), key=int)
+
+
 @dataclass
 class Checkpoint:
-    """Where batches end, as texts, and how many of them are done."""
+    """A query's checkpoint: the ends of its batches as texts, and how many batches are done."""
 
     ends: list[str] = field(default_factory=list)
     done: int = 0
 
     def write(self, folder: Path, *, done: bool) -> None:
-        """As Spark keeps it, of a query of two sources, of which this is the second."""
+        """Write it as Spark does, for a query with two sources, of which this is the second."""
         for name in ("offsets", "commits"):
             (folder / name).mkdir()
         for number, end in enumerate(self.ends):
@@ -124,7 +136,7 @@ class Checkpoint:
 
 
 class Query:
-    """A stream, from its start or its checkpoint on; each trigger makes a batch at most."""
+    """A stream that starts at its options or its checkpoint. Each trigger plans at most one batch."""
 
     def __init__(self, cluster: Cluster, checkpoint: Checkpoint | None = None, **options: str) -> None:
         made = source(cluster, **options)
@@ -134,9 +146,9 @@ class Query:
 
     def trigger(self, *, fails: bool = False) -> list[Record]:
         """
-        Plan a batch, or take the one that was planned and not done, and read it.
+        Plan and read a batch, or read the planned one that is not done.
 
-        With ``fails``, its sink fails: it is planned and read, and not done.
+        With ``fails`` the sink fails: the batch is planned and read, and not done.
         """
         number, ends = self.checkpoint.done, self.checkpoint.ends
         start = ends[number - 1] if number else json.dumps(self.reader.initialOffset())
@@ -164,13 +176,13 @@ class Query:
         return [record for task in self.reader.partitions(start, end) for record in records(reader, sent(task))]
 
     def stop(self) -> None:
-        """As with a query that ends."""
+        """Stop the reader, as Spark does when a query ends."""
         self.reader.stop()
 
 
 @contextmanager
 def running(query: Query) -> Iterator[Query]:
-    """A query that stops with the block."""
+    """A query that is stopped at the end of the block."""
     try:
         yield query
     finally:

@@ -1,4 +1,4 @@
-"""How Spark runs in tests."""
+"""The settings and the environment of Spark in tests."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SETTINGS = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
-#: For Javas that live for seconds: the compiler that is quick, not the one whose code is, and no threads for garbage.
+#: For Java processes of a few seconds: the quick compiler, and no threads for garbage collection.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 _REPOSITORY = Path(__file__).parents[3]
 
 
 def worker_environment() -> dict[str, str]:
-    """What makes workers run in this Python, with this checkout, and Javas start quickly."""
+    """Variables that make workers use this Python and this checkout, and Java start quickly."""
     path = os.pathsep.join(filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     return {
         "PYTHONPATH": path,
-        # Workers would take any python3 that is found first.
+        # Otherwise workers use the first python3 of the path.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # Also for those that Spark starts itself: its launcher, and executors.
+        # It also applies to Spark's launcher and executors.
         "JDK_JAVA_OPTIONS": _QUICK_JAVA,
     }

@@ -1,9 +1,9 @@
 """
-Makers that Ctrl-C ends under load, one after the other, each at a moment that its seed says. ::
+Producing programs that Ctrl-C ends under load, one after the other, each at a time that depends on its seed. ::
 
-    python -m tests.helpers.stopped_programs STYLE BROKER TOPIC FIRST_SEED ROUNDS
+    python -m tests.helpers.interrupted_producers STYLE BROKER TOPIC FIRST_SEED ROUNDS
 
-One line of JSON tells of each: what it had produced, how its ``close()`` ended, how long that took.
+Each prints a line of JSON: what it has produced, how its ``close()`` ended, how long that took.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import kiel_groups.sync
 from kiel_groups.clients import Producer
 from kiel_groups.errors import KielGroupsError
 
-#: The latest moment of the Ctrl-C, in seconds after the first record; how long a swallowed one is waited for.
+#: The latest time of the Ctrl-C after the first record, and how long to wait before it counts as swallowed, in seconds.
 LATEST_S, SWALLOWED_S = 0.06, 5.0
 
 
 class Maker:
-    """One round: produces until it is interrupted."""
+    """One round, which produces until it is interrupted."""
 
     def __init__(self, broker: str, topic: str, seed: int) -> None:
         self.broker, self.topic, self.seed = broker, topic, seed
         self.random = random.Random(seed)
         self.accepted = 0
         self.swallowed = False
-        self.began_s = self.closing_s = 0.0
+        self.closing_s = 0.0
         self.errors: list[str] = []
         self._over = threading.Event()
 
     def next(self) -> dict[str, int]:
-        """The next value; with the first one, the time until Ctrl-C begins."""
+        """The next value. The first one starts the time until Ctrl-C."""
         if not self.accepted:
             threading.Thread(target=self._interrupt, daemon=True).start()
         self.accepted += 1
@@ -55,13 +55,13 @@ class Maker:
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         self.swallowed = not self._over.wait(SWALLOWED_S)
 
-    def over(self) -> None:
-        """The interrupt came out."""
+    def interrupted(self) -> None:
+        """Note that the interrupt has reached the program."""
         self._over.set()
         self.closing_s = time.monotonic()
 
     def report(self, producer: Any) -> dict[str, Any]:
-        """What a line says."""
+        """The contents of the line."""
         counted = producer.metrics.counter
         return {
             "seed": self.seed,
@@ -76,7 +76,7 @@ class Maker:
 
 
 def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
-    """As kiel's makers do: a coroutine of Tornado's, the loop left by the interrupt, then ``close()``."""
+    """A program as for kiel: a Tornado coroutine, a loop that the interrupt ends, then ``close()``."""
     producer = Producer([maker.broker], batch_size=batch_size)
     loop = ioloop.IOLoop(make_current=True)
 
@@ -90,7 +90,7 @@ def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
         loop.add_callback(run)
         loop.start()
     except KeyboardInterrupt:
-        maker.over()
+        maker.interrupted()
         closing = producer.close()
         if error := closing.exception() if closing.done() else "not done":
             maker.errors.append(repr(error))
@@ -100,7 +100,7 @@ def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
 
 
 def one_by_one(maker: Maker) -> dict[str, Any]:
-    """The default batch size, each record awaited."""
+    """The same with the default batch size, which awaits each record."""
     return kiel(maker, 1)
 
 
@@ -114,7 +114,7 @@ async def flood(maker: Maker, producer: Producer) -> None:
 
 
 def run_sync(maker: Maker) -> dict[str, Any]:
-    """``IOLoop.run_sync``, and a flood of records in lingering batches."""
+    """``IOLoop.run_sync`` and many records in lingering batches."""
     producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
     loop = ioloop.IOLoop(make_current=True)
 
@@ -125,7 +125,7 @@ def run_sync(maker: Maker) -> dict[str, Any]:
     try:
         loop.run_sync(run)
     except KeyboardInterrupt:
-        maker.over()
+        maker.interrupted()
         if error := producer.close().exception():
             maker.errors.append(repr(error))
     report = maker.report(producer)
@@ -134,7 +134,7 @@ def run_sync(maker: Maker) -> dict[str, Any]:
 
 
 def asyncio_run(maker: Maker) -> dict[str, Any]:
-    """``asyncio.run``, and ``async with``."""
+    """``asyncio.run`` and ``async with``."""
     producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
 
     async def run() -> None:
@@ -142,7 +142,7 @@ def asyncio_run(maker: Maker) -> dict[str, Any]:
             try:
                 await flood(maker, producer)
             finally:
-                maker.over()
+                maker.interrupted()
 
     try:
         asyncio.run(run())
@@ -160,7 +160,7 @@ def blocking(maker: Maker) -> dict[str, Any]:
                 while True:
                     producer.produce(maker.topic, maker.next())
             finally:
-                maker.over()
+                maker.interrupted()
     except KeyboardInterrupt:
         return maker.report(producer)
     except KielGroupsError as error:

@@ -1,4 +1,4 @@
-"""What ownership looks like to somebody who sees only the znodes, while members come and go."""
+"""Owner znodes and the group state, as an observer of ZooKeeper sees them while members join and leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Group, group_of, owners, produce, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -21,13 +22,13 @@ PARTITIONS = 16
 
 
 class Observer:
-    """Samples the owner znodes of one topic from a thread of its own, as fast as ZooKeeper answers."""
+    """Samples the owner znodes of one topic on a thread, as fast as ZooKeeper answers."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
         self._cluster, self._group, self._topic = cluster, group, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample)
-        #: The claims of each partition in the order in which they were seen: czxid → owners seen under it.
+        #: The claims of each partition in the order of their first samples: the owners by czxid.
         self.claims: dict[int, dict[int, set[str]]] = defaultdict(dict)
         self.samples = 0
 
@@ -46,8 +47,8 @@ class Observer:
                     self.claims[partition].setdefault(czxid, set()).add(owner)
                 self.samples += 1
 
-    def owner_of_each_claim_is_one(self) -> bool:
-        """Under one czxid stands one owner, and later claims have later czxids."""
+    def each_claim_has_one_owner(self) -> bool:
+        """Whether each czxid has one owner, and later claims have larger czxids."""
         return all(
             list(claims) == sorted(claims) and all(len(seen) == 1 for seen in claims.values())
             for claims in self.claims.values()
@@ -55,12 +56,12 @@ class Observer:
 
 
 def shares(group: Group, topic: str) -> dict[str, set[int]]:
-    """What each living member holds, by its id."""
-    return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.living}
+    """The partitions of each open member, by its id."""
+    return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.open_members}
 
 
-async def test_ownership_while_members_come_and_go(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """Never two owners of a partition; what does not move keeps its owner znode through every rebalance."""
+async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: Callable[[str], str]) -> None:
+    """A partition never has two owners. Partitions that do not move keep their owner znodes in every rebalance."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     values = await produce(cluster, topic, 320)
@@ -69,28 +70,28 @@ async def test_ownership_while_members_come_and_go(cluster: Cluster, unique: Cal
             await group.join()
             await group.balanced(topic, PARTITIONS)
             for change in ("join", "join", "leave", "join", "leave"):
-                before, held = owners(client, name, topic), shares(group, topic)
+                before, shares_before = owners(client, name, topic), shares(group, topic)
                 if change == "join":
                     await group.join()
                 else:
-                    await group.leave(group.living[0])
+                    await group.leave(group.open_members[0])
                 await group.balanced(topic, PARTITIONS)
                 after = owners(client, name, topic)
-                stayed = {
+                unmoved = {
                     partition
                     for member, partitions in shares(group, topic).items()
-                    for partition in partitions & held.get(member, set())
+                    for partition in partitions & shares_before.get(member, set())
                 }
-                assert {p: after[p] for p in stayed} == {p: before[p] for p in stayed}
+                assert {p: after[p] for p in unmoved} == {p: before[p] for p in unmoved}
             await eventually(lambda: observer.samples > 50, "the observer has seen enough")
-        assert observer.owner_of_each_claim_is_one()
+        assert observer.each_claim_has_one_owner()
         assert set(observer.claims) == set(range(PARTITIONS))
         assert group.overlaps() == []
         await group.delivered(values)
 
 
 async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """Each change publishes one later generation, names its cause, and is marked done; nothing else is published."""
+    """Each change publishes one plan with a larger generation and its cause. Nothing else is published."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -117,9 +118,9 @@ async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], s
             assert [each.members for each in seen] == [1, 2, 3, 4]
             version = client.exists(layout.group_state).version
             group.members[0].consumer._consuming.member._member_session._leader_driver.changed("test")  # type: ignore[union-attr]
-            proofs = group.members[0].consumer.metrics.latency("allocator").count
+            plans = group.members[0].consumer.metrics.latency("allocator").count
             await eventually(
-                lambda: group.members[0].consumer.metrics.latency("allocator").count > proofs, "it planned again"
+                lambda: group.members[0].consumer.metrics.latency("allocator").count > plans, "it has planned again"
             )
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # Time in which the plan would be published.
             assert client.exists(layout.group_state).version == version, "an unchanged plan is not published"

@@ -1,4 +1,4 @@
-"""What a running leader follows: the group's config, places of static members, owners that are not as planned."""
+"""A running leader follows the group settings, and reports owners that deviate from the plan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kiel_groups.group.znodes.contents import GroupState, encode_owner
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.helpers.members import Group, group_of, produce, zookeeper
+from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -23,19 +24,19 @@ Unique = Callable[[str], str]
 
 
 def set_config(client: KazooClient, layout: GroupLayout, **fields: Any) -> None:
-    """As a person does: fields are added to those that stand there."""
-    standing = json.loads(client.get(layout.config)[0])
-    client.set(layout.config, json.dumps(standing | fields).encode())
+    """Add fields to the group settings, as an operator does."""
+    current = json.loads(client.get(layout.config)[0])
+    client.set(layout.config, json.dumps(current | fields).encode())
 
 
 def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
     return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
 
-async def test_a_running_leader_follows_the_allocator_that_people_name(
+async def test_a_leader_follows_the_allocator_in_the_settings(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Sticky from the next plan on; a name that is none is refused in one line, and what counted goes on to count."""
+    """It uses the new allocator from the next plan on. An unknown name is refused, and the previous one stays."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
     layout = GroupLayout(name)
@@ -62,8 +63,8 @@ async def test_a_running_leader_follows_the_allocator_that_people_name(
             assert entries[-1].moved == 3
 
 
-async def test_a_drained_member_gets_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """By its name in the group's config; where all are drained, partitions have no owner and the reason is told."""
+async def test_a_drained_member_gets_no_partitions(cluster_39: Cluster, unique: Unique) -> None:
+    """The settings name it. If all members are drained, partitions have no owner, and the group state the reason."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -72,26 +73,28 @@ async def test_a_drained_member_gets_nothing(cluster_39: Cluster, unique: Unique
         await group.balanced(topic, 4)
         with zookeeper(cluster_39) as client:
             set_config(client, layout, drained=[second.consumer.member_id])
-            await eventually(lambda: len(first.partitions(topic)) == 4, "the drained member gave everything back")
+            await eventually(
+                lambda: len(first.partitions(topic)) == 4, "the drained member has released its partitions"
+            )
             assert second.partitions(topic) == []
             set_config(client, layout, drained=[first.consumer.member_id, second.consumer.member_id])
             await eventually(
                 lambda: group_state(client, layout).unassigned == {"all its subscribers are drained": 4},
-                "the reason is told",
+                "the group state has the reason",
             )
             set_config(client, layout, drained=[])
             await group.balanced(topic, 4)
 
 
 def alarms(group: Group) -> bool:
-    """Whether the leader, whoever that is, has said that an owner is not as planned."""
+    """Whether a leader has raised an alarm about an owner that deviates from the plan."""
     return any(member.consumer.metrics.total("ownership_alarms") for member in group.members)
 
 
-async def test_a_claim_deleted_by_hand_is_an_alarm_until_it_is_back(
+async def test_a_deleted_claim_is_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader says which partition has no owner, and whom it is for."""
+    """The leader logs which partition has no owner, and the member that it is assigned to."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -100,16 +103,16 @@ async def test_a_claim_deleted_by_hand_is_an_alarm_until_it_is_back(
         with zookeeper(cluster_39) as client:
             client.delete(GroupLayout(name).owner(TopicPartition(topic, 1)))
             await eventually(
-                lambda: member.consumer.metrics.total("ownership_alarms") >= 1, "the leader misses an owner"
+                lambda: member.consumer.metrics.total("ownership_alarms") >= 1, "the leader reports the missing owner"
             )
-            told = f"{topic}:1, allocated to {member.consumer.member_id}: no owner for"
-            assert told in caplog.text
+            message = f"{topic}:1, allocated to {member.consumer.member_id}: no owner for"
+            assert message in caplog.text
 
 
-async def test_an_owner_who_does_not_let_go_is_an_alarm_that_names_him(
+async def test_an_owner_that_does_not_release_is_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader says who keeps what from whom, and what may be the reason; it is over when he has finished."""
+    """The leader logs the partition, its owner, the member that waits, and the likely reason."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -117,33 +120,34 @@ async def test_an_owner_who_does_not_let_go_is_an_alarm_that_names_him(
         await group.balanced(topic, 2)
         busy.go_on.clear()
         await produce(cluster_39, topic, 20)
-        await eventually(lambda: busy.records, "it has a record in hand")
+        await eventually(lambda: busy.records, "a record is in flight")
         with zookeeper(cluster_39) as client:
             set_config(client, GroupLayout(name), drained=[busy.consumer.member_id])
-        await eventually(lambda: alarms(group), "the leader misses a hand-over")
-        in_hand = busy.records[-1].topic_partition
+        await eventually(lambda: alarms(group), "the leader reports the missing release")
+        in_flight = busy.records[-1].topic_partition
         assert (
-            f"{in_hand}, allocated to {late.consumer.member_id}: owned by {busy.consumer.member_id} for" in caplog.text
+            f"{in_flight}, allocated to {late.consumer.member_id}: owned by {busy.consumer.member_id} for"
+            in caplog.text
         )
         assert "and not released: that member is still processing, or hangs; look at its log" in caplog.text
         busy.go_on.set()
-        await eventually(lambda: late.partitions(topic) == [0, 1], "it lets go")
+        await eventually(lambda: late.partitions(topic) == [0, 1], "the partition is released")
 
 
-async def test_a_claim_of_nobody_is_an_alarm_that_names_it(
+async def test_a_claim_of_no_member_is_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody wrote an owner znode by hand, which no end of a session deletes; who deletes it frees the partition."""
+    """An operator created an owner znode, which no end of a session deletes. Deleting it frees the partition."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     owner = GroupLayout(name).owner(TopicPartition(topic, 1))
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
         with zookeeper(cluster_39) as client:
-            client.create(owner, encode_owner("nobody"), makepath=True)
+            client.create(owner, encode_owner("unknown"), makepath=True)
             member = await group.join()
-            await eventually(lambda: alarms(group), "the leader sees who it is")
-            told = f"{topic}:1, allocated to {member.consumer.member_id}: owned by nobody for"
-            assert told in caplog.text
+            await eventually(lambda: alarms(group), "the leader reports the owner")
+            message = f"{topic}:1, allocated to {member.consumer.member_id}: owned by unknown for"
+            assert message in caplog.text
             assert "which is no member: its session is about to end, or its member znode was deleted" in caplog.text
             client.delete(owner)
         await group.balanced(topic, 2)

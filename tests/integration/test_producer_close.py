@@ -1,4 +1,4 @@
-"""Producers that are stopped: what was accepted is acknowledged, or its outcome is called unknown"""
+"""Producers that are stopped: accepted records are acknowledged, or their outcome is unknown"""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from tests.helpers.commands import Running
-from tests.helpers.stopped_programs import STYLES
+from tests.helpers.interrupted_producers import STYLES
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
 ROUNDS = 20
-#: Far more than the milliseconds that a close takes, far less than the two seconds that it may take.
+#: Far more than the few milliseconds of a usual close, far less than the two seconds that it may take.
 SLOW_MS = 1_000
 
 
 async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
-    """How often the only partition's log has each record, by seed and number."""
+    """The number of copies of each record in the log of the only partition, by seed and number."""
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, KAFKA_PORT, "brokers")), Metrics())
     (end,) = (await list_offsets(view, [TopicPartition(topic, 0)], -1)).values()
     view.close()
@@ -46,20 +46,20 @@ async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Unique, style: str) -> None:
-    """Under load, in five styles of programs: all that was accepted is stored once, within milliseconds."""
+    """Under load, in five styles of programs: all accepted records are stored once, within milliseconds."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
-    maker = ["-W", "error", "-m", "tests.helpers.stopped_programs", style, cluster_39.brokers[0], topic]
+    maker = ["-W", "error", "-m", "tests.helpers.interrupted_producers", style, cluster_39.brokers[0], topic]
     with Running([*maker, "0", str(ROUNDS)]) as running:
         assert running.wait(60) == 0, running.errors[-20:]
         reports = [json.loads(line) for line in running.lines]
     assert len(reports) == ROUNDS
     assert [line for line in running.errors if "never" in line or "ignored" in line or "Traceback" in line] == []
     found = await copies(cluster_39, topic)
-    assert max(found.values()) == 1, "none is stored twice"
+    assert max(found.values()) == 1, "no record is stored twice"
     by_seed = Counter(seed for seed, _ in found)
     for report in reports:
-        # Blocking, a Ctrl-C may come between the number and the record.
+        # In the blocking style a Ctrl-C may come between the number and the record.
         assert report["stored"] == by_seed[report["seed"]] >= report["accepted"] - (style == "blocking"), report
         assert report["failed"] == report["unknown"] == 0, report
         assert report["errors"] == [], report
@@ -69,7 +69,7 @@ async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Uniq
 async def test_a_producer_is_closed_while_its_broker_is_frozen(
     start_cluster: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """Without a timeout, too, the close ends; what was sent is called unknown, what was not is called not sent."""
+    """The close ends without a timeout. The outcome of sent records is unknown; others are reported as not sent."""
     cluster = start_cluster(broker_overrides={"zookeeper.session.timeout.ms": 30_000})
     topic = unique("topic")
     await cluster.create_topic(topic, 1)
@@ -83,7 +83,7 @@ async def test_a_producer_is_closed_while_its_broker_is_frozen(
         queued = [producer.produce(topic, bytes(500_000)) for _ in range(3)]
         began_s = time.monotonic()
         await producer.close()
-        assert 1.4 < time.monotonic() - began_s < 5, "as long as one request may take"
+        assert 1.4 < time.monotonic() - began_s < 5, "one request timeout at most"
         assert isinstance(sent.exception(), OutcomeUnknownError)
         assert "may or may not be stored" in str(sent.exception())
         assert isinstance(queued[-1].exception(), ClosedError)

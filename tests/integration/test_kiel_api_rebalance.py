@@ -1,4 +1,4 @@
-"""Hand-overs between members that call consume()."""
+"""Rebalances between members that call ``consume()``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tornado import gen
 
 from kiel_groups.clients.delivery import in_flight
 from kiel_groups.embedded import Cluster
+from tests.helpers.kiel_api import consumer_of, offsets, produce
 from tests.helpers.waiting import eventually
-from tests.integration.test_kiel_api_grouped import consumer_of, offsets, produce
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-#: How long the slow coroutine processes its values, in seconds: longer than the other member needs to take over.
+#: How long the slow coroutine processes its values, in seconds: longer than the rebalance would take without it.
 WORK_S = 3.0
 
 
-async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
+async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next owner gets them when the coroutine that processes them is done, although their commit must wait."""
-    # How long values may remain unfetched, in seconds: until the hand-over has begun, however slow the machine is.
+    """The next owner gets the values when the coroutine that processes them is done, before a commit."""
+    # How long values may wait for their caller, in seconds: until the rebalance has started, also on a slow computer.
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 60.0)
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
@@ -41,7 +41,7 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     second = consumer_of(cluster_39, group, partition_allocator=to_the_other)
     await first.connect()
     await first.subscribe(topic)
-    await eventually(lambda: first.allocation, "the partition is held")
+    await eventually(lambda: first.allocation, "the partition is owned")
 
     async def work() -> None:
         events.append(("processing", await first.consume(topic)))
@@ -67,7 +67,7 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     await produce(cluster_39, topic, 2)
     await eventually(lambda: events, "the slow coroutine has its value")
     taking = [asyncio.ensure_future(take("second"))]
-    await eventually(lambda: not first.settled, "the partition is to be handed over")
+    await eventually(lambda: not first.settled, "the partition is revoked")
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 0.0)
     taking.append(asyncio.ensure_future(take("first")))
     await eventually(lambda: len(events) == 3, "the other member has the values")
@@ -78,14 +78,14 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     assert await offsets(cluster_39, group, topic) == {0: 2}
 
 
-async def test_a_drain_gives_up_values_that_no_caller_got(cluster_39: Cluster, unique: Unique) -> None:
-    """Their caller had given up, and its program asks for nothing any more: the next owner gets them."""
+async def test_a_drain_gives_up_undelivered_values(cluster_39: Cluster, unique: Unique) -> None:
+    """Their caller had given up and its program does not ask again, so the next owner gets them."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     first = consumer_of(cluster_39, group, max_wait_time=5_000)
     await first.connect()
     await first.subscribe(topic)
-    await eventually(lambda: len(first.allocation[topic]) == 2, "all partitions are held")
+    await eventually(lambda: len(first.allocation[topic]) == 2, "all partitions are owned")
     given_up = first.consume(topic)
     with pytest.raises(gen.TimeoutError):
         await gen.with_timeout(timedelta(seconds=0.1), given_up)
@@ -99,7 +99,7 @@ async def test_a_drain_gives_up_values_that_no_caller_got(cluster_39: Cluster, u
             found.extend(values)
 
     taking = asyncio.ensure_future(take())
-    await eventually(lambda: len(second.allocation[topic]) == 1, "a partition is handed over")
+    await eventually(lambda: len(second.allocation[topic]) == 1, "a partition has moved")
     await first.close()
     await eventually(lambda: sorted(found) == [*range(20)], "nothing is lost")
     await second.close()

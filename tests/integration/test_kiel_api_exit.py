@@ -1,4 +1,4 @@
-"""Programs in kiel's style that end without waiting: the group is left, what was produced is stored."""
+"""Programs in kiel's style that exit without waiting: the member leaves the group, and records are stored."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.embedded import Cluster
+from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
-from tests.helpers.members import zookeeper
-from tests.integration.test_kiel_api_grouped import offsets, produce
+from tests.helpers.kiel_api import offsets, produce
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-#: Each one gets a broker, ZooKeeper, a topic with ten messages, and a group.
+#: The arguments of each program: a broker, ZooKeeper, a topic with ten messages, and a group.
 HEAD = """
 import asyncio, signal, sys
 from tornado import gen, ioloop
@@ -91,8 +91,10 @@ def start(cluster: Cluster, program: str, topic: str, group: str) -> Running:
 
 
 @pytest.mark.parametrize("program", [CLOSES_AND_STOPS, NEVER_CLOSES], ids=["close", "no close"])
-async def test_a_loop_that_is_stopped_leaves_the_group(cluster_39: Cluster, unique: Unique, program: str) -> None:
-    """``close()`` that nobody waits for before ``loop.stop()``, or no close at all: no member is left at the exit."""
+async def test_a_program_that_stops_its_loop_leaves_the_group(
+    cluster_39: Cluster, unique: Unique, program: str
+) -> None:
+    """With ``close()`` that is not awaited before ``loop.stop()``, or without, no member remains after the exit."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
@@ -106,18 +108,18 @@ async def test_a_loop_that_is_stopped_leaves_the_group(cluster_39: Cluster, uniq
 async def test_a_ctrl_c_that_ends_asyncio_run_leaves_the_group_at_the_close(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """The loop is closed by then: the session is closed without it, before ``close()`` returns."""
+    """The loop is closed by then, so ``close()`` closes the session without it before it returns."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
     with start(cluster_39, INTERRUPTED_IN_ASYNCIO_RUN, topic, group) as running, zookeeper(cluster_39) as client:
-        assert running.wait_for_lines(1) == ["{}"], "it holds nothing any more, and says so"
+        assert running.wait_for_lines(1) == ["{}"], "it owns no partitions any more"
         assert client.get_children(f"/kiel-groups/{group}/members") == []
         assert running.process.poll() is None
 
 
-async def test_what_was_produced_is_sent_when_the_interpreter_ends(cluster_39: Cluster, unique: Unique) -> None:
-    """Nobody awaited anything, nobody closed: all of it is stored, in its order."""
+async def test_produced_records_are_sent_when_the_interpreter_ends(cluster_39: Cluster, unique: Unique) -> None:
+    """All records are stored in order, although the program neither awaits them nor closes the producer."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with start(cluster_39, PRODUCES_AND_STOPS, topic, "none") as running:
@@ -128,8 +130,8 @@ async def test_what_was_produced_is_sent_when_the_interpreter_ends(cluster_39: C
         assert [json.loads((await anext(consumer)).value) for _ in range(35)] == list(range(35))
 
 
-async def test_what_cannot_be_sent_any_more_is_told(cluster_39: Cluster, unique: Unique) -> None:
-    """A loop that is closed cannot run again: the log says how many records were lost."""
+async def test_unsent_records_are_counted_in_the_log(cluster_39: Cluster, unique: Unique) -> None:
+    """A closed loop cannot run again, so the log has the number of lost records."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with start(cluster_39, CLOSED_LOOP, topic, "none") as running:

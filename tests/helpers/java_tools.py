@@ -1,4 +1,4 @@
-"""The tools of Kafka 0.8's and ZooKeeper's own, as operators run them: a Java process each, of about a second."""
+"""The tools of Kafka 0.8 and ZooKeeper, as operators run them: each is a Java process of about a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """A row of ConsumerOffsetChecker's, as text: an unknown offset is ``unknown``, no owner is ``none``."""
+    """A row of ConsumerOffsetChecker, as text: an unknown offset is ``unknown``, no owner is ``none``."""
 
     partition: int
     offset: str
@@ -55,7 +55,7 @@ def _run(classes: ClassPath, main: str, arguments: Sequence[str], typed: str = "
 
 
 def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:
-    """Run ``kafka.tools.ConsumerOffsetChecker``; it exits with 0 also when it failed: judge its text."""
+    """Run ``kafka.tools.ConsumerOffsetChecker``. It exits with 0 also after a failure, so callers check its output."""
     return _run(
         kafka_class_path(version),
         "kafka.tools.ConsumerOffsetChecker",
@@ -64,7 +64,7 @@ def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.Compl
 
 
 def offset_table(text: str) -> list[ConsumerOffset]:
-    """The rows that ConsumerOffsetChecker printed: group, topic, partition, offset, log size, lag, owner."""
+    """Parse the rows of ConsumerOffsetChecker: group, topic, partition, offset, log size, lag, owner."""
     rows = [line.split() for line in text.splitlines()]
     return [ConsumerOffset(int(row[2]), *row[3:]) for row in rows if len(row) == 7 and row[2].isdigit()]
 
@@ -81,7 +81,7 @@ def zk_offsets_tool(
 
 def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
     """
-    What zkCli prints for commands that are typed in: both streams.
+    Type commands into zkCli, and return both of its output streams.
 
     3.4.6 prints nothing for a command that is given as arguments.
     """
@@ -92,14 +92,14 @@ def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
 
 @contextmanager
 def console_consumer(version: str, zookeeper: str, group: str, topic: str) -> Iterator[Running]:
-    """The high-level consumer of Kafka's own, in a group, for the block; it prints values."""
+    """Run Kafka's high-level consumer in a group for the block. It prints values."""
     with tempfile.TemporaryDirectory() as folder:
-        room, member = "consumer", ["--group", group]
+        package, member = "consumer", ["--group", group]
         if version.startswith("0.8.2"):
             settings = Path(folder) / "consumer.properties"
             settings.write_text(f"group.id={group}\nzookeeper.session.timeout.ms=4000\n", encoding="utf-8")
-            room, member = "tools", ["--consumer.config", str(settings)]
-        main, arguments = f"kafka.{room}.ConsoleConsumer", ["--zookeeper", zookeeper, "--topic", topic, *member]
+            package, member = "tools", ["--consumer.config", str(settings)]
+        main, arguments = f"kafka.{package}.ConsoleConsumer", ["--zookeeper", zookeeper, "--topic", topic, *member]
         with (
             _command(kafka_class_path(version), main, arguments) as command,
             Running(command[1:], program=command[0]) as process,

@@ -1,4 +1,4 @@
-"""The command line as a process, where the machine is not as it should be: one clear line and an exit status."""
+"""The command line in a broken environment: one clear line, and an exit status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kiel_groups(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 
 def test_without_java_the_instruction_is_clear() -> None:
-    """The demo says what is missing and how to get it."""
+    """The demo names what is missing and how to install it."""
     done = kiel_groups("demo", PATH="/nonexistent", JAVA_HOME="")
     assert done.returncode == 1
     assert done.stderr.startswith("error: Java is needed to run ZooKeeper and Kafka")
@@ -29,7 +29,7 @@ def test_without_java_the_instruction_is_clear() -> None:
 
 
 def test_without_jars_and_maven_the_instruction_is_clear(tmp_path: Path) -> None:
-    """An empty cache and nothing to fill it with: the demo names what to install."""
+    """With an empty cache and no Maven to fill it, the demo names what to install."""
     done = kiel_groups("demo", PATH="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "Maven is needed to fetch kafka-0.8.2.2" in done.stderr
@@ -48,8 +48,8 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--help"], ["topics", "create", "--help"], ["cluster", "status"], ["completion", "zsh"]]
 )
-def test_a_reader_that_has_gone_ends_a_command_in_silence(words: list[str], tmp_path: Path) -> None:
-    """141, as a program that SIGPIPE ends, and no word about it."""
+def test_a_closed_output_pipe_ends_a_command_silently(words: list[str], tmp_path: Path) -> None:
+    """The status is 141, as after SIGPIPE, and no error is printed."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
@@ -65,7 +65,7 @@ def test_a_reader_that_has_gone_ends_a_command_in_silence(words: list[str], tmp_
 
 
 @pytest.mark.parametrize("words", [["cluster", "status"], ["--help"], ["--version"]])
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_an_unwritable_output_gives_one_line(tmp_path: Path, words: list[str]) -> None:
     """A full disk is neither a success nor a traceback."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(

@@ -1,0 +1,56 @@
+"""Produce to the topics of a cluster, and read what a group stores in its ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kazoo.client import KazooClient
+
+from kiel_groups.clients import Producer
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.znodes.layout import GroupLayout
+
+__all__ = ["owners", "produce", "stored_offsets", "zookeeper"]
+
+
+async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
+    """Produce numbered values, partitioned by their keys, and return them."""
+    values = [b"%d" % number for number in range(first, first + count)]
+    async with Producer(cluster.brokers) as producer:
+        await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
+    return values
+
+
+@contextmanager
+def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
+    """A ZooKeeper client for the test, independent of the members' sessions."""
+    client = KazooClient(cluster.zk_hosts, timeout=30)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int]:
+    """The committed offsets of a group, as ZooKeeper stores them, by partition."""
+    folder = GroupLayout(group).topic_offsets(topic)
+    if client.exists(folder) is None:
+        return {}
+    return {int(name): int(client.get(f"{folder}/{name}")[0]) for name in client.get_children(folder)}
+
+
+def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, int]]:
+    """The owner and the czxid in each owner znode of a topic, by partition."""
+    folder = GroupLayout(group).topic_owners(topic)
+    found = {}
+    for name in client.get_children(folder) if client.exists(folder) else ():
+        try:
+            data, stat = client.get(f"{folder}/{name}")
+        except Exception:
+            continue
+        found[int(name)] = (data.decode(), stat.czxid)
+    return found

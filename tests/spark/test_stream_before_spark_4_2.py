@@ -1,0 +1,122 @@
+"""A stream with Spark before 4.2, which does not pass the position of the query to the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.admin.cluster_admin import delete_topic, grow_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.stream.stream_reader import StreamReader
+from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.spark.queries import (
+    await_partitions,
+    fill,
+    filled,
+    recreate_topic,
+    source,
+)
+
+pytestmark = pytest.mark.spark
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%d" % number for number in range(100)]
+
+#: Check for a second whether lost data reappears.
+IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of four partitions with 100 records."""
+    return filled(cluster_39, unique("topic"), 4, VALUES)
+
+
+def reader_of_spark_4_0(cluster: Cluster, topic: str, **options: str) -> StreamReader:
+    """A reader that does not get the query's position, and whose latestOffset is called before initialOffset."""
+    made = source(cluster, **(options if "subscribePattern" in options else {"subscribe": topic, **options}))
+    return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
+
+
+def size_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> int:
+    return sum(task.value.size for task in reader.partitions(start, end))
+
+
+def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> None:
+    """It does, also in a new process and with partitions that were added in between."""
+    first = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
+    end = first.latestOffset()
+    start = first.initialOffset()
+    assert size_of(first, start, end) == len(VALUES)
+    fill(cluster_39, topic, [b"100"])
+    later = first.latestOffset()
+    assert size_of(first, end, later) == 1
+    group = f"kiel-spark-{start['@query']}"
+    with zookeeper(cluster_39) as client:
+        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+    first.stop()
+    grow_topic(cluster_39.zk_hosts, topic, 5)
+    await_partitions(cluster_39, topic, 5)
+    fill(cluster_39, topic, [b"101"], partition=4)
+    second = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
+    assert size_of(second, later, second.latestOffset()) == 1
+    second.stop()
+
+
+def test_a_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: str) -> None:
+    """The new process resolves 'latest' again, and must not skip records."""
+    first = reader_of_spark_4_0(cluster_39, topic)
+    with pytest.MonkeyPatch.context() as patched:
+        bounds = first._driver._bounds  # type: ignore[attr-defined]
+        ends = bounds.ends
+
+        def ends_later(known: Any) -> Any:
+            fill(cluster_39, topic, [b"100"])
+            return ends(known)
+
+        patched.setattr(bounds, "ends", ends_later)
+        end = first.latestOffset()
+    assert size_of(first, first.initialOffset(), end) == 1
+    first.stop()
+    fill(cluster_39, topic, [b"101"])
+    second = reader_of_spark_4_0(cluster_39, topic)
+    assert size_of(second, second.initialOffset(), end) == 1
+    assert size_of(second, end, second.latestOffset()) == 1
+    second.stop()
+
+
+def test_a_new_process_detects_deleted_and_recreated_topics(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """It reads the ends of the logs before it gets the position of its query."""
+    kept, recreated = filled(cluster_39, unique("kept"), 1, VALUES), filled(cluster_39, unique("recreated"), 1, VALUES)
+    options = {"subscribePattern": f"{topic}|{kept}|{recreated}", "startingOffsets": "earliest", **IMPATIENT}
+    first = reader_of_spark_4_0(cluster_39, topic, **options)
+    end = first.latestOffset()
+    assert size_of(first, first.initialOffset(), end) == 3 * len(VALUES)
+    first.stop()
+    recreate_topic(cluster_39, recreated, 1, [b"7", b"8"])
+
+    def planned(**further: str) -> int:
+        reader = reader_of_spark_4_0(cluster_39, topic, **options, **further)
+        try:
+            return size_of(reader, end, reader.latestOffset())
+        finally:
+            reader.stop()
+
+    with pytest.raises(
+        OffsetOutOfRangeError, match=f"{recreated}:0: offset 100 is to be read next, and the log ended at 2"
+    ):
+        planned()
+    assert planned(failOnDataLoss="false") == 2
+    recreate_topic(cluster_39, recreated, 1, VALUES)
+    assert planned() == 0
+    delete_topic(cluster_39.zk_hosts, topic)
+    await_partitions(cluster_39, topic, 0)
+    fill(cluster_39, kept, [b"9"])
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+        planned()
+    assert planned(failOnDataLoss="false") == 1

@@ -1,0 +1,111 @@
+"""A stream whose topic was deleted or created again: an error, or the remaining records if the options allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.admin.cluster_admin import create_topic, delete_topic, grow_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import OffsetOutOfRangeError
+from tests.helpers.spark.queries import (
+    Query,
+    await_partitions,
+    fill,
+    filled,
+    recreate_topic,
+    running,
+    values_of,
+)
+
+pytestmark = pytest.mark.spark
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%d" % number for number in range(100)]
+
+#: Check for a second whether lost data reappears.
+IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of four partitions with 100 records."""
+    return filled(cluster_39, unique("topic"), 4, VALUES)
+
+
+def test_a_recreated_topic_is_a_loss(cluster_39: Cluster, topic: str) -> None:
+    """The error has the partition, both offsets and the remedy. With failOnDataLoss=false the new log is read."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+        delete_topic(cluster_39.zk_hosts, topic)
+        create_topic(cluster_39.zk_hosts, topic, 4)
+        await_partitions(cluster_39, topic, 4)
+        fill(cluster_39, topic, [b"7"], partition=2)
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset .* the log ends at 0.* failOnDataLoss"):
+            query.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        assert values_of(lenient.trigger(fails=True)) == [b"7"]
+    with running(Query(cluster_39, query.checkpoint, **options)) as again:
+        assert values_of(again.trigger()) == [b"7"]
+        fill(cluster_39, topic, [b"8"], partition=2)
+        assert values_of(again.trigger()) == [b"8"]
+
+
+def test_a_deleted_topic_is_a_loss(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """With failOnDataLoss=false the other topics are read."""
+    other = unique("other")
+    create_topic(cluster_39.zk_hosts, other, 1)
+    options = {"subscribe": f"{topic},{other}", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+        delete_topic(cluster_39.zk_hosts, topic)
+        await_partitions(cluster_39, topic, 0)
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+            query.trigger()
+    fill(cluster_39, other, [b"5"])
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        assert values_of(lenient.trigger()) == [b"5"]
+
+
+def test_available_now_detects_a_recreated_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """It is an error, although there is nothing to read. With failOnDataLoss=false the new log is read."""
+    name = filled(cluster_39, unique("topic"), 1, VALUES)
+    options = {"subscribe": name, "startingOffsets": "earliest", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        assert values_of(query.trigger()) == VALUES
+    recreate_topic(cluster_39, name, 1, [b"7", b"8"])
+    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
+        strict.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}:0: offset 100 is to be .* the log ends at 2: "):
+            strict.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        lenient.reader.prepareForTriggerAvailableNow()
+        fill(cluster_39, name, [b"9"])
+        assert values_of(lenient.trigger()) == [b"7", b"8"]
+        assert lenient.trigger() == []
+
+
+def test_available_now_detects_a_deleted_topic(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """It is an error, also if another topic exists. Records produced after the start of the run are not read."""
+    other = unique("other")
+    create_topic(cluster_39.zk_hosts, other, 1)
+    options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+    delete_topic(cluster_39.zk_hosts, topic)
+    await_partitions(cluster_39, topic, 0)
+    fill(cluster_39, other, [b"5"])
+    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
+        strict.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+            strict.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        lenient.reader.prepareForTriggerAvailableNow()
+        grow_topic(cluster_39.zk_hosts, other, 2)
+        await_partitions(cluster_39, other, 2)
+        fill(cluster_39, other, [b"6"], partition=1)
+        assert values_of(lenient.trigger()) == [b"5"]
+        assert lenient.trigger() == []
