@@ -167,6 +167,11 @@ class MemberHost:
             process.deliveries.add(process.file.new_lines())
             process.note_end()
 
+    @property
+    def delivery_count(self) -> int:
+        """The number of deliveries that have been read."""
+        return sum(len(process.deliveries.found) for process in self._processes)
+
     def deliveries(self) -> Iterator[Delivery]:
         """Yield the deliveries of all processes that have been read."""
         for process in self._processes:

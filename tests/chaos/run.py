@@ -111,7 +111,8 @@ class Run:
     async def _report_progress(self) -> None:
         while True:
             self._system.read_new_lines()
-            acknowledged, delivered = len(self._system.acknowledged), len(self._deliveries())
+            acknowledged = len(self._system.acknowledged)
+            delivered = sum(host.delivery_count for host in self._system.hosts)
             self._progress(Progress(len(self._inflicted), acknowledged, delivered, self._describe()))
             await asyncio.sleep(READ_INTERVAL_S)
 

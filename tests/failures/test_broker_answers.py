@@ -146,9 +146,7 @@ def damaging(times: int) -> Callable[[Exchange], Reply]:
 
 
 async def test_a_few_damaged_answers(cluster_39: Cluster, unique: Unique) -> None:
-    """
-    The member fetches again, over another connection. The application gets every record once, and no error.
-    """
+    """The member fetches again, over another connection. The application gets every record once, and no error."""
     async with checked_group(cluster_39, unique, partitions=1) as checked:
         values = await checked.produce(1)
         with KafkaProxy(cluster_39.brokers[0], damaging(TRIES_UNREADABLE - 1)) as proxy:

@@ -124,9 +124,7 @@ async def test_a_leader_freezes_and_another_one_publishes(cluster_39: Cluster, u
 
 
 async def test_the_leader_dies_while_a_static_member_is_away(cluster: Cluster, unique: Unique) -> None:
-    """
-    The next leader keeps the place of a static member that is away. When that member returns, no partition moves.
-    """
+    """The next leader keeps the place of a static member that is away. When that member returns, no partition moves."""
     async with checked_group(cluster, unique) as checked:
         leader = await start_candidate(checked)
         stays, goes = await checked.join(instance_id="stays"), await checked.join(instance_id="goes")

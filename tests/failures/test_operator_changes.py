@@ -135,9 +135,7 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
 
 
 async def test_an_owner_znode_is_deleted_and_another_session_claims(cluster: Cluster, unique: Unique) -> None:
-    """
-    The former owner does not delete the claim of the new one when it leaves, and does not overwrite its offset.
-    """
+    """The former owner does not delete the claim of the new one when it leaves, and does not overwrite its offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     layout, partition = GroupLayout(name), TopicPartition(topic, 0)

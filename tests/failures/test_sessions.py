@@ -26,9 +26,7 @@ Unique = Callable[[str], str]
 
 
 async def test_a_session_expires_during_processing(cluster: Cluster, unique: Unique) -> None:
-    """
-    The next owner gets the record in flight again. When the former owner finishes it, no offset moves.
-    """
+    """The next owner gets the record in flight again. When the former owner finishes it, no offset moves."""
     chosen: list[Member] = []
 
     def to_chosen(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
@@ -252,9 +250,7 @@ async def test_a_lease_ends_and_the_session_does_not(cluster: Cluster, unique: U
 
 
 async def test_the_leader_connects_again_with_the_same_session(cluster: Cluster, unique: Unique) -> None:
-    """
-    It remains the leader, keeps its claims, and plans for what changed meanwhile. Nothing is lost.
-    """
+    """It remains the leader, keeps its claims, and plans for what changed meanwhile. Nothing is lost."""
     async with (
         FaultProxy(cluster.zk_hosts) as proxy,
         checked_group(cluster, unique, session_timeout_ms=10_000) as checked,
@@ -305,9 +301,7 @@ async def test_the_answer_to_a_create_is_lost(
 
 
 async def test_all_watches_are_lost(cluster_39: Cluster, unique: Unique) -> None:
-    """
-    Members and leader notice every change within ``reconcile_interval_ms``. It costs time, and nothing is lost.
-    """
+    """Members and leader notice every change within ``reconcile_interval_ms``. It costs time, and nothing is lost."""
     async with (
         WatchLoser(cluster_39.zk_hosts) as proxy,
         checked_group(cluster_39, unique, reconcile_interval_ms=300) as checked,
