@@ -114,12 +114,12 @@ def _overlaps(history: History) -> Iterator[Finding]:
                 )
 
 
-#: How long after its resumption a process may start the delivery that its stop interrupted, in seconds.
+#: A delivery so close to the resumption of its process is the one that the stop interrupted, in seconds.
 _INTERRUPTED_S = 0.05
 
 
 def _excused_once(resumed_s: list[float], start_s: float) -> bool:
-    """Return whether a resumption excuses this delivery, and remove it: it excuses no other one."""
+    """Return whether a resumption excuses this delivery; each resumption excuses one delivery only."""
     for moment in resumed_s:
         if moment - _INTERRUPTED_S <= start_s <= moment + _INTERRUPTED_S:
             resumed_s.remove(moment)
