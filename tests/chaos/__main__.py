@@ -1,4 +1,4 @@
-"""Random faults against real servers, judged from outside: ``scripts/chaos --help``."""
+"""Random faults against real servers, checked from outside: ``scripts/chaos --help``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from rich.console import Console
 
 from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
-from tests.chaos.judge import Limits, judge
-from tests.chaos.places import REPOSITORY
-from tests.chaos.report import print_report, report
+from tests.chaos.checker import Limits, check
+from tests.chaos.member_hosts import REPOSITORY
+from tests.chaos.report import make_report, print_report
 from tests.chaos.run import Progress, Run
 from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
 from tests.helpers.arguments import positive, positive_number
 
-#: Exit statuses: every promise was kept; one was broken; the run says nothing about the group.
-KEPT, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
-#: How many faults a run has unless told otherwise.
+#: Exit statuses: no finding; findings; the run says nothing about the group; it was interrupted.
+SOUND, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+#: The default number of faults.
 FAULTS = 20
-#: How often a run without a terminal says how far it is, in seconds.
+#: Seconds between two lines of progress if there is no terminal.
 LINE_INTERVAL_S = 15.0
+#: How much longer than the limit of unowned time the end of a run is, in seconds.
 QUIET_MARGIN_S = 2.0
 
 
@@ -41,7 +42,7 @@ def main() -> int:
     try:
         return _main(options)
     except Exception:
-        # Status 1 means findings about the group, and this says nothing about it.
+        # Status 1 means findings about the group; this error is not one.
         traceback.print_exc()
         return UNUSABLE
 
@@ -63,7 +64,7 @@ def _main(options: argparse.Namespace) -> int:
     limits = Limits(unowned_s=timeout_s + options.tolerance, late_s=timeout_s + options.tolerance + 10)
     try:
         with _progress(len(schedule.faults)) as progress:
-            # At the end, too, a partition without an owner must be a finding.
+            # The end must be long enough for a partition without an owner to be a finding.
             run = Run(
                 schedule,
                 folder,
@@ -72,34 +73,34 @@ def _main(options: argparse.Namespace) -> int:
                 progress=progress,
                 checkouts=[REPOSITORY, *([options.other] if options.other else [])],
             )
-            seen = asyncio.run(run.play())
+            result = asyncio.run(run.play())
     except KielGroupsError as error:
         return _fail(f"{error}\nlogs: {folder}\nagain: scripts/chaos --replay {stored}")
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say(f"ended at once; nothing was judged; logs: {folder}")
+        _say(f"ended at once; nothing was checked; logs: {folder}")
         return INTERRUPTED
-    findings = judge(seen.history, limits)
-    told = report(schedule, seen, findings, limits)
-    print_report(Console(), told)
+    findings = check(result.history, limits)
+    report = make_report(schedule, result, findings, limits)
+    print_report(Console(), report)
     for path in [folder / "report.json", *([options.json] if options.json else [])]:
-        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    if findings or seen.failure:
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if findings or result.failure:
         _say(f"logs: {folder}\nagain: scripts/chaos --replay {stored}")
     elif not kept:
         shutil.rmtree(folder, ignore_errors=True)
     if findings:
         return BROKEN
-    return UNUSABLE if seen.failure else KEPT
+    return UNUSABLE if result.failure else SOUND
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/chaos",
         description="A group on real servers under random faults: nothing may be lost, no partition may have two owners"
-        " or none for long. Exit status 0: no finding; 1: findings; 2: the run could not be judged.",
+        " or none for long. Exit status 0: no finding; 1: findings; 2: the run says nothing about the group.",
     )
     parser.add_argument("--faults", type=positive, help=f"how many ({FAULTS}; some 5 s each)")
-    parser.add_argument("--seed", type=int, help="what the schedule is made of; another one each time unless given")
+    parser.add_argument("--seed", type=int, help="the seed of the schedule; random by default")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="inflict this schedule instead")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave schedule, logs and histories in this new folder"
@@ -132,14 +133,14 @@ def _schedule(options: argparse.Namespace) -> Schedule:
     if options.replay is not None:
         try:
             return Schedule.parse(options.replay.read_text(encoding="utf-8"))
-        except ValueError as error:  # no UTF-8, too
+        except ValueError as error:  # not UTF-8, or not a schedule
             raise ScheduleError(f"{options.replay}: {error}") from error
     seed = options.seed if options.seed is not None else SystemRandom().randrange(1 << 32)
     return make_schedule(seed, options.faults or FAULTS)
 
 
 def _check_writable(path: Path) -> None:
-    """Raise the OSError now that would otherwise end the run after its last fault."""
+    """Raise now the OSError that would otherwise end the run after its last fault."""
     is_new = not path.exists()
     with path.open("a", encoding="utf-8"):
         pass
@@ -148,7 +149,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:
-    """Where the run writes, and whether that stays after a run without a finding."""
+    """Return the folder of the run, and whether it is kept after a run without a finding."""
     if keep is None:
         return Path(tempfile.mkdtemp(prefix=f"kiel-groups-chaos-{seed}-")), False
     keep.mkdir(parents=True)
@@ -157,31 +158,31 @@ def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Progress], object]]:
-    """A bar at a terminal, a line now and then elsewhere."""
-    began_s = time.monotonic()
+    """Show a bar at a terminal, and a line at intervals elsewhere."""
+    started_s = time.monotonic()
 
-    def words(progress: Progress) -> str:
-        done = progress.begun / total
-        spent_s = time.monotonic() - began_s
+    def describe(progress: Progress) -> str:
+        done = progress.started / total
+        spent_s = time.monotonic() - started_s
         left = f", {spent_s / done - spent_s:.0f} s left" if done > 0.02 else ""
         return (
-            f"{progress.begun} of {total} faults, {progress.acknowledged:,} records, {progress.delivered:,} deliveries"
-            f"{left}: {progress.now}"
+            f"{progress.started} of {total} faults, {progress.acknowledged:,} records,"
+            f" {progress.delivered:,} deliveries{left}: {progress.activity}"
         )
 
     if has_bar():
-        with bar(total, "starting servers") as tell:
-            yield lambda progress: tell(words(progress), progress.begun)
+        with bar(total, "starting servers") as update:
+            yield lambda progress: update(describe(progress), progress.started)
         return
     next_s = 0.0
 
-    def line(progress: Progress) -> None:
+    def write_line(progress: Progress) -> None:
         nonlocal next_s
         if (now_s := time.monotonic()) >= next_s:
             next_s = now_s + LINE_INTERVAL_S
-            _say(f"{now_s - began_s:6.0f} s  {words(progress)}")
+            _say(f"{now_s - started_s:6.0f} s  {describe(progress)}")
 
-    yield line
+    yield write_line
 
 
 def _fail(text: str) -> int:

@@ -1,8 +1,8 @@
 """
-What a run leaves behind, in one form for the judge: files of the processes, and ZooKeeper's log.
+The history of a run, for the checker: read from the files of the processes and from ZooKeeper's transaction logs.
 
-Members and the producer append to a file each, a line at a time, so that whatever they noted before they were killed
-is there. All times are seconds of ``CLOCK_BOOTTIME``, which the processes of one machine share.
+Each member and the producer append to a file of their own, a line at a time, so that a killed process leaves all its
+lines. All times are seconds of ``CLOCK_BOOTTIME``, which the processes of one machine share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Acknowledged(NamedTuple):
-    """A record that all in-sync replicas had, as the producer was told."""
+    """A record that the producer got an acknowledgement for, from all in-sync replicas."""
 
     number: int
     partition: int
@@ -41,7 +41,7 @@ class Acknowledged(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A record that the application was given, under which claim, and when it had finished it (None: never)."""
+    """A record that was delivered to the application: under which claim, and when it was finished (None: never)."""
 
     pid: int
     partition: int
@@ -53,7 +53,7 @@ class Delivery(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """The time for which an owner znode existed; ``token`` is its czxid, ``until_s`` is None where it still did."""
+    """The time for which an owner znode existed; ``token`` is its czxid, ``until_s`` is None if it was not deleted."""
 
     partition: int
     token: int
@@ -64,7 +64,7 @@ class Ownership(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """An offset znode was given a value; ``owned`` is whether the session that wrote it owned the partition."""
+    """A write to an offset znode; ``owned`` tells whether the session that wrote owned the partition."""
 
     partition: int
     offset: int
@@ -73,7 +73,7 @@ class Commit(NamedTuple):
 
 
 class Inflicted(NamedTuple):
-    """A fault as it came: when it began, and when everything had recovered from it (None: it had not)."""
+    """A fault that was inflicted: when it started, and when its target had recovered from it (None: it had not)."""
 
     number: int
     kind: str
@@ -87,9 +87,9 @@ class Process(NamedTuple):
     A member's process.
 
     Args:
-        ended_s: When it was gone; None where it lived on.
-        trouble: What was wrong about its end, as the rest of a sentence; empty where the run wanted it so.
-        resumed_s: The moments in which it was resumed after a stop.
+        ended_s: When it had ended; None if it was still running.
+        trouble: What was wrong with its end, as the rest of a sentence; empty if the run ended it.
+        resumed_s: When it was resumed after a stop.
     """
 
     pid: int
@@ -101,7 +101,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One run, as far as the judge is concerned; every list is in the order of time."""
+    """All that the checker knows of a run; every list is in the order of time."""
 
     partitions: int
     acknowledged: list[Acknowledged]
@@ -110,11 +110,11 @@ class History:
     commits: list[Commit]
     faults: list[Inflicted]
     processes: list[Process]
-    #: Until when partitions must have owners: from then on members leave.
+    #: The end of the checked time; from then on members leave.
     end_s: float
-    #: Offset znodes that were deleted, with the moment.
+    #: Partitions whose offset znodes were deleted, with the time.
     deleted_offsets: list[tuple[int, float]] = field(default_factory=list)
-    #: By how much the system's clock was set during the run: so far may ZooKeeper's times be off.
+    #: By how much the wall clock was set during the run; the times of ZooKeeper may be wrong by as much.
     clock_step_s: float = 0.0
 
 
@@ -126,7 +126,7 @@ class GrowingFile:
         self._position = 0
 
     def new_lines(self) -> list[str]:
-        """The lines that were completed since the last call; one that is torn waits."""
+        """Return the lines that were completed since the last call; an incomplete line waits for its end."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -138,9 +138,9 @@ class GrowingFile:
 
 class Deliveries:
     """
-    What one member noted.
+    Parses the file of one member.
 
-    A line ``s TIME PARTITION OFFSET TOKEN NUMBER`` is a delivery, the line ``e TIME`` that follows is its end.
+    A line ``s TIME PARTITION OFFSET TOKEN NUMBER`` is a delivery, and the next line ``e TIME`` its end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -158,14 +158,14 @@ class Deliveries:
 
 
 def parse_receipt(line: str) -> Acknowledged:
-    """Read a line of the producer: ``TIME NUMBER PARTITION OFFSET``."""
+    """Parse a line of the producer: ``TIME NUMBER PARTITION OFFSET``."""
     at, *numbers = line.split()
     return Acknowledged(*map(int, numbers), float(at))
 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """What ZooKeeper's log says of one group and topic."""
+    """The history of one group and topic in ZooKeeper's log."""
 
     ownerships: list[Ownership] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -179,9 +179,9 @@ def group_history(
     Follow owner znodes, offset znodes and sessions through ZooKeeper's log.
 
     Args:
-        transactions: All that were committed, by ascending zxid.
-        group, topic: Which.
-        boot_minus_wall_s: What to add to the log's seconds since 1970 to have seconds of boot time.
+        transactions: All committed transactions, by ascending zxid.
+        group, topic: The names of the group and the topic.
+        boot_minus_wall_s: The difference between boot time and the log's seconds since 1970.
     """
     replay = _Replay(GroupLayout(group), topic)
     for transaction in transactions:
@@ -207,21 +207,21 @@ class _Replay:
             match write:
                 case Create(path, data) if path.startswith(self._members):
                     self._pids[transaction.session] = _pid(data)
-                case Create(path) if partition_of(path, self._owners) is not None:
+                case Create(path) if _partition_of(path, self._owners) is not None:
                     partition = int(path.removeprefix(self._owners))
                     pid = self._pids.get(transaction.session, 0)
                     self.open[partition] = Ownership(partition, transaction.zxid, transaction.session, pid, at_s, None)
-                case Delete(path) if partition_of(path, self._owners) is not None:
+                case Delete(path) if _partition_of(path, self._owners) is not None:
                     self._close(int(path.removeprefix(self._owners)), at_s)
                 case EndSession():
                     for owned in [own for own in self.open.values() if own.session == transaction.session]:
                         self._close(owned.partition, at_s)
-                case Delete(path) if partition_of(path, self._offsets) is not None:
+                case Delete(path) if _partition_of(path, self._offsets) is not None:
                     self.found.deleted_offsets.append((int(path.removeprefix(self._offsets)), at_s))
-                case Create(path, data) | Put(path, data) if partition_of(path, self._offsets) is not None:
+                case Create(path, data) | Put(path, data) if _partition_of(path, self._offsets) is not None:
                     partition = int(path.removeprefix(self._offsets))
-                    # Whoever finds offsets missing creates those of all partitions; only the owner writes one after.
-                    owned = isinstance(write, Create) or _is_of(transaction.session, partition, before, self.open)
+                    # Any member may create missing offsets, of all partitions; after that only the owner writes.
+                    owned = isinstance(write, Create) or _was_owner(transaction.session, partition, before, self.open)
                     self.found.commits.append(Commit(partition, int(data), at_s, owned))
 
     def _close(self, partition: int, at_s: float) -> None:
@@ -230,14 +230,14 @@ class _Replay:
             self.found.ownerships.append(ownership._replace(until_s=at_s))
 
 
-def partition_of(path: str, folder: str) -> int | None:
-    """The partition whose znode lies in this folder; None for another path."""
+def _partition_of(path: str, folder: str) -> int | None:
+    """Return the partition if the path is that of a partition in this folder, else None."""
     number = path.removeprefix(folder) if path.startswith(folder) else ""
     return int(number) if number.isdecimal() else None
 
 
-def _is_of(session: int, partition: int, *states: Mapping[int, Ownership]) -> bool:
-    """Whether the session owned the partition before the transaction or after it."""
+def _was_owner(session: int, partition: int, *states: Mapping[int, Ownership]) -> bool:
+    """Return whether the session owned the partition before or after the transaction."""
     return any(partition in state and state[partition].session == session for state in states)
 
 

@@ -1,4 +1,4 @@
-"""A member of the group, a process of its own that notes every delivery: ``python -m tests.chaos.member``."""
+"""A member of the group in a process of its own, which logs every delivery: ``python -m tests.chaos.member``."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.errors import ClosedError, KielGroupsError
+from tests.chaos.clock import boot_s
 
 log = logging.getLogger(__name__)
 
-#: How long the application takes for a record, in seconds, and for one of so many: at any moment some are in flight,
-#: and a commit that counts them as finished is seen.
+#: How long the application takes for a record, in seconds, and for one of so many. So some records are always in
+#: flight, and the checker finds a commit that counts them as finished.
 WORK_S, LONG_WORK_S, ONE_OF = 0.003, 0.15, 40
-#: Between two tries to join.
-AGAIN_S = 0.5
+#: Seconds between two attempts to join.
+RETRY_S = 0.5
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -35,12 +35,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def boot_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Program:
-    """Joins the group, consumes until SIGTERM, leaves."""
+class MemberProgram:
+    """Joins the group, consumes until SIGTERM, and leaves."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -49,7 +45,7 @@ class Program:
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._leave)
-        # Line buffered: a line has reached the operating system, which outlives us, before the next step.
+        # Line buffered: the operating system has each line before the next step, so a kill does not lose it.
         with self._options.history.open("a", buffering=1, encoding="ascii") as history:
             while not self._leaving.is_set():
                 try:
@@ -59,11 +55,11 @@ class Program:
                 except ClosedError:
                     return
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(AGAIN_S):
+                    async with asyncio.timeout(RETRY_S):
                         await self._leaving.wait()
 
     async def _join(self) -> bool:
-        """Whether it has joined; a service that cannot reach its servers when it starts is started again."""
+        """Return whether it has joined; False if the servers cannot be reached yet."""
         options = self._options
         self._consumer = GroupedConsumer(
             options.brokers,
@@ -94,7 +90,7 @@ class Program:
             start_s = boot_s()
             token = self._consumer.fencing_token(record)
             if token is None:
-                continue  # Lost before we looked at it: nothing comes of it.
+                continue  # The partition is lost already, and so is this delivery.
             history.write(f"s {start_s:.6f} {record.partition} {record.offset} {token} {record.value.decode()}\n")
             await asyncio.sleep(WORK_S if record.offset % ONE_OF else LONG_WORK_S)
             history.write(f"e {boot_s():.6f}\n")
@@ -107,10 +103,10 @@ class Program:
 
 
 def main() -> int:
-    """Exit status 0 after an orderly leave, 1 where the consumer failed for good."""
+    """Return 0 after an orderly leave, 1 if the consumer failed with an error that cannot be retried."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        asyncio.run(Program(parse(sys.argv[1:])).run())
+        asyncio.run(MemberProgram(parse(sys.argv[1:])).run())
     except KielGroupsError:
         log.exception("the member stops")
         return 1

@@ -1,4 +1,4 @@
-"""A producer that never stops and notes what was acknowledged: ``python -m tests.chaos.producer``."""
+"""A producer that runs until SIGTERM and logs acknowledgements: ``python -m tests.chaos.producer``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,12 @@ from pathlib import Path
 from kiel_groups import Producer
 from kiel_groups.clients.producer import RecordMetadata
 from kiel_groups.errors import BufferFullError, KielGroupsError
+from tests.chaos.clock import boot_s
 
 log = logging.getLogger(__name__)
 
-#: How often records are produced, in seconds.
-BEAT_S = 0.05
+#: Seconds between two batches of records.
+INTERVAL_S = 0.05
 #: How long the last records may take, in milliseconds.
 LAST_MS = 30_000
 
@@ -35,7 +35,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 async def produce(options: argparse.Namespace) -> None:
-    """Produce in turn to every partition, for as long as nobody ends it; a record that failed is not tried again."""
+    """Produce to all partitions in turn until SIGTERM; a record that failed is not produced again."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     producer = Producer(
@@ -52,25 +52,25 @@ async def produce(options: argparse.Namespace) -> None:
     number = 0
     with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
 
-        def note(number: int, sent: asyncio.Future[RecordMetadata]) -> None:
+        def log_acknowledgement(number: int, sent: asyncio.Future[RecordMetadata]) -> None:
             if not sent.cancelled() and sent.exception() is None:
-                at_s, stored = time.clock_gettime(time.CLOCK_BOOTTIME), sent.result()
-                receipts.write(f"{at_s:.6f} {number} {stored.partition} {stored.offset}\n")
+                stored = sent.result()
+                receipts.write(f"{boot_s():.6f} {number} {stored.partition} {stored.offset}\n")
 
-        began_s = asyncio.get_running_loop().time()
+        started_s = asyncio.get_running_loop().time()
         while not stop.is_set():
-            while number < (asyncio.get_running_loop().time() - began_s) * options.rate:
+            while number < (asyncio.get_running_loop().time() - started_s) * options.rate:
                 sent = producer.produce(options.topic, b"%d" % number, partition=number % options.partitions)
-                sent.add_done_callback(partial(note, number))
+                sent.add_done_callback(partial(log_acknowledgement, number))
                 number += 1
             with suppress(BufferFullError):
                 await producer.drain()
             with suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout(INTERVAL_S):
                     await stop.wait()
         with suppress(KielGroupsError):
             await producer.close(LAST_MS)
-        # Callbacks of the last futures.
+        # Run the callbacks of the last futures.
         await asyncio.sleep(0)
     log.info("%d records were produced", number)
 

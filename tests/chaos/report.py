@@ -1,4 +1,4 @@
-"""What a run has shown: a table for people, JSON for programs."""
+"""The report of a run: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.chaos.checker import Finding, Gap, Limits, gaps
 from tests.chaos.history import History, Inflicted
-from tests.chaos.judge import Finding, Gap, Limits, gaps
-from tests.chaos.run import Seen
+from tests.chaos.run import Result
 from tests.chaos.schedule import KINDS, Schedule
 
-__all__ = ["print_report", "report"]
+__all__ = ["make_report", "print_report"]
 
-#: So many findings of each kind are printed; the JSON file has all.
+#: How many findings of each kind are printed; the JSON file has all of them.
 MOST_PRINTED = 5
 
 
-def report(schedule: Schedule, seen: Seen, findings: list[Finding], limits: Limits) -> dict[str, Any]:
-    """Everything there is to say about a run, ready for JSON."""
-    history = seen.history
+def make_report(schedule: Schedule, result: Result, findings: list[Finding], limits: Limits) -> dict[str, Any]:
+    """Return all that the report says about a run, ready for JSON."""
+    history = result.history
     deliveries = Counter((delivery.partition, delivery.offset) for delivery in history.deliveries)
     found = gaps(history)
     return {
         "seed": schedule.seed,
         "faults_scheduled": len(schedule.faults),
         "faults_inflicted": len(history.faults),
-        "interrupted": seen.interrupted,
-        "failure": seen.failure,
-        "wall_s": round(seen.wall_s, 1),
+        "interrupted": result.interrupted,
+        "failure": result.failure,
+        "wall_s": round(result.wall_s, 1),
         "session_timeout_s": schedule.session_timeout_s,
         "limits": limits._asdict(),
         "records_acknowledged": len(history.acknowledged),
@@ -44,13 +44,13 @@ def report(schedule: Schedule, seen: Seen, findings: list[Finding], limits: Limi
         "longest_unowned_s": _longest(found, "lasted_s"),
         "longest_unowned_quiet_s": _longest(found, "quiet_s"),
         "by_kind": list(_by_kind(history, found)),
-        "repairs": seen.repairs,
+        "repairs": result.repairs,
         "findings": [finding._asdict() for finding in findings],
     }
 
 
 def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
-    """A row for each kind of fault: what came after faults of it, and before the next one."""
+    """Yield a row for each kind of fault: what happened after such a fault and before the next fault."""
     causes = _Causes(history.faults)
     gaps_of: dict[str, list[Gap]] = {}
     for gap in found:
@@ -72,7 +72,7 @@ def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
 
 
 class _Causes:
-    """Tells which fault began last before a moment."""
+    """Finds the last fault that started before a time."""
 
     def __init__(self, faults: list[Inflicted]) -> None:
         self._faults = sorted(faults, key=lambda fault: fault.began_s)
@@ -83,7 +83,7 @@ class _Causes:
 
 
 def _hand_overs(history: History) -> Counter[float]:
-    """When a partition got another owner than before, and how many did at that moment."""
+    """Count the changes of owners, by time."""
     moments: Counter[float] = Counter()
     for partition in range(history.partitions):
         owners = [ownership for ownership in history.ownerships if ownership.partition == partition]
@@ -92,26 +92,26 @@ def _hand_overs(history: History) -> Counter[float]:
 
 
 def _repeats(history: History) -> Iterator[float]:
-    """When a record was delivered that had been delivered before."""
+    """Yield the times of deliveries of records that had been delivered before."""
     known: set[tuple[int, int]] = set()
     for delivery in history.deliveries:
-        place = (delivery.partition, delivery.offset)
-        if place in known:
+        record = (delivery.partition, delivery.offset)
+        if record in known:
             yield delivery.start_s
-        known.add(place)
+        known.add(record)
 
 
 def _longest(found: list[Gap], of: str) -> float:
     return round(max((getattr(gap, of) for gap in found), default=0.0), 2)
 
 
-def print_report(console: Console, told: dict[str, Any]) -> None:
-    """Print the table, the figures, the findings."""
-    table = Table(title=f"seed {told['seed']}: {told['faults_inflicted']} of {told['faults_scheduled']} faults")
+def print_report(console: Console, report: dict[str, Any]) -> None:
+    """Print the table, the figures and the findings."""
+    table = Table(title=f"seed {report['seed']}: {report['faults_inflicted']} of {report['faults_scheduled']} faults")
     table.add_column("fault", no_wrap=True)
     for name in ("times", "longest [s]", "hand-overs", "repeats", "unowned [s]"):
         table.add_column(name, justify="right")
-    for row in told["by_kind"]:
+    for row in report["by_kind"]:
         table.add_row(
             row["kind"],
             f"{row['faults']}",
@@ -121,16 +121,16 @@ def print_report(console: Console, told: dict[str, Any]) -> None:
             f"{row['longest_unowned_s']:.2f}",
         )
     console.print(table)
-    for line in _figures(told):
+    for line in _figures(report):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in _findings(told["findings"]):
+    for line in _findings(report["findings"]):
         console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
-    verdict = f"{len(told['findings']):,} findings" if told["findings"] else "no finding"
-    console.print(verdict, style="bold red" if told["findings"] else "bold green", highlight=False)
+    verdict = f"{len(report['findings']):,} findings" if report["findings"] else "no finding"
+    console.print(verdict, style="bold red" if report["findings"] else "bold green", highlight=False)
 
 
 def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
-    """The first findings of each kind."""
+    """Yield a line for each of the first findings of every kind."""
     counts = Counter(finding["kind"] for finding in findings)
     for kind, count in counts.items():
         for finding in [each for each in findings if each["kind"] == kind][:MOST_PRINTED]:
@@ -140,23 +140,24 @@ def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{kind}: {count - MOST_PRINTED:,} more"
 
 
-def _figures(told: dict[str, Any]) -> Iterator[str]:
-    minutes, seconds = divmod(round(told["wall_s"]), 60)
+def _figures(report: dict[str, Any]) -> Iterator[str]:
+    minutes, seconds = divmod(round(report["wall_s"]), 60)
     yield (
-        f"{told['records_acknowledged']:,} records acknowledged, {told['records_delivered']:,} delivered,"
-        f" {told['duplicates']:,} deliveries were repeats"
+        f"{report['records_acknowledged']:,} records acknowledged, {report['records_delivered']:,} delivered,"
+        f" {report['duplicates']:,} deliveries were repeats"
     )
     yield (
-        f"{told['hand_overs']:,} hand-overs among {told['processes']} processes, {told['commits']:,} commits;"
+        f"{report['hand_overs']:,} hand-overs among {report['processes']} processes, {report['commits']:,} commits;"
         f" {minutes} min {seconds} s of wall time"
     )
     yield (
-        f"longest time without an owner: {told['longest_unowned_s']:.2f} s, and {told['longest_unowned_quiet_s']:.2f} s"
-        f" in one piece without a fault, where {told['limits']['unowned_s']:g} s are allowed"
+        f"longest time without an owner: {report['longest_unowned_s']:.2f} s, and"
+        f" {report['longest_unowned_quiet_s']:.2f} s in one piece without a fault,"
+        f" where {report['limits']['unowned_s']:g} s are allowed"
     )
-    for repair in told["repairs"]:
-        yield f"beside the schedule: {repair}"
-    if told["failure"]:
-        yield f"the faults ended early, since a server could not be brought back: {told['failure']}"
-    if told["interrupted"]:
-        yield "the faults were ended by a signal; what was seen until then is judged"
+    for repair in report["repairs"]:
+        yield f"not in the schedule: {repair}"
+    if report["failure"]:
+        yield f"the faults ended early because a server did not recover: {report['failure']}"
+    if report["interrupted"]:
+        yield "a signal ended the faults; the time until then is checked"

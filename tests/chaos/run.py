@@ -1,4 +1,4 @@
-"""One run: the schedule is inflicted, the group recovers, and what was seen becomes a history."""
+"""One run: inflict the schedule, let the group recover, and collect the history."""
 
 from __future__ import annotations
 
@@ -12,57 +12,59 @@ from pathlib import Path
 
 from kiel_groups.embedded.processes.server_process import in_thread
 from kiel_groups.errors import ServerError
+from tests.chaos.clock import boot_s
 from tests.chaos.faults import inflict, target_name
 from tests.chaos.history import Delivery, History, Inflicted, group_history
-from tests.chaos.places import GROUP, REPOSITORY, TOPIC, boot_s
+from tests.chaos.member_hosts import GROUP, REPOSITORY, TOPIC
 from tests.chaos.schedule import Fault, Schedule
+from tests.chaos.system import PARTITIONS, SystemUnderTest
 from tests.chaos.transaction_log import committed
-from tests.chaos.world import PARTITIONS, World
 
-__all__ = ["Progress", "Run", "Seen"]
+__all__ = ["Progress", "Result", "Run"]
 
-#: How many faults may last at the same time.
+#: How many faults may overlap.
 AT_ONCE = 2
-#: How long after the last fault everything acknowledged may take to be processed, in seconds.
-SETTLE_S = 60.0
-#: How long the group may take until all partitions flow for the first time, in seconds.
+#: How long the group may take after the last fault to finish all acknowledged records, in seconds.
+RECOVERY_S = 60.0
+#: How long the group may take for the first delivery of every partition, in seconds.
 START_S = 60.0
-LOOK_S = 0.5
+#: Seconds between two reads of what the programs have written.
+READ_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is, in faults that have begun and records; ``now`` says what it does."""
+    """How far a run is: faults that have started, and records; ``activity`` is what the run does now."""
 
-    begun: int
+    started: int
     acknowledged: int
     delivered: int
-    now: str
+    activity: str
 
 
 @dataclass(slots=True)
-class Seen:
-    """What a run leaves: its history, and what was done beside the schedule."""
+class Result:
+    """The result of a run: its history, and what happened that is not part of the schedule."""
 
     history: History
     repairs: list[str] = field(default_factory=list)
     interrupted: bool = False
-    #: Why the faults ended early, where a server could not be brought back.
+    #: Why the faults ended early, if a server did not recover.
     failure: str = ""
     wall_s: float = 0.0
 
 
 class Run:
     """
-    Inflicts a schedule on a world of its own.
+    Runs a group on new servers, and inflicts a schedule.
 
     Args:
-        schedule: What is inflicted.
-        folder: Where servers and programs write.
-        rate: Records a second.
-        quiet_end_s: How long the group is left alone after the last fault, before the producer ends.
-        progress: Called now and then with how far the run is.
-        checkouts: Whose code the members run, in turn; this one's unless given.
+        schedule: The faults.
+        folder: The folder in which servers and programs write.
+        rate: The number of records a second.
+        quiet_end_s: How long the group runs without a fault after the last one, before the producer ends.
+        progress: Called regularly with how far the run is.
+        checkouts: The checkouts whose code the members run, in turn.
     """
 
     def __init__(
@@ -77,173 +79,178 @@ class Run:
     ) -> None:
         self._schedule = schedule
         self._folder = folder
-        self._world = World(folder, schedule, rate, checkouts)
+        self._system = SystemUnderTest(folder, schedule, rate, checkouts)
         self._quiet_end_s = quiet_end_s
         self._progress = progress
-        self._under_way: dict[asyncio.Task[None], Fault] = {}
+        self._active: dict[asyncio.Task[None], Fault] = {}
         self._inflicted: dict[int, Inflicted] = {}
         self._failures: list[BaseException] = []
-        self._now = "starting servers"
+        self._activity = "starting servers"
 
-    async def play(self) -> Seen:
+    async def play(self) -> Result:
         """
-        From the start of the servers to their end. The first SIGINT or SIGTERM ends the faults, the next one the run.
+        Run from the start of the servers to their end.
+
+        The first SIGINT or SIGTERM ends the faults, the next one the run.
 
         Raises:
-            ServerError: A server did not start, or did not recover at the end; that says nothing about the group.
+            ServerError: A server did not start, or did not recover at the end. That is not a fault of the group.
         """
-        began_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
-        telling = asyncio.create_task(self._tell())
+        started_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
+        reporting = asyncio.create_task(self._report_progress())
         try:
-            async with self._world:
+            async with self._system:
                 interrupted, failure = await self._inflict_all()
-                end_s = await self._settle()
-                await self._leave()
+                end_s = await self._recover()
+                await self._leave_all()
                 history = self._history(end_s, boot_minus_wall_s)
         finally:
-            telling.cancel()
-        return Seen(history, self._world.repairs, interrupted, failure, time.monotonic() - began_s)
+            reporting.cancel()
+        return Result(history, self._system.repairs, interrupted, failure, time.monotonic() - started_s)
 
-    async def _tell(self) -> None:
+    async def _report_progress(self) -> None:
         while True:
-            self._world.look()
-            delivered = sum(len(life.deliveries.found) for place in self._world.places for life in place.lives)
-            self._progress(Progress(len(self._inflicted), len(self._world.acknowledged), delivered, self._describe()))
-            await asyncio.sleep(LOOK_S)
+            self._system.read_new_lines()
+            acknowledged = len(self._system.acknowledged)
+            delivered = sum(host.delivery_count for host in self._system.hosts)
+            self._progress(Progress(len(self._inflicted), acknowledged, delivered, self._describe()))
+            await asyncio.sleep(READ_INTERVAL_S)
 
     def _describe(self) -> str:
-        return ", ".join(f"{fault.kind} {fault.target}" for fault in self._under_way.values()) or self._now
+        return ", ".join(f"{fault.kind} {fault.target}" for fault in self._active.values()) or self._activity
 
     # ------------------------------------------------------------------ faults
 
     async def _inflict_all(self) -> tuple[bool, str]:
-        """Inflict the schedule; whether a signal ended it early, and what else did."""
+        """Inflict the schedule; return whether a signal ended it early, and the error that did."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        self._now = "waiting for the group"
-        faults = asyncio.create_task(self._begin_each())
+        self._activity = "waiting for the group"
+        faults = asyncio.create_task(self._start_each())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, faults.cancel)
         await asyncio.wait({faults})
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, task.cancel)
-        for fault in self._under_way:
+        for fault in self._active:
             fault.cancel()
-        if self._under_way:
-            await asyncio.wait(self._under_way)
+        if self._active:
+            await asyncio.wait(self._active)
         if not faults.cancelled() and not self._failures:
             faults.result()
         return faults.cancelled(), "".join(f"{type(error).__name__}: {error}" for error in self._failures[:1])
 
-    async def _begin_each(self) -> None:
+    async def _start_each(self) -> None:
         await self._first_deliveries()
-        self._now = "resting"
-        began_s = boot_s()
+        self._activity = "resting"
+        started_s = boot_s()
         for fault in self._schedule.faults:
-            await asyncio.sleep(max(0.0, began_s + fault.after_s - boot_s()))
+            await asyncio.sleep(max(0.0, started_s + fault.after_s - boot_s()))
             if fault.rest_s:
-                await self._until(lambda: not self._under_way)
+                await self._until(lambda: not self._active)
                 await asyncio.sleep(fault.rest_s)
-            await self._until(lambda fault=fault: self._may_begin(fault))  # type: ignore[misc]
-            began_s = boot_s()
-            task = asyncio.create_task(self._inflict(fault, began_s))
-            self._under_way[task] = fault
+            await self._until(lambda fault=fault: self._may_start(fault))  # type: ignore[misc]
+            started_s = boot_s()
+            task = asyncio.create_task(self._inflict(fault, started_s))
+            self._active[task] = fault
             task.add_done_callback(self._fault_over)
-        await self._until(lambda: not self._under_way)
+        await self._until(lambda: not self._active)
 
-    def _may_begin(self, fault: Fault) -> bool:
-        busy = {other.busy for other in self._under_way.values()}
-        return len(self._under_way) < AT_ONCE and fault.busy not in busy
+    def _may_start(self, fault: Fault) -> bool:
+        exclusive = {other.exclusive for other in self._active.values()}
+        return len(self._active) < AT_ONCE and fault.exclusive not in exclusive
 
     def _fault_over(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
+        del self._active[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failures.append(error)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for faults to end until the condition holds; one that cannot be taken back ends the run."""
+        """Wait for faults to end until the condition is true; raise the error of one that could not be ended."""
         while not condition():
-            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)
         if self._failures:
             raise self._failures[0]
 
-    async def _inflict(self, fault: Fault, began_s: float) -> None:
-        target = target_name(self._world, fault)
-        self._note(Inflicted(fault.number, fault.kind, target, began_s, None))
-        await inflict(self._world, fault)
-        self._note(Inflicted(fault.number, fault.kind, target, began_s, boot_s()))
+    async def _inflict(self, fault: Fault, started_s: float) -> None:
+        target = target_name(self._system, fault)
+        self._log_fault(Inflicted(fault.number, fault.kind, target, started_s, None))
+        await inflict(self._system, fault)
+        self._log_fault(Inflicted(fault.number, fault.kind, target, started_s, boot_s()))
 
-    def _note(self, inflicted: Inflicted) -> None:
+    def _log_fault(self, inflicted: Inflicted) -> None:
         self._inflicted[inflicted.number] = inflicted
         with (self._folder / "faults.jsonl").open("a", encoding="utf-8") as notes:
             notes.write(json.dumps(inflicted._asdict()) + "\n")
 
-    # ------------------------------------------------------------------ the quiet end
+    # ------------------------------------------------------------------ the start and the end
 
     async def _first_deliveries(self) -> None:
-        """Wait until records of every partition flow."""
+        """Wait for a delivery of every partition."""
 
-        def all_flow() -> bool:
+        def all_delivered() -> bool:
             return len({delivery.partition for delivery in self._deliveries()}) == PARTITIONS
 
-        if not await _within(START_S, all_flow):
-            raise ServerError(f"not every partition flows {START_S:g} s after the start of the members; see their logs")
+        if not await _within(START_S, all_delivered):
+            raise ServerError(
+                f"no delivery of some partitions {START_S:g} s after the start of the members; see their logs"
+            )
 
-    async def _settle(self) -> float:
-        """Undo what is left, let everything flow, and wait until all of it is processed; the end of the judged time."""
-        world = self._world
-        self._now = "recovering"
-        await in_thread(world.heal)
-        await world.start_the_dead()
-        await world.ensemble_serves()
-        await world.brokers_serve()
+    async def _recover(self) -> float:
+        """Undo all faults and wait until all records are finished; return the end of the checked time."""
+        system = self._system
+        self._activity = "recovering"
+        await in_thread(system.heal)
+        await system.start_missing()
+        await system.wait_for_ensemble()
+        await system.wait_for_brokers()
         recovered_s = boot_s()
         for inflicted in [each for each in self._inflicted.values() if each.ended_s is None]:
-            self._note(inflicted._replace(ended_s=recovered_s))
-        self._now = "waiting for the last records"
+            self._log_fault(inflicted._replace(ended_s=recovered_s))
+        self._activity = "waiting for the last records"
         await asyncio.sleep(self._quiet_end_s)
-        await in_thread(world.stop_producer)
-        await _within(SETTLE_S, self._all_processed)
+        await in_thread(system.stop_producer)
+        await _within(RECOVERY_S, self._all_finished)
         return boot_s()
 
-    def _all_processed(self) -> bool:
-        self._world.look()
+    def _all_finished(self) -> bool:
+        self._system.read_new_lines()
         finished = {delivery.number for delivery in self._deliveries() if delivery.end_s is not None}
-        return all(record.number in finished for record in self._world.acknowledged)
+        return all(record.number in finished for record in self._system.acknowledged)
 
-    async def _leave(self) -> None:
-        """Have every member leave in order: those that do not end well are findings."""
-        self._now = "ending"
-        await asyncio.gather(*(in_thread(place.leave) for place in self._world.places if place.lives_now))
+    async def _leave_all(self) -> None:
+        """Let every member leave in order; one that fails or takes too long is a finding."""
+        self._activity = "ending"
+        await asyncio.gather(*(in_thread(host.leave) for host in self._system.hosts if host.is_running))
 
     def _deliveries(self) -> list[Delivery]:
-        return [each for place in self._world.places for life in place.lives for each in life.deliveries.found]
+        return [delivery for host in self._system.hosts for delivery in host.deliveries()]
 
     def _history(self, end_s: float, boot_minus_wall_s: float) -> History:
-        world = self._world
-        world.look()
-        told = group_history(committed(world.transaction_logs), GROUP, TOPIC, boot_minus_wall_s)
+        system = self._system
+        system.read_new_lines()
+        logged = group_history(committed(system.transaction_logs), GROUP, TOPIC, boot_minus_wall_s)
         return History(
             partitions=PARTITIONS,
-            acknowledged=world.acknowledged,
+            acknowledged=system.acknowledged,
             deliveries=sorted(self._deliveries(), key=lambda delivery: delivery.start_s),
-            ownerships=told.ownerships,
-            commits=told.commits,
-            deleted_offsets=told.deleted_offsets,
+            ownerships=logged.ownerships,
+            commits=logged.commits,
+            deleted_offsets=logged.deleted_offsets,
             faults=sorted(self._inflicted.values()),
-            processes=[process for place in world.places for process in place.processes()],
+            processes=[process for host in system.hosts for process in host.processes()],
             end_s=end_s,
             clock_step_s=abs(boot_s() - time.time() - boot_minus_wall_s),
         )
 
 
 async def _within(limit_s: float, condition: Callable[[], bool]) -> bool:
-    """Look every now and then; whether the condition came to hold in time."""
+    """Check the condition regularly; return whether it became true in time."""
     deadline_s = boot_s() + limit_s
     while True:
         if condition():
             return True
         if boot_s() > deadline_s:
             return False
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(READ_INTERVAL_S)

@@ -1,8 +1,8 @@
 """
-What a run inflicts and when: a pure function of its seed, which can be stored as JSON and loaded again.
+The faults of a run and their times: a pure function of the seed, which can be stored as JSON and loaded again.
 
-A schedule says when a fault begins relative to the one before it, not at which second of the run. How long a server
-takes to start again depends on the machine; ``run.py`` delays a fault whose target has not recovered from the previous
+A schedule says when a fault starts relative to the one before it, not at which second of the run. How long a server
+takes to start again depends on the machine; ``run.py`` delays a fault until its target has recovered from the previous
 one.
 """
 
@@ -21,24 +21,24 @@ __all__ = ["KINDS", "REPLICAS", "ZOOKEEPERS", "Domain", "Fault", "Kind", "Schedu
 #: Format of the JSON file.
 VERSION = 1
 
-#: Faults before each rest. Unowned time is only judged while nothing is wrong, so there must be such times.
+#: Faults before each rest. A partition may be unowned during a fault, so there must be times without one.
 FAULTS_BETWEEN_RESTS = 8
 
-#: How many servers of ZooKeeper a run has, and how many brokers store a record.
+#: The number of ZooKeeper servers in a run, and the number of brokers that store a record.
 ZOOKEEPERS, REPLICAS = 3, 2
 
-#: The most that a stored schedule may ask for: how many processes, and how long a fault or a session, in seconds.
+#: The limits of a stored schedule: numbers of processes, and the length of a fault or a session, in seconds.
 MOST_MEMBERS, MOST_BROKERS, LONGEST_S = 32, 16, 3_600.0
 
 #: How many characters of a wrong value an error shows.
 MOST_SHOWN = 60
 
-#: Seconds between the beginnings of two faults.
+#: Seconds between the starts of two faults.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 4.0
 
 
 class Domain(StrEnum):
-    """What a fault hits. A member takes one fault at a time, and so do all brokers together and the ensemble."""
+    """The target of a fault. Each member has one fault at a time, and so have all brokers together and the ensemble."""
 
     MEMBER = "member"
     BROKERS = "brokers"
@@ -51,12 +51,12 @@ class Kind:
     One kind of fault.
 
     Args:
-        name: How the schedule, the report and ``faults.py`` call it.
-        domain: What it hits.
+        name: Its name in the schedule, in the report and in ``faults.py``.
+        domain: Its target.
         shortest, longest: The range of its duration in session timeouts of the members.
-        weight: How many cards of it are in the deck from which faults are dealt.
-        excuses: Whether a partition may be without an owner while it lasts. Where a member is only killed or leaves,
-            the others must take over in time although the place stays empty.
+        weight: How often it occurs in each deck of faults.
+        excuses: Whether a partition may be unowned during the fault. If a member is only killed or leaves, the others
+            must take over in time, although no process replaces it yet.
     """
 
     name: str
@@ -96,7 +96,7 @@ KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 
 
 class ScheduleError(ValueError):
-    """A file holds no schedule that this program can run."""
+    """The file is not a schedule that this program can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class Fault:
     Args:
         number: From 1.
         kind: A key of ``KINDS``.
-        target: The place of a member, the id of a broker, or 0 for ZooKeeper's leader and more for its followers, as
-            they are when the fault begins.
-        lasts_s: Seconds until the fault is taken back: the process is started or resumed, the network heals.
-        after_s: Seconds after the beginning of the fault before.
-        rest_s: Where more than 0, this fault waits until everything has recovered, and then so many seconds more.
+        target: The number of a member's host, the id of a broker, or 0 for ZooKeeper's leader and 1 or 2 for a
+            follower, as the roles are when the fault starts.
+        lasts_s: Seconds until the fault ends: the process is started or resumed, or the network heals.
+        after_s: Seconds after the start of the fault before.
+        rest_s: If more than 0, this fault waits until everything has recovered, and then so many seconds more.
     """
 
     number: int
@@ -122,8 +122,8 @@ class Fault:
     rest_s: float = 0.0
 
     @property
-    def busy(self) -> str:
-        """What may have only one fault at a time, by name."""
+    def exclusive(self) -> str:
+        """The name of what can have only one fault at a time."""
         domain = KINDS[self.kind].domain
         return f"{domain} {self.target}" if domain is Domain.MEMBER else str(domain)
 
@@ -133,7 +133,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The faults of one run, and the sizes of what they hit."""
+    """The faults of one run, and the size of the group and the cluster."""
 
     seed: int
     session_timeout_s: float
@@ -142,7 +142,7 @@ class Schedule:
     faults: tuple[Fault, ...]
 
     def to_json(self) -> str:
-        """As it is stored: one line a fault."""
+        """Return the schedule as it is stored, with a line for each fault."""
         head = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "faults"}
         lines = ",\n  ".join(json.dumps(asdict(fault)) for fault in self.faults)
         return f'{json.dumps({"version": VERSION, **head})[:-1]}, "faults": [\n  {lines}\n]}}\n'
@@ -150,10 +150,10 @@ class Schedule:
     @classmethod
     def parse(cls, text: str) -> Schedule:
         """
-        Load what ``to_json`` made.
+        Load what ``to_json`` returned.
 
         Raises:
-            ScheduleError: It is no JSON, of another version, or a field has a value that no run can have.
+            ScheduleError: It is not JSON, has another version, or a field has a value that no run can have.
         """
         try:
             stored = _Fields("schedule", json.loads(text))
@@ -205,7 +205,7 @@ class _Fields:
         return KINDS[value]
 
     def end(self) -> None:
-        """Refuse what was not taken."""
+        """Raise an error if a field was not taken."""
         if self._left:
             raise ScheduleError(f"{self._name}: no such field: {', '.join(sorted(self._left))}")
 
@@ -221,12 +221,12 @@ def _shown(value: object) -> str:
 def _fault(stored: _Fields, members: int, brokers: int) -> Fault:
     kind = stored.kind("kind")
     targets = {Domain.MEMBER: range(members), Domain.BROKERS: range(brokers), Domain.ENSEMBLE: range(ZOOKEEPERS)}
-    # The place of the member that comes and goes follows those of the others.
-    places = range(members, members + 1) if kind.name == "member-join" else targets[kind.domain]
+    # The host of the member that joins and leaves is the last one.
+    legal = range(members, members + 1) if kind.name == "member-join" else targets[kind.domain]
     fault = Fault(
         number=stored.whole("number", 1, 1 << 31),
         kind=kind.name,
-        target=stored.whole("target", places[0], places[-1]),
+        target=stored.whole("target", legal[0], legal[-1]),
         lasts_s=stored.number("lasts_s", 0.0, LONGEST_S),
         after_s=stored.number("after_s", 0.0, LONGEST_S),
         rest_s=stored.number("rest_s", 0.0, LONGEST_S),
@@ -241,15 +241,15 @@ def make_schedule(
     """
     Draw ``count`` faults.
 
-    Kinds are dealt from a shuffled deck, so that even a short run meets many of them, and a long one each in its share.
-    Two faults in a row never have the same target: they may overlap.
+    Kinds are dealt from a shuffled deck, so that a short run has many of them, and a long one each in its share. Two
+    faults in a row never hit the same member, because they may overlap.
 
     Args:
         seed: The same seed gives the same schedule.
-        count: How many faults.
-        session_timeout_s: Of the members, in seconds; durations are multiples of it.
-        members: How many members the group has; ``member-join`` adds one to them.
-        brokers: How many brokers there are.
+        count: The number of faults.
+        session_timeout_s: The session timeout of the members, in seconds; durations are multiples of it.
+        members: The number of members; ``member-join`` adds one to them.
+        brokers: The number of brokers.
     """
     random = Random(seed)
     faults: list[Fault] = []
@@ -263,7 +263,7 @@ def make_schedule(
                 target=target,
                 lasts_s=round(random.uniform(kind.shortest, kind.longest) * session_timeout_s, 2),
                 after_s=round(random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), 2),
-                # Longer than a session and the tolerance of the judge, or no partition is ever judged as unowned.
+                # Longer than a session and the tolerance together, or no partition is ever found to be unowned.
                 rest_s=round(2.2 * session_timeout_s, 2) if rests else 0.0,
             )
         )
@@ -271,7 +271,7 @@ def make_schedule(
 
 
 def _deck(random: Random) -> Iterator[Kind]:
-    """Kinds without an end: each deck holds every kind as often as it weighs."""
+    """Yield kinds without end; each deck has every kind as often as its weight says."""
     while True:
         cards = [kind for kind in _ALL for _ in range(kind.weight)]
         random.shuffle(cards)
@@ -284,11 +284,10 @@ def _target(random: Random, kind: Kind, members: int, brokers: int, before: Faul
     if kind.domain is Domain.ENSEMBLE:
         return random.randrange(ZOOKEEPERS)
     if kind.name == "member-join":
-        # The place of the member that comes and goes.
+        # The host of the member that joins and leaves.
         return members
-    places = [place for place in range(members) if before is None or _hits_another(before, place)]
-    return random.choice(places)
+    return random.choice([host for host in range(members) if before is None or _hits_another(before, host)])
 
 
-def _hits_another(before: Fault, place: int) -> bool:
-    return KINDS[before.kind].domain is not Domain.MEMBER or before.target != place
+def _hits_another(before: Fault, host: int) -> bool:
+    return KINDS[before.kind].domain is not Domain.MEMBER or before.target != host

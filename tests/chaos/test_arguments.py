@@ -1,4 +1,4 @@
-"""Arguments that no run can have: status 2 and one line, before any server is started."""
+"""Illegal arguments: status 2 and one line, before any server is started."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.helpers.commands import environment
 pytestmark = pytest.mark.unit
 
 
-class NeverPlayed:
-    """Takes the place of a run, which must not begin."""
+class RefusingRun:
+    """Replaces a run, which must not start."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        raise AssertionError("a run begins")
+        raise AssertionError("a run starts")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run in a folder with a schedule, a file that is none, and nothing else."""
+    """Change to a folder with a schedule and a file that is not a schedule."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(chaos, "Run", NeverPlayed)
+    monkeypatch.setattr(chaos, "Run", RefusingRun)
     # The command sends the package's log to a file.
     logger = logging.getLogger("kiel_groups")
     monkeypatch.setattr(logger, "propagate", logger.propagate)
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
-    """The exit status of the command."""
+    """Return the exit status of the command."""
     monkeypatch.setattr(sys, "argv", ["chaos", *arguments.split()])
     try:
         return chaos.main()
@@ -47,7 +47,7 @@ def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ("--faults x", "--faults: x given; expected a whole number of at least 1"),
         ("--faults 1.5", "--faults: 1.5 given; expected a whole number of at least 1"),
@@ -70,27 +70,27 @@ def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
     ],
 )
 def test_wrong_arguments_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, said: str, folder: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, expected: str, folder: Path
 ) -> None:
-    """Status 1 would mean findings. Nothing is left behind."""
+    """Not with status 1, which means findings. No file is left behind."""
     assert status(monkeypatch, arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert expected in err
     assert "Traceback" not in err
     assert sorted(path.name for path in folder.iterdir()) == ["binary", "schedule.json"]
 
 
-def test_an_unforeseen_error_says_nothing_about_the_group(
+def test_an_unexpected_error_is_not_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is shown in full."""
+    """The status is 2, and the traceback is shown."""
     assert status(monkeypatch, "--replay schedule.json --keep run") == 2
-    assert "AssertionError: a run begins" in capsys.readouterr().err
+    assert "AssertionError: a run starts" in capsys.readouterr().err
 
 
-def test_the_command_refuses_a_file_that_is_no_schedule(folder: Path) -> None:
-    """It says so in a line."""
+def test_a_file_that_is_not_a_schedule_is_refused(folder: Path) -> None:
+    """With one line on standard error."""
     (folder / "empty.json").write_text("{}")
     command = [sys.executable, "-m", "tests.chaos", "--replay", "empty.json"]
     refused = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)

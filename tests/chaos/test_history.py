@@ -1,4 +1,4 @@
-"""What is made of the files of a run, and of ZooKeeper's log."""
+"""The history that is read from the files of a run and from ZooKeeper's log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWNER, OFFSET = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
 
 
 def transactions(*steps: tuple[int, tuple[Write, ...]]) -> list[Transaction]:
-    """A transaction a second, with its session; the first has zxid 1."""
+    """Return a transaction for each second, with its session; the first one has zxid 1."""
     return [Transaction(zxid, zxid * 1000, session, writes) for zxid, (session, writes) in enumerate(steps, start=1)]
 
 
@@ -23,9 +23,9 @@ def member(pid: int) -> Create:
     return Create(f"/kiel-groups/g/members/{pid}", b'{"pid": %d}' % pid, True)
 
 
-def test_claims_are_followed_through_releases_and_ends_of_sessions() -> None:
-    """Each claim has its czxid, its process and its time, in boot time."""
-    told = group_history(
+def test_a_claim_ends_with_a_release_or_with_its_session() -> None:
+    """Each claim has its czxid, its process, and its times in boot time."""
+    history = group_history(
         transactions(
             (1, (member(11),)),
             (2, (member(12),)),
@@ -39,16 +39,16 @@ def test_claims_are_followed_through_releases_and_ends_of_sessions() -> None:
         "t",
         boot_minus_wall_s=100.0,
     )
-    assert told.ownerships == [
+    assert history.ownerships == [
         Ownership(0, 3, 1, 11, 103.0, 104.0),
         Ownership(0, 5, 2, 12, 105.0, 106.0),
         Ownership(0, 7, 1, 11, 107.0, None),
     ]
 
 
-def test_commits_are_the_owners() -> None:
-    """Who claims or releases in the same transaction owns the partition; who creates a missing offset need not."""
-    told = group_history(
+def test_a_commit_is_by_the_owner_or_not() -> None:
+    """A session that claims or releases in the same transaction is the owner. Any session may create an offset."""
+    history = group_history(
         transactions(
             (2, (Create(OFFSET, b"0", False),)),
             (1, (Create(OWNER, b"", True),)),
@@ -61,17 +61,17 @@ def test_commits_are_the_owners() -> None:
         "t",
         boot_minus_wall_s=0.0,
     )
-    assert told.commits == [
+    assert history.commits == [
         Commit(0, 0, 1.0, True),
         Commit(0, 4, 3.0, True),
         Commit(0, 5, 4.0, True),
         Commit(0, 6, 5.0, False),
     ]
-    assert told.deleted_offsets == [(0, 6.0)]
+    assert history.deleted_offsets == [(0, 6.0)]
 
 
 def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
-    """A line that is torn is left out, a delivery without its end has none."""
+    """An incomplete line is left out, and the last delivery has no end."""
     path = tmp_path / "history"
     file, deliveries = GrowingFile(path), Deliveries(11)
     assert file.new_lines() == []
@@ -83,6 +83,6 @@ def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
     assert deliveries.found[2:] == [Delivery(11, 1, 0, 34, 72, 1.9, None)]
 
 
-def test_a_receipt() -> None:
-    """What the producer was told of one record."""
+def test_a_line_of_the_producer_is_an_acknowledged_record() -> None:
+    """With number, partition, offset and time."""
     assert parse_receipt("2.25 70 0 7\n") == (70, 0, 7, 2.25)

@@ -1,4 +1,4 @@
-"""Schedules: what every seed must give, and what a file must hold."""
+"""Schedules: the properties that every seed gives, and the files that are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chaos.faults import _INFLICT
+from tests.chaos.faults import INFLICT
 from tests.chaos.schedule import FAULTS_BETWEEN_RESTS, KINDS, Domain, Schedule, ScheduleError, make_schedule
 
 pytestmark = pytest.mark.property
@@ -23,7 +23,7 @@ no_deadline = settings(deadline=None)
 @no_deadline
 @given(seeds, counts)
 def test_a_seed_gives_one_schedule(seed: int, count: int) -> None:
-    """The same seed gives the same faults, of which a longer schedule has more."""
+    """The same seed gives the same faults; a longer schedule starts with those of a shorter one."""
     schedule = make_schedule(seed, count)
     assert schedule == make_schedule(seed, count)
     assert [fault.number for fault in schedule.faults] == list(range(1, count + 1))
@@ -33,23 +33,23 @@ def test_a_seed_gives_one_schedule(seed: int, count: int) -> None:
 @no_deadline
 @given(seeds, counts, st.integers(2, 6), st.integers(2, 4), st.floats(1, 10))
 def test_every_fault_can_be_inflicted(seed: int, count: int, members: int, brokers: int, timeout_s: float) -> None:
-    """Targets exist, durations are those of the kind, and two faults in a row have different members."""
+    """Targets exist, durations are within the range of the kind, and two faults in a row hit different members."""
     schedule = make_schedule(seed, count, members=members, brokers=brokers, session_timeout_s=timeout_s)
     for fault in schedule.faults:
         kind = KINDS[fault.kind]
         assert kind.shortest * timeout_s - 0.01 <= fault.lasts_s <= kind.longest * timeout_s + 0.01
-        places = {Domain.MEMBER: members + 1, Domain.BROKERS: brokers, Domain.ENSEMBLE: 3}
-        assert 0 <= fault.target < places[kind.domain]
+        targets = {Domain.MEMBER: members + 1, Domain.BROKERS: brokers, Domain.ENSEMBLE: 3}
+        assert 0 <= fault.target < targets[kind.domain]
         assert (fault.target == members) == (kind.name == "member-join") or kind.domain is not Domain.MEMBER
     for before, after in pairwise(schedule.faults):
         if {before.kind, after.kind} != {"member-join"} and KINDS[after.kind].domain is Domain.MEMBER:
-            assert before.busy != after.busy
+            assert before.exclusive != after.exclusive
 
 
 @no_deadline
 @given(seeds)
-def test_rests_are_long_enough_to_judge_in(seed: int) -> None:
-    """Now and then everything recovers for longer than a partition may be without an owner."""
+def test_rests_are_longer_than_the_allowed_unowned_time(seed: int) -> None:
+    """So the checker can find a partition that stays without an owner."""
     schedule = make_schedule(seed, 5 * FAULTS_BETWEEN_RESTS)
     rests = [fault.rest_s for fault in schedule.faults if fault.rest_s]
     assert len(rests) == 4
@@ -59,7 +59,7 @@ def test_rests_are_long_enough_to_judge_in(seed: int) -> None:
 @no_deadline
 @given(seeds)
 def test_each_deck_has_every_kind(seed: int) -> None:
-    """No kind is left to luck: so many faults as a deck has cards have all of them, in their shares."""
+    """As many faults as a deck has cards contain every kind, as often as its weight says."""
     cards = sum(kind.weight for kind in KINDS.values())
     dealt = [fault.kind for fault in make_schedule(seed, 2 * cards).faults]
     for deck in (dealt[:cards], dealt[cards:]):
@@ -68,14 +68,14 @@ def test_each_deck_has_every_kind(seed: int) -> None:
 
 @no_deadline
 @given(seeds, counts)
-def test_it_is_loaded_as_it_was_stored(seed: int, count: int) -> None:
-    """JSON and back is the same schedule."""
+def test_a_stored_schedule_is_loaded_unchanged(seed: int, count: int) -> None:
+    """It is stored as JSON."""
     schedule = make_schedule(seed, count)
     assert Schedule.parse(schedule.to_json()) == schedule
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "expected"),
     [
         ("version", 2, "schedule.version: 2 given; expected version 1"),
         ("seed", "one", 'schedule.seed: "one" given; expected a whole number of -'),
@@ -92,17 +92,17 @@ def test_it_is_loaded_as_it_was_stored(seed: int, count: int) -> None:
         ("faults", ["member-kill"], 'faults[0]: "member-kill" given; expected an object'),
     ],
 )
-def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, said: str) -> None:
-    """The error names the field, what it is and what it must be; None stands for a field that is missing."""
+def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, expected: str) -> None:
+    """The error names the field, its value and the expected one; None means that the field is missing."""
     stored = json.loads(make_schedule(1, 2).to_json()) | {field: value}
     if value is None:
         del stored[field]
-    with pytest.raises(ScheduleError, match=re.escape(said)):
+    with pytest.raises(ScheduleError, match=re.escape(expected)):
         Schedule.parse(json.dumps(stored))
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value", "said"),
+    ("kind", "field", "value", "expected"),
     [
         ("member-kill", "kind", "flood", 'faults[1].kind: "flood" given; expected one of member-kill,'),
         ("member-kill", "kind", ["flood"], 'faults[1].kind: ["flood"] given; expected one of'),
@@ -119,18 +119,18 @@ def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, sai
         ("member-kill", "note", "x", "faults[1]: no such field: note"),
     ],
 )
-def test_a_fault_with_a_wrong_field_is_refused(kind: str, field: str, value: object, said: str) -> None:
-    """Its place in the list tells which one it is; None stands for a field that is missing."""
+def test_a_fault_with_a_wrong_field_is_refused(kind: str, field: str, value: object, expected: str) -> None:
+    """The error names its index in the list; None means that the field is missing."""
     stored = json.loads(make_schedule(1, 2).to_json())
     stored["faults"][1] |= {"kind": kind, "target": 4 if kind == "member-join" else 0, field: value}
     if value is None:
         del stored["faults"][1][field]
-    with pytest.raises(ScheduleError, match=re.escape(said)):
+    with pytest.raises(ScheduleError, match=re.escape(expected)):
         Schedule.parse(json.dumps(stored))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("[]", "schedule: [] given; expected an object"),
         ("{}", "schedule.version: missing"),
@@ -138,11 +138,11 @@ def test_a_fault_with_a_wrong_field_is_refused(kind: str, field: str, value: obj
         ("[" * 100_000, "no schedule: maximum recursion depth"),
     ],
 )
-def test_what_is_no_schedule_is_refused(text: str, said: str) -> None:
-    with pytest.raises(ScheduleError, match=re.escape(said)):
+def test_a_text_that_is_not_a_schedule_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(expected)):
         Schedule.parse(text)
 
 
-def test_every_kind_can_be_inflicted() -> None:
-    """The table of kinds and the table of what is done have the same names."""
-    assert _INFLICT.keys() == KINDS.keys()
+def test_every_kind_has_a_function_that_inflicts_it() -> None:
+    """Both tables have the same names."""
+    assert INFLICT.keys() == KINDS.keys()

@@ -1,9 +1,8 @@
 """
-What happened in ZooKeeper, read from the servers' own transaction logs.
+Read what happened in ZooKeeper from the transaction logs of its servers.
 
-The logs hold every committed write in its order, with the session that made it and the leader's time. A client that
-watches or polls from outside would miss what changes between two looks, and would be hit by the same faults as the
-members.
+The logs contain every committed write in its order, with the session that made it and the leader's time. A client that
+watches or polls from outside would miss what changes between two reads, and the faults would hit it as well.
 
 The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog``: a head, then for each transaction its
 checksum, its length, a header, a record by type, and an end mark. Files are padded with zeros.
@@ -65,8 +64,8 @@ class Transaction(NamedTuple):
     Args:
         zxid: Its number; they grow.
         at_ms: When the leader received it, in milliseconds since 1970.
-        session: Who sent it.
-        writes: What it did, in order; empty where it only checked, or failed.
+        session: The session that sent it.
+        writes: Its writes in order; empty if it only checked, or failed.
     """
 
     zxid: int
@@ -79,31 +78,31 @@ def committed(folders: Iterable[Path], majority: int = 2) -> list[Transaction]:
     """
     Merge the logs of the servers of one ensemble.
 
-    A transaction is committed when a majority has logged it. A single server may lack some, if it caught up by a
-    snapshot, and may hold one that was never committed, if it led and died before the others had it.
+    A transaction is committed if a majority has logged it. A server may lack some transactions if it caught up by a
+    snapshot. It may have one that was never committed if it was the leader and died before the others had it.
 
     Args:
-        folders: Where each server keeps its ``log.*`` files.
+        folders: The folder of each server with its ``log.*`` files.
         majority: How many servers must have a transaction.
 
     Returns:
-        By ascending zxid.
+        The transactions by ascending zxid.
     """
     found: dict[int, Transaction] = {}
-    holders: Counter[int] = Counter()
+    copies: Counter[int] = Counter()
     for folder in folders:
         logged = {entry.zxid: entry for path in folder.glob("log.*") for entry in read_log(path)}
-        holders.update(logged.keys())
+        copies.update(logged.keys())
         found |= logged
-    return [found[zxid] for zxid in sorted(found) if holders[zxid] >= majority]
+    return [found[zxid] for zxid in sorted(found) if copies[zxid] >= majority]
 
 
 def read_log(path: Path) -> Iterator[Transaction]:
-    """The transactions of one file, up to its end or to one that was not written wholly."""
+    """Yield the transactions of one file, up to its end or to one that was not written completely."""
     with path.open("rb") as file:
         magic, _, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
         if magic != _MAGIC:
-            return  # The server has made the file, and not written to it yet.
+            return  # The server has created the file, and not written to it yet.
         while len(entry := file.read(_ENTRY.size)) == _ENTRY.size:
             _, length = _ENTRY.unpack(entry)
             body = file.read(length + 1)
@@ -131,7 +130,7 @@ def _writes(kind: int, record: _Reader) -> Iterator[Write]:
         yield EndSession()
     elif kind == _MULTI:
         parts = [(record.int(), record.buffer()) for _ in range(record.int())]
-        # One that failed undoes those before it, which are logged as they were meant.
+        # If one part fails, those before it are undone; the log has them as they were requested.
         if all(part != _ERROR for part, _ in parts):
             for part, body in parts:
                 yield from _writes(part, _Reader(body))

@@ -1,5 +1,5 @@
 """
-Print ``docs/failures.rst``: every failure of which a test of this folder has the name, and what it shows.
+Print ``docs/failures.rst``: a row for each test of this folder and of ``ELSEWHERE``, made of its name and docstring.
 
     python -m tests.failures > docs/failures.rst
 """
@@ -7,27 +7,54 @@ Print ``docs/failures.rst``: every failure of which a test of this folder has th
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from kiel_groups.clients import GroupedConsumer
+from kiel_groups.config import BrokerConfig
+
 WIDTH = 120
 
 HEAD = """\
-What can fail, and what the group makes of it
-=============================================
+What can fail, and what the group does
+======================================
 
-Each of these failures is caused on real servers by a test of its name in ``tests/failures``. The tests of those at the
-end are in ``tests/integration``; some use a scripted broker (``tests/unit``) or the fake servers of ``tests/sim``.
-``scripts/test -m failures`` runs them all. Most tests in ``tests/failures`` note every delivery with the claim under
-which it was made. They fail if a delivery was made under a claim that was not the newest of its partition, if a value
-was never delivered, or if an offset was committed that no member had been given. Each test waits a bounded time for the
-group to recover. ``simulation.rst`` and, on real servers, ``chaos.rst`` describe random faults; ``ownership.rst``
-explains why the guarantees hold.
+Each row names a failure and says what the group does, how long that takes, and whether records are repeated. A record
+is not lost unless its row says so; a record in flight, or finished and not yet committed, may be delivered again.
+``operating.rst`` describes how to notice a failure and what to do about it, ``ownership.rst`` why the guarantees hold,
+and ``glossary.rst`` the terms.
+
+The times are settings of the members. Two more follow from the session timeout: a member stops delivering when its
+lease ends, half of the timeout after the last answered heartbeat was sent; a heartbeat is sent every sixth of it.
+
+{settings}
+
+A test of each name causes the failure, on real servers where the row names no file, and for most of the others. Tests
+in ``tests/failures`` wait a bounded time for the group to recover. Most of them fail if a record was delivered under a
+claim that was not the newest of its partition, if a value was never delivered, or if an offset was committed beyond
+what was delivered. ``scripts/test -m failures`` runs them all. ``simulation.rst`` and, on real servers, ``chaos.rst``
+describe random faults.
 """
 
-#: Failures that are shown beside what they belong to: tests by file.
+#: The settings that decide how long a failure lasts, and the time that each one sets.
+SETTINGS = {
+    "session_timeout_ms": "until ZooKeeper expires a silent session and deletes its owner znodes",
+    "reconcile_interval_ms": "between checks that need no watch, up to a third longer or shorter",
+    "auto_commit_interval_ms": "between automatic commits",
+    "drain_alarm_ms": "until an alarm, for a partition that is revoked, or claimed and not read",
+    "zk_timeout_ms": "for joining; then an error is raised",
+    "connect_timeout_ms": "for a connection to a broker",
+    "metadata_max_age_ms": "between questions to brokers for the leaders of partitions",
+    "max_poll_interval_ms": "for one record, one list of values, or one hook of a listener",
+    "loop_stall_ms": "for which the event loop may be blocked",
+    "static_grace_ms": "for which the place of a static member is kept",
+    "allocator_timeout_ms": "for an allocator",
+}
+
+#: Tests of other folders that have a row, by file.
 ELSEWHERE = {
     "integration/test_group_lease.py": (
         "a_silence_within_the_lease",
@@ -136,8 +163,20 @@ ELSEWHERE = {
 
 
 def document() -> str:
-    """The whole page."""
-    return "\n".join([HEAD, *_sections(), *_elsewhere()])
+    """Return the whole page."""
+    return "\n".join([HEAD.format(settings=_settings()), *_sections(), *_elsewhere()])
+
+
+def _settings() -> str:
+    """Return a table of the settings with their defaults."""
+    defaults = {name: each.default for name, each in inspect.signature(GroupedConsumer).parameters.items()}
+    defaults |= {name: each.default for name, each in inspect.signature(BrokerConfig).parameters.items()}
+    rows = [(f"``{name}``", f"{defaults[name] / 1000:g} s", meaning) for name, meaning in SETTINGS.items()]
+    rows.insert(0, ("setting", "default", "time"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = "  ".join("=" * width for width in widths)
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
 
 
 def _sections() -> Iterator[str]:
@@ -161,7 +200,7 @@ def _titled(module: ast.Module) -> str:
 
 
 def _tests(module: ast.Module) -> dict[str, str]:
-    """What each test shows, by its name without ``test_``."""
+    """Return the docstring of each test, by its name without ``test_``."""
     return {
         function.name.removeprefix("test_"): ast.get_docstring(function) or ""
         for function in module.body
@@ -174,7 +213,9 @@ def _row(failure: str, shown: str) -> str:
 
 
 def _indented(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return textwrap.fill(
+        " ".join(text.split()), WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":

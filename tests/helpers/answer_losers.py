@@ -1,4 +1,4 @@
-"""Proxies before ZooKeeper that fail at a chosen moment of its protocol."""
+"""Proxies before ZooKeeper that lose answers, or watch events."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
 __all__ = ["AnswerLoser", "WatchLoser"]
 
 _LENGTH = struct.Struct(">i")
-#: The number that stands where an answer has its request's.
+#: The number of a watch event; an answer has the number of its request.
 _WATCH_EVENT = _LENGTH.pack(-1)
 
 
 class AnswerLoser(FaultProxy):
-    """Holds all answers back from the moment of a certain request on, which itself may be held back, too."""
+    """Forwards no answer once it has seen a chosen request, and may keep back that request, too."""
 
     def __init__(self, upstream: str | Callable[[], str]) -> None:
         super().__init__(upstream)
         self._word = b""
-        self._swallows = False
+        self._loses_request = False
         self.caught = threading.Event()
 
     def lose_answer_to(self, word: bytes, *, request_too: bool = False) -> None:
-        """Catch the next request with these bytes in it."""
-        self._swallows = request_too
+        """Choose the next request that contains these bytes."""
+        self._loses_request = request_too
         self.caught.clear()
         self._word = word
 
@@ -35,19 +35,19 @@ class AnswerLoser(FaultProxy):
         if direction is Direction.REQUESTS and self._word and self._word in chunk:
             self._word = b""
             self._flows[Direction.RESPONSES].clear()
-            if self._swallows:
+            if self._loses_request:
                 self._flows[Direction.REQUESTS].clear()
             self.caught.set()
         await super()._pass_on(direction, chunk, sink)
 
     def reconnect(self) -> None:
-        """End the connection, what was held back with it, and let the next one be."""
+        """Close the connection, drop what was kept back, and forward everything on the next one."""
         self.cut()
         self.heal()
 
 
 class WatchLoser(FaultProxy):
-    """Passes everything on but ZooKeeper's word that something which is watched has changed."""
+    """Forwards everything but watch events."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)

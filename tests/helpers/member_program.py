@@ -1,7 +1,7 @@
 """
-A member, or a candidate for the lead, in a process of its own, which may end itself, or stop, at a given moment.
+A member, or a candidate, in a process of its own, which can kill or stop itself in the middle of a publication.
 
-It prints a line of JSON for every record that it is handed, after one with its member id.
+It prints a line with its member id, and then a line of JSON for each record that is delivered to it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = ["Program"]
 
 class Program(Running):
     """
-    Such a process, seen from the test.
+    Starts the process, and reads what it prints.
 
     Args:
-        cluster: Where its group lives.
+        cluster: The cluster of its group.
         role: ``member`` or ``candidate``.
         group: The group.
-        topic: What a member subscribes to.
-        session_timeout_ms: How long its session lasts.
+        topic: The topic that a member subscribes to.
+        session_timeout_ms: Its session timeout.
         ends: ``KILL`` or ``STOP``: the signal that it sends itself …
-        after: … after so many transactions of the first publication that takes several: 0 before the first of them.
+        after: … after so many transactions of the first publication that takes several; 0: before the first of them.
     """
 
     def __init__(
@@ -62,59 +62,59 @@ class Program(Running):
         ends: str = "",
         after: int = 0,
     ) -> None:
-        told = [role, cluster.brokers[0], cluster.zk_hosts, group, topic, str(session_timeout_ms)]
-        super().__init__(["-m", "tests.helpers.member_program", *told, ends, str(after)])
+        arguments = [role, cluster.brokers[0], cluster.zk_hosts, group, topic, str(session_timeout_ms)]
+        super().__init__(["-m", "tests.helpers.member_program", *arguments, ends, str(after)])
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """What it was handed, and under which claims."""
-        told = [json.loads(line) for line in list(self.lines)[1:]]
-        return [Delivery(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in told]
+        """Return the deliveries that it has printed, with their claims."""
+        printed = [json.loads(line) for line in list(self.lines)[1:]]
+        return [Delivery(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in printed]
 
     @property
     def values(self) -> list[bytes]:
         return [delivery.record.value for delivery in self.deliveries]
 
     async def has_stopped(self) -> None:
-        """Wait until it has stopped, by itself or by a signal."""
+        """Wait until the process is stopped, by its own signal or by another one."""
         state = Path(f"/proc/{self.process.pid}/stat")
         await eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the process has stopped")
 
     async def has_died(self) -> None:
-        """Wait until it has killed itself."""
+        """Wait until the process has killed itself."""
         assert await asyncio.to_thread(self.wait) == -signal.SIGKILL, self.errors
 
     def close(self) -> None:
-        """Kill it, should it live; what it had printed by then can be read."""
+        """Kill the process if it runs, and keep what it has printed."""
         self.process.kill()
         self.wait()
 
 
-# In the process itself
+# What runs in the process
 
 
-def end_after(layout: GroupLayout, number: signal.Signals, after: int) -> None:
-    """Have this process signal itself in the middle of a publication, whose slices go out one by one then."""
+def signal_after(layout: GroupLayout, number: signal.Signals, after: int) -> None:
+    """Make this process signal itself in the middle of a publication, with one assignment in each transaction."""
     transactions.MOST_OPERATIONS = 1
-    real, done, over = Session.transact, -1, False
+    real, done, signalled = Session.transact, -1, False
 
     async def transact(session: Session, operations: Iterable[Operation]) -> Answer:
-        nonlocal done, over
+        nonlocal done, signalled
         listed = list(operations)
-        if any(is_begin(layout, operation) for operation in listed):
+        if any(starts_publication(layout, operation) for operation in listed):
             done = max(done, 0)
         elif done >= 0 and any(operation.path == layout.group_state for operation in listed):
             done += 1
-        if done == after and not over:
-            over = True
+        if done == after and not signalled:
+            signalled = True
             os.kill(os.getpid(), number)
         return await real(session, listed)
 
     Session.transact = transact  # type: ignore[method-assign]
 
 
-def is_begin(layout: GroupLayout, operation: Operation) -> bool:
-    """Whether this opens a publication that takes several transactions."""
+def starts_publication(layout: GroupLayout, operation: Operation) -> bool:
+    """Return whether this operation starts a publication of several transactions."""
     return (
         isinstance(operation, (Create, Put))
         and operation.path == layout.group_state
@@ -122,20 +122,19 @@ def is_begin(layout: GroupLayout, operation: Operation) -> bool:
     )
 
 
-async def consume(broker: str, zookeeper: str, group: str, topic: str, session_timeout_ms: int) -> None:
+async def run_member(broker: str, zookeeper: str, group: str, topic: str, session_timeout_ms: int) -> None:
     settings: dict[str, Any] = {"session_timeout_ms": session_timeout_ms, "auto_commit_interval_ms": 100}
     async with GroupedConsumer([broker], group, [zookeeper], **settings) as consumer:
         await consumer.subscribe(topic)
         click.echo(consumer.member_id)
         async for record in consumer:
             token = consumer.fencing_token(record)
-            told = [time.monotonic(), record[:3], record.value.decode(), token]
-            click.echo(json.dumps(told))
+            click.echo(json.dumps([time.monotonic(), record[:3], record.value.decode(), token]))
 
 
-async def stand(zookeeper: str, group: str, session_timeout_ms: int) -> None:
-    where = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
-    candidate = AllocatorProcess(GroupConfig(group=group), where, round_robin, Metrics(), lambda error: None)
+async def run_candidate(zookeeper: str, group: str, session_timeout_ms: int) -> None:
+    config = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
+    candidate = AllocatorProcess(GroupConfig(group=group), config, round_robin, Metrics(), lambda error: None)
     await candidate.start()
     click.echo(candidate.member_id)
     await asyncio.Event().wait()
@@ -152,11 +151,11 @@ def main(
     after: str,
 ) -> None:
     if ends:
-        end_after(GroupLayout(group), signal.Signals[f"SIG{ends}"], int(after))
+        signal_after(GroupLayout(group), signal.Signals[f"SIG{ends}"], int(after))
     if role == "member":
-        asyncio.run(consume(broker, zookeeper, group, topic, int(session_timeout_ms)))
+        asyncio.run(run_member(broker, zookeeper, group, topic, int(session_timeout_ms)))
     else:
-        asyncio.run(stand(zookeeper, group, int(session_timeout_ms)))
+        asyncio.run(run_candidate(zookeeper, group, int(session_timeout_ms)))
 
 
 if __name__ == "__main__":

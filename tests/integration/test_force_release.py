@@ -27,7 +27,10 @@ Unique = Callable[[str], str]
 async def test_a_live_member_stops_before_its_claims_could_be_deleted(
     cluster_39: Cluster, unique: Unique, options: tuple[str, ...]
 ) -> None:
-    """It finds its member znode deleted, gives up its session and joins again. No two members deliver at once."""
+    """
+    Its next heartbeat finds the member znode deleted. The member gives up its session and joins again; no two members
+    deliver at once.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 40)

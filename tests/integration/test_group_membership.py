@@ -218,7 +218,10 @@ asyncio.run(main())
 
 
 async def test_a_process_is_killed(cluster: Cluster, unique: Unique) -> None:
-    """Other members get the partitions of the killed process when its session ends. No record is lost."""
+    """
+    Other members get its partitions when its session expires, a session timeout after its last heartbeat. Records that
+    were not committed are delivered again; none is lost.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
     values = await produce(cluster, topic, 400)

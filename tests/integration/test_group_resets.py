@@ -25,7 +25,10 @@ STORES = ["zookeeper", "broker-v0"]
 
 @pytest.mark.parametrize("store", STORES)
 async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
-    """Its next reconciliation finds another version: records are delivered again from there, and committed again."""
+    """
+    Within ``reconcile_interval_ms`` it finds another version of the offset. Records are delivered again from there, and
+    committed again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 10)
@@ -41,7 +44,7 @@ async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, st
 
 
 async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
-    """Watches that fire more often than the interval do not delay the reconciliation."""
+    """The reset is adopted within ``reconcile_interval_ms``, even if watches fire more often than that."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 10)
@@ -210,7 +213,7 @@ async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, 
     """
     Positions in the old log do not apply to the new one: it is delivered from its beginning.
 
-    ``tests/sim/test_topics_made_anew.py`` has the cases of a partition that is being released, and of brokers that do
+    ``tests/sim/test_recreated_topics.py`` has the cases of a partition that is being released, and of brokers that do
     not know the new topic yet.
     """
     topic, name = unique("topic"), unique("group")

@@ -67,7 +67,10 @@ class BlockedMember(threading.Thread):
 
 @pytest.mark.parametrize("role", ["leader", "owner"])
 async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Unique, role: str) -> None:
-    """Its session is closed although the loop is blocked. Other members continue, and it joins again when it runs."""
+    """
+    After ``loop_stall_ms`` its session is closed, although the loop is still blocked. Other members get its partitions;
+    it joins again when the loop runs.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic]) as group:
@@ -121,7 +124,10 @@ class HangingMember(Member):
 
 
 async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, unique: Unique) -> None:
-    """Other members get its partitions. It joins again only when it asks for the next record."""
+    """
+    After ``max_poll_interval_ms`` its session is closed, and other members get its partitions. It joins again only when
+    it asks for the next record.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -149,7 +155,7 @@ async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, un
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "exits"])
 async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, hangs: bool) -> None:
-    """The hook may hang like the application. The session is still closed in time."""
+    """The hook may hang like the application. The session is still closed after ``max_poll_interval_ms``."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
@@ -189,7 +195,10 @@ async def test_a_slow_application_keeps_its_session(cluster_39: Cluster, unique:
 
 
 async def test_a_listener_hangs(cluster_39: Cluster, unique: Unique) -> None:
-    """Partitions that wait for a hook move to other members, too."""
+    """
+    After ``max_poll_interval_ms`` in one hook the session is closed, and other members get the partitions, also those
+    that waited for the hook.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)

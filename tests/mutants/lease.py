@@ -108,7 +108,7 @@ MUTANTS = (
         _HEARTBEAT,
         "        if sent_s is not None and now_s - sent_s >= limit_s:",
         "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
-        "tests/failures/test_ensembles.py::test_ensemble_member_killed_and_frozen",
+        "tests/failures/test_ensembles.py::test_one_server_freezes_and_another_one_is_killed",
     ),
     # The end of the lease, and the callers that check it
     Mutant(

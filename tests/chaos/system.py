@@ -1,8 +1,8 @@
 """
-What a run maltreats: an ensemble, brokers, members behind a network of their own, and a producer.
+The system under test: a ZooKeeper ensemble, brokers, hosts of members, and a producer.
 
-Every member and every broker reaches the servers through proxies that nobody else uses, so that one of them can lose
-its network alone. The ensemble's servers talk through proxies, too.
+Every member host and every broker has a network of its own, so that one of them can lose it alone. The servers of the
+ensemble talk to each other through proxies, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperE
 from kiel_groups.embedded.processes.child_process import ChildProcess
 from kiel_groups.embedded.processes.server_process import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
+from tests.chaos.clock import boot_s
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
-from tests.chaos.places import REPOSITORY, TOPIC, Link, Place, RegistryProxy, boot_s, program
+from tests.chaos.member_hosts import REPOSITORY, TOPIC, MemberHost, start_program
+from tests.chaos.network import Network, RegistryProxy
 from tests.chaos.schedule import REPLICAS, ZOOKEEPERS, Schedule
 
-__all__ = ["PARTITIONS", "World"]
+__all__ = ["PARTITIONS", "SystemUnderTest"]
 
 PARTITIONS = 12
 
-#: What brokers are told beside the usual: no leader that lacks acknowledged records, and replicas that are missed soon.
+#: Settings of the brokers: no leader that lacks acknowledged records, and early removal of lagging replicas.
 BROKER = {
     "unclean.leader.election.enable": "false",
     "zookeeper.session.timeout.ms": 6_000,
@@ -37,15 +39,16 @@ BROKER = {
     "controller.socket.timeout.ms": 5_000,
 }
 #: How long replicas may take to be in sync before the broker that leads them is restarted, in seconds. A leader of 0.8
-#: whose view of the partition's state is out of date never adds a replica again (KAFKA-2729).
+#: with an outdated version of the partition's state never adds a replica again (KAFKA-2729).
 IN_SYNC_S = 25.0
+#: Attempts to get replicas in sync by restarts, and to start a broker.
 _RESTARTS = _STARTS = 4
 #: How long the producer may take for its last records, in seconds.
 PRODUCER_END_S = 35.0
 
 
-class World(Startable):
-    """All of it, for the time of an ``async with`` block; nothing of it outlives the block but files in ``folder``."""
+class SystemUnderTest(Startable):
+    """All servers and programs of a run, in an ``async with`` block; only files in ``folder`` remain after it."""
 
     def __init__(
         self, folder: Path, schedule: Schedule, rate: float, checkouts: Sequence[Path] = (REPOSITORY,)
@@ -55,10 +58,10 @@ class World(Startable):
         self.schedule = schedule
         self.ensemble = ZooKeeperEnsemble(ZOOKEEPERS, "3.9.5", cuttable=True)
         self.brokers: list[KafkaBroker] = []
-        #: The way of each broker to ZooKeeper.
-        self.registries: list[Link] = []
-        self.places: list[Place] = []
-        #: Repairs that no fault of the schedule asked for, as sentences.
+        #: The network of each broker to ZooKeeper.
+        self.broker_networks: list[Network] = []
+        self.hosts: list[MemberHost] = []
+        #: Restarts that are not part of the schedule, as sentences.
         self.repairs: list[str] = []
         self._rate = rate
         self._producer: ChildProcess | None = None
@@ -75,33 +78,33 @@ class World(Startable):
             server.keep_in(self.folder / server.name)
         self._running.enter_context(self.ensemble)
         for number in range(self.schedule.brokers):
-            link = self._link(FaultProxy(server.address) for server in self.ensemble.servers)
-            settings = {**BROKER, "zookeeper.connect": link.addresses}
+            network = self._network(FaultProxy(server.address) for server in self.ensemble.servers)
+            settings = {**BROKER, "zookeeper.connect": network.addresses}
             broker = KafkaBroker(self.ensemble.hosts, number, overrides=settings)
             broker.keep_in(self.folder / broker.name)
             self._running.callback(_end_broker, broker)
-            self.registries.append(link)
+            self.broker_networks.append(network)
             self.brokers.append(broker)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
         cluster_admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
-        # One more than members: the place of the one that comes and goes.
+        # One more than members: the last one is for the member that joins and leaves.
         for number in range(self.schedule.members + 1):
-            self.places.append(self._place(number))
+            self.hosts.append(self._member_host(number))
         self._running.callback(self._end_programs)
-        for place in self.places[: self.schedule.members]:
-            place.start()
+        for host in self.hosts[: self.schedule.members]:
+            host.start()
         self._start_producer()
 
-    def _place(self, number: int) -> Place:
+    def _member_host(self, number: int) -> MemberHost:
         addresses: dict[HostPort, HostPort] = {}
-        brokers = self._link(KafkaProxy(broker.address, addresses=addresses) for broker in self.brokers)
+        brokers = self._network(KafkaProxy(broker.address, addresses=addresses) for broker in self.brokers)
         ports = {broker.port: proxy.port for broker, proxy in zip(self.brokers, brokers.proxies, strict=True)}
-        zookeeper = self._link(RegistryProxy(server.address, ports) for server in self.ensemble.servers)
-        return Place(number, self.folder, zookeeper, brokers, self.schedule.session_timeout_s, self._checkouts)
+        zookeeper = self._network(RegistryProxy(server.address, ports) for server in self.ensemble.servers)
+        return MemberHost(number, self.folder, zookeeper, brokers, self.schedule.session_timeout_s, self._checkouts)
 
-    def _link(self, proxies: Iterable[FaultProxy]) -> Link:
-        return Link([self._running.enter_context(proxy) for proxy in proxies])
+    def _network(self, proxies: Iterable[FaultProxy]) -> Network:
+        return Network([self._running.enter_context(proxy) for proxy in proxies])
 
     def _start_producer(self) -> None:
         options = {
@@ -111,52 +114,52 @@ class World(Startable):
             "--receipts": str(self.folder / "producer.receipts"),
             "--rate": str(self._rate),
         }
-        self._producer = program("tests.chaos.producer", options, self.folder / "producer.log")
+        self._producer = start_program("tests.chaos.producer", options, self.folder / "producer.log")
 
     def stop_producer(self) -> None:
-        """Have the producer send what it has and end; blocking."""
+        """Let the producer send its last records and end. Blocks."""
         if self._producer is not None:
             self._producer.terminate(PRODUCER_END_S)
 
     def _end_programs(self) -> None:
         if self._producer is not None:
             self._producer.kill()
-        for place in self.places:
-            for life in place.lives:
-                life.process.kill()
+        for host in self.hosts:
+            host.kill_all()
 
     def _close(self) -> None:
         self._running.close()
 
-    def look(self) -> None:
-        """Read what all programs have noted since the last look."""
-        for place in self.places:
-            place.look()
+    def read_new_lines(self) -> None:
+        """Read what all programs have written since the last call."""
+        for host in self.hosts:
+            host.read_new_lines()
         self.acknowledged += map(parse_receipt, self._receipts.new_lines())
 
     # ------------------------------------------------------------------ health
 
     def heal(self) -> None:
-        """End whatever a fault that was interrupted has left behind, the dead ones apart; blocking."""
+        """Undo what interrupted faults have left, except for servers and members that do not run. Blocks."""
         self.ensemble.heal()
-        for link in [*self.registries, *(way for place in self.places for way in (place.zookeeper, place.brokers))]:
-            link.heal()
+        member_networks = [network for host in self.hosts for network in (host.zookeeper, host.brokers)]
+        for network in [*self.broker_networks, *member_networks]:
+            network.heal()
         for server in [*self.ensemble.servers, *self.brokers]:
             if server.is_running:
                 server.resume()
-        for place in self.places:
-            place.resume()
+        for host in self.hosts:
+            host.resume()
 
-    async def start_the_dead(self) -> None:
-        """Start every server and member that does not run; the place of who comes and goes stays as it is."""
-        dead = [server for server in [*self.ensemble.servers, *self.brokers] if not server.is_running]
-        await asyncio.gather(*(server.start() for server in dead if server not in self.brokers))
-        await asyncio.gather(*(self.start_broker(broker) for broker in self.brokers if broker in dead))
-        for place in self.places[: self.schedule.members]:
-            place.start()
+    async def start_missing(self) -> None:
+        """Start every server and member that does not run, except for the member that joins and leaves."""
+        missing = [server for server in [*self.ensemble.servers, *self.brokers] if not server.is_running]
+        await asyncio.gather(*(server.start() for server in missing if server not in self.brokers))
+        await asyncio.gather(*(self.start_broker(broker) for broker in self.brokers if broker in missing))
+        for host in self.hosts[: self.schedule.members]:
+            host.start()
 
     async def start_broker(self, broker: KafkaBroker) -> None:
-        """Start a broker, even while ZooKeeper has a fault of its own; ``brokers_serve`` waits for its registration."""
+        """Start a broker, even during a fault of ZooKeeper; ``wait_for_brokers`` waits for its registration."""
         for _ in range(_STARTS - 1):
             with suppress(CoordinationError):
                 await broker.start()
@@ -165,7 +168,7 @@ class World(Startable):
             await asyncio.sleep(1)
         await broker.start()
 
-    async def ensemble_serves(self, limit_s: float = 60.0) -> None:
+    async def wait_for_ensemble(self, limit_s: float = 60.0) -> None:
         """Wait until every server of ZooKeeper is in the quorum."""
         deadline_s = boot_s() + limit_s
         while True:
@@ -176,12 +179,12 @@ class World(Startable):
                 raise ServerError(f"the ensemble did not recover in {limit_s:g} s: {modes}")
             await asyncio.sleep(0.1)
 
-    async def brokers_serve(self) -> None:
+    async def wait_for_brokers(self) -> None:
         """
-        Wait until every broker is registered and every replica in sync; restart a leader that does not get there.
+        Wait until every broker is registered and every replica is in sync; restart the leader of one that is not.
 
         Raises:
-            ServerError: Restarts do not help either.
+            ServerError: Restarts did not help.
         """
         for _ in range(_RESTARTS):
             leader = await self._await_in_sync()
@@ -202,7 +205,7 @@ class World(Startable):
             await asyncio.sleep(0.25)
 
     def _out_of_sync(self) -> int | None:
-        """A broker that is missing, or leads a partition of which a replica is not in sync; None: all is well."""
+        """Return a broker that is missing, or that leads a partition with a replica out of sync."""
         try:
             with cluster_admin.zookeeper(self.ensemble.hosts) as client:
                 missing = {broker.broker_id for broker in self.brokers} - set(cluster_admin.broker_ids(client))

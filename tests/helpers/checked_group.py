@@ -1,4 +1,4 @@
-"""One group on one topic, put to a trial: nothing may be lost, and no partition may ever flow at two members."""
+"""One group on one topic, checked at the end: no value is lost, and no partition is delivered under an older claim."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tests.helpers.member_program import Program
 from tests.helpers.members import Delivery, Group, Member, group_of
 from tests.helpers.waiting import eventually
 
-__all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "Trial", "trial"]
+__all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
 
-#: How long a session lasts unless a trial says otherwise, in milliseconds; leases last half of it.
+#: The session timeout of members unless a test sets another one, in milliseconds. A lease lasts half of it.
 SESSION_TIMEOUT_MS = 3_000
 
-#: Within what time a group has recovered from whatever was done to it, in seconds: a session, a plan, a busy machine.
+#: How long a group may take to recover from a failure, in seconds: a session timeout, a plan, and a busy machine.
 RECOVERY_S = 20.0
 
 
-class Trial:
+class CheckedGroup:
     """
-    A group, its topic, and somebody who looks at its znodes from outside.
+    A group, its topic, and a client that reads its znodes from outside.
 
     Args:
-        cluster: Where the group lives.
-        group: Its members.
+        cluster: The cluster of the group.
+        group: Its members in this process.
         topic: Its only topic.
-        partitions: How many that has.
-        client: The onlooker.
+        partitions: The number of partitions of the topic.
+        client: The client from outside.
     """
 
     def __init__(self, cluster: Cluster, group: Group, topic: str, partitions: int, client: KazooClient) -> None:
@@ -50,81 +50,82 @@ class Trial:
         self.programs: list[Program] = []
 
     async def produce(self, count: int = 40) -> list[bytes]:
-        """Produce further values; returns them."""
+        """Produce further values, and return them."""
         values = await produce(self.cluster, self.topic, count, first=len(self.values))
         self.values += values
         return values
 
     async def join(self, **settings: Any) -> Member:
-        """Another member of this process."""
+        """Start another member in this process."""
         return await self.group.join(**settings)
 
-    def program(self, role: str, **told: Any) -> Program:
-        """A ``member`` or ``candidate`` in a process of its own; see ``tests.helpers.member_program``."""
-        program = Program(self.cluster, role, self.group.name, self.topic, SESSION_TIMEOUT_MS, **told)
+    def program(self, role: str, **options: Any) -> Program:
+        """Start a ``member`` or a ``candidate`` in a process of its own; see ``tests.helpers.member_program``."""
+        program = Program(self.cluster, role, self.group.name, self.topic, SESSION_TIMEOUT_MS, **options)
         self.programs.append(program)
         return program
 
     async def balanced(self) -> None:
-        """Wait until the living members share all partitions."""
+        """Wait until the live members of this process share all partitions."""
         await self.group.balanced(self.topic, self.partitions, RECOVERY_S)
 
-    async def has(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
-        """Wait until a member has so many partitions, and knows it."""
+    async def wait_for_partitions(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
+        """Wait until a member owns so many partitions, and its listener has been notified of them."""
 
-        def has() -> bool:
+        def owns() -> bool:
             return len(member.partitions(self.topic)) == count and member.knows(self.topic)
 
-        await eventually(has, f"a member has {count} partitions", within_s)
+        await eventually(owns, f"a member owns {count} partitions", within_s)
 
-    async def grow(self, partitions: int) -> None:
-        """Give the topic more partitions, so many in all."""
-        await self.cluster.grow_topic(self.topic, partitions)
-        self.partitions = partitions
-
-    async def pointer_is(self, condition: Callable[[GroupState], bool], what: str) -> GroupState:
-        """Wait until the pointer is as wished, and return it."""
-        await eventually(lambda: self.client.exists(self.layout.group_state), "there is a pointer", RECOVERY_S)
+    async def wait_for_group_state(self, condition: Callable[[GroupState], bool], what: str) -> GroupState:
+        """Wait until the group state meets the condition, and return it."""
+        await eventually(lambda: self.client.exists(self.layout.group_state), "there is a group state", RECOVERY_S)
         await eventually(lambda: condition(self.group_state()), what, RECOVERY_S)
         return self.group_state()
+
+    async def grow_topic(self, partitions: int) -> None:
+        """Add partitions to the topic until it has so many."""
+        await self.cluster.grow_topic(self.topic, partitions)
+        self.partitions = partitions
 
     def group_state(self) -> GroupState:
         return GroupState.parse(self.client.get(self.layout.group_state)[0], self.layout.group_state)
 
     def assignments(self) -> dict[str, MemberAssignment]:
+        """Return the member assignments by slot."""
         paths = {slot: self.layout.assignment(slot) for slot in self.client.get_children(self.layout.group_state)}
         return {slot: MemberAssignment.parse(self.client.get(path)[0], path) for slot, path in paths.items()}
 
     def owners(self) -> dict[int, tuple[str, int]]:
-        """Owner and czxid of every owned partition."""
+        """Return the owner and the czxid of every owner znode, by partition."""
         return owners(self.client, self.group.name, self.topic)
 
-    def stored(self) -> dict[int, int]:
-        """The committed offsets."""
+    def committed_offsets(self) -> dict[int, int]:
         return stored_offsets(self.client, self.group.name, self.topic)
 
     def partition(self, number: int) -> TopicPartition:
         return TopicPartition(self.topic, number)
 
-    async def nothing_is_lost(self) -> None:
-        """Members of this process share everything, and all that ever came was handed out, as is what comes now."""
+    async def check_nothing_is_lost(self) -> None:
+        """Check that the group is balanced, and that every value is delivered, those produced from now on included."""
         await self.balanced()
         await self.produce(20)
         values = {value for program in self.programs for value in program.values}
         await self.group.delivered(set(self.values) - values, RECOVERY_S)
 
-    def is_safe(self) -> None:
-        """No record flowed under a claim that was not the newest; nothing is committed that nobody was given."""
+    def check_claims_and_commits(self) -> None:
+        """Check that each delivery was under the newest claim, and that no offset passes what was delivered."""
         deliveries = [*self.group.deliveries, *(each for program in self.programs for each in program.deliveries)]
         assert stale(deliveries) == []
-        given: dict[int, int] = {}
+        delivered: dict[int, int] = {}
         for _, record, _ in deliveries:
-            given[record.partition] = max(given.get(record.partition, 0), record.offset + 1)
-        assert {number: offset for number, offset in self.stored().items() if offset > given.get(number, 0)} == {}
+            delivered[record.partition] = max(delivered.get(record.partition, 0), record.offset + 1)
+        committed = self.committed_offsets()
+        assert {number: offset for number, offset in committed.items() if offset > delivered.get(number, 0)} == {}
 
 
 def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """Those under a claim of a partition after one under a later claim of it."""
+    """Return the deliveries under a claim of a partition that came after one under a later claim of it."""
     newest: dict[TopicPartition, int] = {}
     found = []
     for delivery in sorted(deliveries, key=lambda each: each.at_s):
@@ -137,19 +138,19 @@ def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 @asynccontextmanager
-async def trial(
+async def checked_group(
     cluster: Cluster, unique: Callable[[str], str], partitions: int = 4, **settings: Any
-) -> AsyncIterator[Trial]:
-    """A fresh topic and a group without members; when all have left after a block without error, it is judged."""
+) -> AsyncIterator[CheckedGroup]:
+    """Make a new topic, and a group without members; check claims and commits after a block without an error."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, partitions)
-    told = {"session_timeout_ms": SESSION_TIMEOUT_MS, "auto_commit_interval_ms": 100, **settings}
+    used = {"session_timeout_ms": SESSION_TIMEOUT_MS, "auto_commit_interval_ms": 100, **settings}
     with zookeeper(cluster) as client:
-        async with group_of(cluster, name, [topic], **told) as group:
-            tried = Trial(cluster, group, topic, partitions, client)
+        async with group_of(cluster, name, [topic], **used) as group:
+            checked = CheckedGroup(cluster, group, topic, partitions, client)
             try:
-                yield tried
+                yield checked
             finally:
-                for program in tried.programs:
+                for program in checked.programs:
                     program.close()
-        tried.is_safe()
+        checked.check_claims_and_commits()

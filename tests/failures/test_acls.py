@@ -1,4 +1,4 @@
-"""What ZooKeeper refuses for good: told once, with the path."""
+"""ZooKeeper denies access: the member stops with one error that names the znode."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
+from tests.helpers.checked_group import RECOVERY_S
 from tests.helpers.cluster_data import produce
 from tests.helpers.members import group_of
-from tests.helpers.trial import RECOVERY_S
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.failures
@@ -22,8 +22,11 @@ pytestmark = pytest.mark.failures
 Unique = Callable[[str], str]
 
 
-async def test_authentication_refused(cluster: Cluster, unique: Unique) -> None:
-    """A group whose znodes belong to somebody else is not joined; nothing of the member stays behind."""
+async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -> None:
+    """
+    The group's znodes belong to another identity of ZooKeeper. ``connect()`` raises CoordinationError with the path,
+    and the member leaves no znode behind.
+    """
     name = unique("group")
     layout = GroupLayout(name)
     owner = KazooClient(cluster.zk_hosts, auth_data=[("digest", "owner:secret")])
@@ -40,14 +43,17 @@ async def test_authentication_refused(cluster: Cluster, unique: Unique) -> None:
         assert owner.get_children(layout.root) == []
         assert owner.exists(layout.ids) is None or owner.get_children(layout.ids) == []
     finally:
-        # The servers are shared: whoever lists the groups on them may not read this one.
+        # Other tests share the servers, and list the groups on them; they could not read this one.
         owner.delete(layout.root, recursive=True)
         owner.stop()
         owner.close()
 
 
-async def test_authentication_refused_to_a_running_member(cluster: Cluster, unique: Unique) -> None:
-    """When rights are taken from a living member it stops, and its loop says why."""
+async def test_access_denied_to_a_running_member(cluster: Cluster, unique: Unique) -> None:
+    """
+    An ACL is set on an offset znode of a member. ZooKeeper refuses the next commit; the member stops, and its loop
+    raises CoordinationError with the path.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     layout = GroupLayout(name)

@@ -1,8 +1,8 @@
 """
-Whether a run kept what the group promises: a pure function of its history.
+Check whether a run kept the guarantees of a group: a pure function of its history.
 
-The judge sees only what a bystander could see: what the producer was told, what each application was given, what
-ZooKeeper committed, and when the run inflicted what. It knows nothing of the members' own state.
+The checker uses only what can be observed from outside: acknowledgements, deliveries, the transactions of ZooKeeper,
+and the faults that were inflicted. It does not use the state of the members.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple, TypeVar
 from tests.chaos.history import Delivery, History, Inflicted, Ownership
 from tests.chaos.schedule import KINDS
 
-__all__ = ["Finding", "Gap", "Limits", "gaps", "judge"]
+__all__ = ["Finding", "Gap", "Limits", "check", "gaps"]
 
 
-_Placed = TypeVar("_Placed", Delivery, Ownership)
+_OfPartition = TypeVar("_OfPartition", Delivery, Ownership)
 
 
 class Finding(NamedTuple):
-    """Something that must never be, in which partition (None: none in particular) and when."""
+    """A broken guarantee: its kind, the partition (None: not of one partition) and the time."""
 
     kind: str
     text: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time in which a partition had no owner that lived, and how much of it passed in one piece without a fault."""
+    """A time in which a partition had no live owner, and its longest part without a fault."""
 
     partition: int
     since_s: float
@@ -46,13 +46,13 @@ class Gap(NamedTuple):
 
 class Limits(NamedTuple):
     """
-    What the judge allows.
+    What the checker allows.
 
     Args:
-        unowned_s: How long a partition may have no owner while there is no fault: a session timeout and what the
-            machine needs.
+        unowned_s: How long a partition may have no owner while there is no fault: a session timeout, and the time that
+            the machine needs.
         late_s: How long an acknowledged record may wait for its delivery while there is no fault.
-        clock_s: How far the time of a commit, which ZooKeeper logs in milliseconds, may be before the member's own.
+        clock_s: How much earlier than the member's own time a commit may be, since ZooKeeper logs milliseconds.
     """
 
     unowned_s: float
@@ -60,8 +60,8 @@ class Limits(NamedTuple):
     clock_s: float = 0.01
 
 
-def judge(history: History, limits: Limits) -> list[Finding]:
-    """All findings, by time."""
+def check(history: History, limits: Limits) -> list[Finding]:
+    """Return all findings, by time."""
     found = [
         *_lost(history),
         *_overlaps(history),
@@ -79,7 +79,7 @@ def judge(history: History, limits: Limits) -> list[Finding]:
 
 
 def _lost(history: History) -> Iterator[Finding]:
-    """An acknowledged record whose processing no member ever finished."""
+    """Find acknowledged records that no member ever finished."""
     finished = {delivery.number for delivery in history.deliveries if delivery.end_s is not None}
     for record in history.acknowledged:
         if record.number not in finished:
@@ -93,10 +93,10 @@ def _lost(history: History) -> Iterator[Finding]:
 
 def _overlaps(history: History) -> Iterator[Finding]:
     """
-    A delivery under an older claim after one under a newer claim.
+    Find deliveries under an older claim after one under a newer claim.
 
-    One delivery that a stopped process begins right after it was resumed is no finding: the gate had been asked before
-    the stop, and no check is atomic with what follows it.
+    One delivery right after a process was resumed is not a finding. The process had checked its gate before the stop,
+    and no check is atomic with the delivery that follows.
     """
     resumed = {process.pid: list(process.resumed_s) for process in history.processes}
     for partition, deliveries in _by_partition(history.deliveries).items():
@@ -114,12 +114,12 @@ def _overlaps(history: History) -> Iterator[Finding]:
                 )
 
 
-#: Within what time a process that was resumed may begin the delivery that its stop interrupted, in seconds.
+#: A delivery so close to the resumption of its process is the one that the stop interrupted, in seconds.
 _INTERRUPTED_S = 0.05
 
 
 def _excused_once(resumed_s: list[float], start_s: float) -> bool:
-    """Whether a resumption excuses this delivery; it excuses no further one."""
+    """Return whether a resumption excuses this delivery; each resumption excuses one delivery only."""
     for moment in resumed_s:
         if moment - _INTERRUPTED_S <= start_s <= moment + _INTERRUPTED_S:
             resumed_s.remove(moment)
@@ -128,19 +128,19 @@ def _excused_once(resumed_s: list[float], start_s: float) -> bool:
 
 
 def _late(history: History, limits: Limits) -> Iterator[Finding]:
-    """An acknowledged record that waited for its first delivery although nothing was wrong."""
+    """Find acknowledged records that waited too long for their first delivery while there was no fault."""
     first: dict[int, float] = {}
     for delivery in history.deliveries:
         first[delivery.number] = min(delivery.start_s, first.get(delivery.number, math.inf))
     quiet = list(quiet_times(history.faults, history.end_s))
-    said: set[int] = set()
+    reported: set[int] = set()
     for record in history.acknowledged:
         until_s = min(first.get(record.number, math.inf), history.end_s)
-        if until_s - record.at_s <= limits.late_s or record.partition in said:
+        if until_s - record.at_s <= limits.late_s or record.partition in reported:
             continue
         waited_s = _longest_common(record.at_s, until_s, quiet)
         if waited_s > limits.late_s:
-            said.add(record.partition)
+            reported.add(record.partition)
             yield Finding(
                 "late",
                 f"record {record.number} at offset {record.offset} waited {waited_s:.1f} s for its delivery while there"
@@ -154,7 +154,7 @@ def _late(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _back(history: History) -> Iterator[Finding]:
-    """A committed offset that became smaller, or was deleted: there is no operator in these runs."""
+    """Find committed offsets that became smaller or were deleted; these runs have no operator."""
     stored: dict[int, int] = {}
     for commit in history.commits:
         if commit.offset < stored.get(commit.partition, 0):
@@ -170,7 +170,7 @@ def _back(history: History) -> Iterator[Finding]:
 
 
 def _skipped(history: History, limits: Limits) -> Iterator[Finding]:
-    """A committed offset that passes a record whose processing had not ended by then."""
+    """Find commits that pass a record which was not finished by then."""
     ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for delivery in history.deliveries:
         if delivery.end_s is not None:
@@ -191,7 +191,7 @@ def _skipped(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _foreign(history: History) -> Iterator[Finding]:
-    """An offset written by a session that does not own the partition."""
+    """Find commits by a session that did not own the partition."""
     for commit in history.commits:
         if not commit.owned:
             yield Finding(
@@ -206,6 +206,7 @@ def _foreign(history: History) -> Iterator[Finding]:
 
 
 def _unowned(history: History, limits: Limits) -> Iterator[Finding]:
+    """Find partitions that had no live owner for too long while there was no fault."""
     for gap in gaps(history):
         if gap.quiet_s > limits.unowned_s:
             yield Finding(
@@ -221,7 +222,7 @@ def _unowned(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def gaps(history: History) -> list[Gap]:
-    """The times in which a partition that had been owned had no owner whose process lived, up to the run's end."""
+    """Return the times in which a partition that had been owned had no owner with a live process."""
     quiet = list(quiet_times(history.faults, history.end_s))
     died = {process.pid: process.ended_s for process in history.processes if process.ended_s is not None}
     found = []
@@ -232,7 +233,7 @@ def gaps(history: History) -> list[Gap]:
 
 
 def _between(ownerships: Sequence[Ownership], died: dict[int, float], end_s: float) -> Iterator[tuple[float, float]]:
-    """Where one living owner ends and the next one begins."""
+    """Yield the times between one live owner and the next."""
     for before, after in pairwise([*ownerships, None]):
         assert before is not None
         since_s = min(before.until_s or end_s, died.get(before.pid, end_s))
@@ -243,10 +244,10 @@ def _between(ownerships: Sequence[Ownership], died: dict[int, float], end_s: flo
 
 def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[float, float]]:
     """
-    The pieces of time up to the run's end in which there was no fault.
+    Yield the times without a fault, up to the end of the run.
 
-    A fault that excuses a missing owner takes all of its time; any other one, such as a kill, only ends one piece and
-    begins the next: the partition may have been meant for the very member that was killed.
+    A fault that excuses a missing owner counts for its whole duration. Any other one, such as a kill, only ends one
+    time and starts the next: the partition may have been assigned to the member that was killed.
     """
     since_s = 0.0
     for fault in sorted(faults, key=lambda each: each.began_s):
@@ -261,7 +262,7 @@ def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[flo
 
 
 def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float, float]]) -> float:
-    """The longest piece of one stretch that lies within one of these times."""
+    """Return the longest part of an interval that lies within one of these times."""
     return max(0.0, *(min(until_s, end_s) - max(since_s, start_s) for start_s, end_s in times), 0.0)
 
 
@@ -269,15 +270,15 @@ def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float,
 
 
 def _ended(history: History) -> Iterator[Finding]:
-    """A member that stopped although the run had not ended it, or did not leave as it should."""
+    """Find members that stopped although the run had not ended them, or did not leave in order."""
     for process in history.processes:
         if process.trouble:
             at_s = history.end_s if process.ended_s is None else process.ended_s
             yield Finding("ended", f"member process {process.pid} {process.trouble}", None, at_s)
 
 
-def _by_partition(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:
-    found: defaultdict[int, list[_Placed]] = defaultdict(list)
+def _by_partition(items: Iterable[_OfPartition]) -> dict[int, list[_OfPartition]]:
+    found: defaultdict[int, list[_OfPartition]] = defaultdict(list)
     for item in items:
         found[item.partition].append(item)
     return found

@@ -1,0 +1,64 @@
+"""
+The network of one client: a proxy before each server, which no other client uses.
+
+So one member or one broker can lose its network alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kiel_groups.embedded import FaultProxy
+from kiel_groups.embedded.faults.fault_proxy import Direction
+
+__all__ = ["Network", "RegistryProxy"]
+
+
+class Network:
+    """The connections of one client to some servers: a proxy for each server."""
+
+    def __init__(self, proxies: Iterable[FaultProxy]) -> None:
+        self.proxies = list(proxies)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(proxy.address for proxy in self.proxies)
+
+    def cut(self) -> None:
+        """Reset every connection and refuse new ones."""
+        for proxy in self.proxies:
+            proxy.refuse()
+            proxy.cut()
+
+    def stall(self, direction: Direction | None = None) -> None:
+        """Stop forwarding, in one direction or in both; no connection is closed."""
+        for proxy in self.proxies:
+            proxy.stall(direction)
+
+    def heal(self) -> None:
+        """Forward everything again, and what was held back first."""
+        for proxy in self.proxies:
+            proxy.heal()
+
+
+class RegistryProxy(FaultProxy):
+    """
+    A proxy before a ZooKeeper server that replaces the ports of registered brokers by those of their proxies.
+
+    Otherwise a member whose network to the brokers fails would find the brokers in ZooKeeper and connect to them
+    directly.
+    """
+
+    def __init__(self, upstream: str, ports: dict[int, int]) -> None:
+        super().__init__(upstream)
+        # The answer must keep its length. Ports that the system chooses have five digits.
+        self._ports = {
+            b'"port":%d' % own: b'"port":%d' % other for own, other in ports.items() if len(str(own)) == len(str(other))
+        }
+
+    async def _pass_on(self, direction: Direction, chunk: bytes, sink: asyncio.StreamWriter) -> None:
+        if direction is Direction.RESPONSES and b'"port":' in chunk:
+            for own, other in self._ports.items():
+                chunk = chunk.replace(own, other)
+        await super()._pass_on(direction, chunk, sink)
