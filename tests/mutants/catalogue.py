@@ -7,7 +7,7 @@ cannot have any more, are in ``former.py``.
 
 from __future__ import annotations
 
-from tests.mutants import clients, delivery, leader, lease, member, offsets, producer, resets, session
+from tests.mutants import brokers, clients, commits, delivery, leader, lease, member, offsets, producer, resets, session
 from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -17,8 +17,10 @@ MUTANTS: tuple[Mutant, ...] = (
     *session.MUTANTS,
     *member.MUTANTS,
     *offsets.MUTANTS,
+    *commits.MUTANTS,
     *resets.MUTANTS,
     *leader.MUTANTS,
+    *brokers.MUTANTS,
     *clients.MUTANTS,
     *producer.MUTANTS,
     *delivery.MUTANTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -14,12 +15,24 @@ from tests.mutants.trials import fits
 
 pytestmark = pytest.mark.unit
 
+#: Names in mutants that the package itself does not use.
+_NAMES_OF_MUTANTS = {"CLOCK_MONOTONIC", "_newest"}
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
     """The text that it replaces occurs exactly once; otherwise the catalogue must be corrected with the source."""
     assert fits(mutant, ROOT)
     assert mutant.old != mutant.new
+
+
+def test_mutants_use_names_that_exist() -> None:
+    """A mutant with the former name of something would fail for that reason, whatever its killer tests."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kiel_groups").rglob("*.py"))
+    known = set(re.findall(r"\w+", source)) | _NAMES_OF_MUTANTS
+    code = {mutant.name: re.sub(r"\"[^\"]*\"|'[^']*'", "", mutant.new) for mutant in MUTANTS}
+    unknown = {name: set(re.findall(r"[A-Za-z_]\w*", text)) - known for name, text in code.items()}
+    assert {name: words for name, words in unknown.items() if words} == {}
 
 
 def test_the_names_of_mutants_are_unique() -> None:
