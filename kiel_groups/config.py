@@ -91,7 +91,7 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
 
 def text_of(texts: str | Iterable[str], setting: str) -> str:
     """
-    Return a string as it is, and a list of strings joined by commas.
+    Return a string unchanged, or a list of strings joined by commas.
 
     Raises:
         ConfigError: ``texts`` is neither a string nor a list of strings.
@@ -125,7 +125,7 @@ def check_name(name: str, setting: str) -> str:
 
 def topic_names(topics: object) -> list[str]:
     """
-    Return the names in an argument that names one topic or several, each once.
+    Return the topic names in ``topics``, one name or several, without duplicates.
 
     Raises:
         ConfigError: A name is not legal in Kafka 0.8, or the argument is not a name or a list of names.
@@ -143,7 +143,7 @@ def _at_least(least: int, **settings: int) -> None:
 
 
 def _fits_int32(**settings: int) -> None:
-    """Check settings that are sent to brokers as int32; ``_at_least`` has checked their types."""
+    """Check that settings which are sent to brokers as int32 fit; ``_at_least`` has checked their types."""
     for setting, value in settings.items():
         if value > _MOST_INT32:
             raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {_MOST_INT32} at most")
@@ -325,24 +325,25 @@ class DebounceConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """
-    How a consumer is a member of its group.
+    How a consumer takes part in its group.
 
     ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all members of a group: the first member writes
     them to the group's ``/config`` znode, and every other member is checked against it. With ``autocommit``, finished
     records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
-    reads its assignment and its claims although no watch fired. A revocation that waits for the application for
-    ``drain_alarm_ms`` is reported. A leader's allocator may take ``allocator_timeout_ms`` for a plan.
+    reads its assignment and its claims even if no watch fired. A drain, a claim without a start position, or a
+    partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may take
+    ``allocator_timeout_ms`` for a plan.
 
     ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
     applies), so a restart moves no partitions.
 
     The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
     flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
-    for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous, because the records
-    of a member that is merely slow are delivered again to another one that may be as slow.
+    for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous: if the watchdog
+    stops a member that is merely slow, its records are delivered again to another member, which may be as slow.
 
-    ``client`` names the kind of program for tools. ``job`` becomes part of the member id, where the host alone would
-    not tell operators which program it is.
+    ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
+    could not identify by the host alone.
     """
 
     group: str

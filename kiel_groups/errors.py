@@ -61,7 +61,7 @@ class ConfigError(KielGroupsError, ValueError):
 
 
 class UnknownTopicError(ConfigError):
-    """No broker of the cluster knows the topic."""
+    """A topic or a partition does not exist in the cluster."""
 
 
 class UnknownGroupError(ConfigError):
@@ -91,7 +91,7 @@ class ChrootMissingError(CoordinationError):
 
 
 class SessionLostError(CoordinationError):
-    """The session of a call has ended, and its claims with it."""
+    """The member has no trusted session: the session has ended, and all its claims with it."""
 
     retriable = True
 
@@ -123,7 +123,7 @@ class RetriableBrokerError(BrokerError):
 
 
 class NoBrokersError(BrokerError):
-    """None of the given brokers answered."""
+    """No broker answered, or none is registered."""
 
     retriable = True
 
@@ -164,9 +164,9 @@ class RequestTimeoutError(BrokerError):
 
 class OutcomeUnknownError(BrokerError):
     """
-    A record was sent, but no broker said whether it was stored: it may or may not be in its partition.
+    A record was sent, but no broker confirmed whether it was stored: it may or may not be in its partition.
 
-    ``topic`` and ``partition`` say where it was sent. The cause is the last failure, or a ClosedError if the producer
+    ``topic`` and ``partition`` are its destination. The cause is the last failure, or a ClosedError if the producer
     was closed before the answer; ``code`` is the cause's code. Producing the record again loses nothing, but may store
     it twice.
     """
@@ -204,7 +204,7 @@ class ServerError(KielGroupsError):
 
 
 class BufferFullError(KielGroupsError):
-    """The producer's buffer is full: records that wait for their outcome take ``max_buffered_bytes``."""
+    """The producer's buffer is full: records without an outcome fill ``max_buffered_bytes``."""
 
     retriable = True
 

@@ -22,9 +22,9 @@ ConnectionError = BrokerConnectionError  # noqa: A001 -- the name is what progra
 
 class UnhandledResponseError(KielError):
     """
-    An error that exists for programs that catch it, and that this package never raises.
+    kiel's error for a response without a handler; programs may catch it, but this package never raises it.
 
-    kiel raises it if a client lacks a handler for a response; here every response belongs to its request.
+    In this package, each request decodes its own response.
     """
 
     def __init__(self, api: str) -> None:

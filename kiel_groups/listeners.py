@@ -35,7 +35,7 @@ class RebalanceListener(Protocol):
         """
 
 
-#: What makes no progress: in-flight records, a hook of the listener, or the event loop itself.
+#: The part that makes no progress: in-flight records, a hook of the listener, or the event loop itself.
 StallKind: TypeAlias = Literal["processing", "listener", "loop"]
 
 
@@ -44,8 +44,8 @@ class Stall:
     """
     A report that the application has made no progress for ``elapsed_s`` seconds.
 
-    ``partitions`` are those that wait for it, none if the event loop is blocked. At ``limit_s`` seconds the watchdog
-    closes the member's session.
+    ``partitions`` are waiting for the application; the set is empty if the event loop is blocked. At ``limit_s``
+    seconds the watchdog closes the member's session.
     """
 
     kind: StallKind

@@ -46,8 +46,8 @@ class Record(NamedTuple):
     """
     One message as a consumer delivers it.
 
-    ``offset`` is the message's position in its partition's log; to commit it is to store ``offset + 1``, the *next*
-    offset. ``key`` and ``value`` are bytes or None; with a deserializer, ``value`` is what that returned. Messages of
+    ``offset`` is the message's position in its partition's log; a commit of the record stores ``offset + 1``, the
+    *next* offset. ``key`` and ``value`` are bytes or None; with a deserializer, ``value`` is its result. Messages of
     Kafka 0.8 (magic 0) have no timestamp.
     """
 
@@ -90,10 +90,10 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also knows their origin.
+    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also has their origin.
 
-    ``parts`` are the per-partition pieces, in the order of the values; a partition may occur more than once. They do
-    not change if the list does.
+    ``parts`` has the values of each partition, in the order of the list; a partition may occur more than once. Changes
+    of the list do not change ``parts``.
     """
 
     __slots__ = ("parts",)

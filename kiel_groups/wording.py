@@ -15,6 +15,6 @@ def some(things: Iterable[object], most: int = 4) -> str:
 
 
 def counted(things: Iterable[object] | int, one: str, many: str = "") -> str:
-    """Return ``1 partition`` or ``2 partitions``, for an int or an iterable; ``many`` is ``one`` plus s by default."""
+    """Return ``1 partition`` or ``2 partitions`` for an int or an iterable; ``many`` defaults to ``one`` plus s."""
     count = things if isinstance(things, int) else sum(1 for _ in things)
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

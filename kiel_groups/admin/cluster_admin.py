@@ -1,8 +1,8 @@
 """
 Administer a 0.8 cluster through its znodes: the chroot, brokers and topics.
 
-The functions block, so they must not run on an event loop. Those that take ``hosts`` open a session of their own (some
-10 ms) and close it.
+The functions block, so they must not run on an event loop. Each function with a parameter ``hosts`` opens a session of
+its own (some 10 ms) and closes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
     "delete_topic",
 ]
 
-#: What ``zookeeper`` yields; for packages that must not import kazoo.
+#: The type of the client that ``zookeeper`` yields, for packages that must not import kazoo.
 Client: TypeAlias = KazooClient
 
 _POLL_S = 0.01
@@ -70,7 +70,7 @@ _kazoo_log.addHandler(logging.NullHandler())
 @contextmanager
 def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    Open a session for the block.
+    Open a session for a ``with`` block.
 
     Args:
         hosts: ``host:port,host:port/chroot``.
@@ -79,7 +79,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     Raises:
         NoZooKeeperError: No server answered in time, or none has an address.
         ChrootMissingError: The chroot does not exist.
-        CoordinationError: ZooKeeper failed in the block, and the block did not handle the error.
+        CoordinationError: ZooKeeper failed during the block, and the block did not handle the error.
     """
     config = ZooKeeperConfig.parse(hosts)
     check_hosts(config)
@@ -110,7 +110,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
 
 
 def answers(hosts: str, *, timeout_s: float) -> bool:
-    """Return whether ZooKeeper opens a session and answers a read within the time."""
+    """Return whether ZooKeeper opens a session within ``timeout_s``, and then answers a read."""
     try:
         with zookeeper(hosts, timeout_s=timeout_s) as client:
             client.exists("/zookeeper")
@@ -120,7 +120,7 @@ def answers(hosts: str, *, timeout_s: float) -> bool:
 
 
 def create_chroot(hosts: str) -> None:
-    """Create the chroot of a connection string with its parents; does nothing if it exists, or there is none."""
+    """Create the chroot of a connection string and its parents; do nothing if it exists, or if there is no chroot."""
     config = ZooKeeperConfig.parse(hosts)
     with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
         client.ensure_path(config.chroot or "/")
@@ -135,7 +135,7 @@ def broker_ids(client: Client) -> list[int]:
 
 
 def is_registered(client: Client, broker_id: int) -> bool:
-    """Return whether a broker's ephemeral znode exists; after kill −9 it does until the broker's session expires."""
+    """Return whether a broker's ephemeral znode exists. After kill −9 it exists until the broker's session expires."""
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
 
 
@@ -144,13 +144,13 @@ def broker_addresses(client: Client) -> list[HostPort]:
     found = []
     for number in broker_ids(client):
         path = f"{_BROKERS}/{number}"
-        with suppress(NoNodeError):  # The broker is gone since.
+        with suppress(NoNodeError):  # The broker's registration has ended meanwhile.
             found.append(HostPort(*parse_broker(client.get(path)[0], path)))
     return found
 
 
 def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
-    """Wait until ``count`` brokers are registered; returns without an error when the time is over."""
+    """Wait until ``count`` brokers are registered; after ``timeout_s`` seconds, return without an error."""
     with zookeeper(hosts) as client:
         deadline = time.monotonic() + timeout_s
         while len(broker_ids(client)) < count and time.monotonic() < deadline:
@@ -178,7 +178,7 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     Return the replicas of each partition of a topic, by partition number.
 
     Raises:
-        UnknownTopicError: There is no such topic.
+        UnknownTopicError: The topic does not exist.
     """
     try:
         data, _ = client.get(f"{_TOPICS}/{topic}")
@@ -192,7 +192,8 @@ def check_topic(topic: str, partitions: int) -> None:
     Check that brokers can store a topic of this name with this number of partitions.
 
     Raises:
-        ConfigError: A name that Kafka 0.8 does not allow, no partition, or a directory name that is too long.
+        ConfigError: Kafka 0.8 does not allow the name, ``partitions`` is less than 1, or the brokers' directory names
+            would be too long.
     """
     check_name(topic, "topic")
     if partitions < 1:
@@ -212,7 +213,7 @@ def check_absent(client: Client, names: Collection[str]) -> None:
     Check that no topic has one of these names.
 
     Raises:
-        ConfigError: Some exist; the text names all of those.
+        ConfigError: Some of the topics exist; the text names up to ten of them.
     """
     found = set(topics(client))
     if there := [name for name in names if name in found]:
@@ -226,7 +227,7 @@ def check_present(client: Client, names: Collection[str]) -> None:
     Check that topics of all of these names exist.
 
     Raises:
-        UnknownTopicError: Some do not; the text names all of those.
+        UnknownTopicError: Some of the topics do not exist; the text names up to ten of them.
     """
     found = set(topics(client))
     if missing := [name for name in names if name not in found]:
@@ -252,9 +253,10 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
     Replicas are assigned round-robin to the brokers that are registered now.
 
     Raises:
-        ConfigError: A name that Kafka 0.8 does not allow, a topic that exists, or more replicas than brokers.
+        ConfigError: ``check_topic`` refuses the topic, the topic exists, or it would have more replicas than there are
+            brokers.
         NoBrokersError: No broker is registered.
-        CoordinationError: Partitions were left without a leader.
+        CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
     """
     check_topic(topic, partitions)
     with zookeeper(hosts) as client:
@@ -262,7 +264,7 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
         try:
             client.create(f"/config/topics/{topic}", _json({"version": 1, "config": {}}), makepath=True)
         except NodeExistsError:
-            # Left by an earlier topic of that name, or the topic itself exists: then the next create fails.
+            # An earlier topic of that name left this znode, or the topic itself exists: then the next create fails.
             _kazoo_log.debug("/config/topics/%s exists already; keeping it", topic)
         try:
             client.create(f"{_TOPICS}/{topic}", _topic_data(assignment), makepath=True)
@@ -273,13 +275,14 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
 
 def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30.0) -> None:
     """
-    Add partitions to a topic, to ``partitions`` in all, and wait until every one has a leader.
+    Increase the number of a topic's partitions to ``partitions``, and wait until each has a leader.
 
     Raises:
-        UnknownTopicError: There is no such topic.
-        ConfigError: It has at least as many partitions already, or its name is too long for so many.
+        UnknownTopicError: The topic does not exist.
+        ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or it has more
+            replicas than there are brokers.
         NoBrokersError: No broker is registered.
-        CoordinationError: Partitions were left without a leader.
+        CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
     """
     with zookeeper(hosts) as client:
         assignment = partitions_of(client, topic)
@@ -297,11 +300,11 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
 
 def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
     """
-    Have the brokers delete a topic and wait until it is gone (they need ``delete.topic.enable``).
+    Request the deletion of a topic, and wait until the brokers have deleted it (with ``delete.topic.enable`` only).
 
     Raises:
-        UnknownTopicError: There is no such topic.
-        CoordinationError: It is still there after ``timeout_s`` seconds.
+        UnknownTopicError: The topic does not exist.
+        CoordinationError: The topic still exists after ``timeout_s`` seconds.
     """
     with zookeeper(hosts) as client:
         partitions_of(client, topic)

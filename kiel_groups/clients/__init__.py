@@ -1,8 +1,8 @@
 """
 Read and write topics on Tornado: the consumer of a group, the single consumer, and the producer.
 
-Applications import these three from here; the packages below are theirs and may change.
-None of them blocks the event loop; ``kiel_groups.sync`` has the blocking twins.
+Applications import these three classes from here; the packages below are internal and may change.
+No method blocks the event loop; ``kiel_groups.sync`` has blocking counterparts.
 """
 
 from typing import TYPE_CHECKING

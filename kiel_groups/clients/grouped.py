@@ -68,7 +68,7 @@ class GroupedConsumer(MemberAttributes):
             granted session timeout; every sixth by default.
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
             it left, so a restart moves no partition. If two live members share it, the later one stops the earlier one.
-        static_grace_ms: How long that is, while this member leads.
+        static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
             hook, before this member's session is closed; 0: no limit.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
@@ -77,12 +77,12 @@ class GroupedConsumer(MemberAttributes):
         auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
-        debounce_quiet_ms: The leader plans once nothing has changed for so long …
-        debounce_bound_ms: … or so long after the first change, whichever comes first.
+        debounce_quiet_ms: How long the group must be without changes before the leader plans.
+        debounce_bound_ms: The longest time between a change and the plan, even if further changes follow.
         debounce_initial_delay_ms: How long a new leader waits for other members before its first plan.
         drain_alarm_ms: How long a revoked partition may wait for the application before that is reported.
-        reconcile_interval_ms: How often the member reads its assignment and claims even if no watch fired, give or take
-            a third.
+        reconcile_interval_ms: How often the member reads its assignment and claims even if no watch fired, plus or
+            minus a third.
         allocator_timeout_ms: How long ``partition_allocator`` may run.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
         listener: Notified when partitions are assigned, revoked or lost. If it has a hook ``on_stalled``, that is
@@ -181,7 +181,7 @@ class GroupedConsumer(MemberAttributes):
         )
         self._subscription = SubscriptionState()
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
-        #: Calls of consume() under way; for each, all calls of its coroutine that are not over yet.
+        #: Calls of consume() in progress; for each, the latest calls of its coroutine, one for each topic.
         self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
 
     # ------------------------------------------------------------------ connect and close
@@ -209,7 +209,7 @@ class GroupedConsumer(MemberAttributes):
         try:
             await consuming.start()
         except asyncio.CancelledError:
-            # If close() cancelled this task, callers of connect() get a ClosedError: they have cancelled nothing.
+            # If close() cancelled this task, callers of connect() get a ClosedError, since they did not cancel it.
             self._check_open()
             raise
         self._consuming = consuming
@@ -228,14 +228,14 @@ class GroupedConsumer(MemberAttributes):
 
     def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
-        Commit what is finished, release all partitions and leave the group.
+        Commit finished records, release all partitions and leave the group.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
         ``consume()`` until its next call, but at most two seconds.
 
         If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
-        returns, and what was in flight is delivered again.
+        returns, and records in flight are delivered again.
 
         Args:
             timeout_s: How long to wait for a loop. After it, the member leaves without a commit for that partition.
@@ -251,7 +251,7 @@ class GroupedConsumer(MemberAttributes):
         return asyncio.shield(self._closing) if running else self._closing
 
     def _end_in_flight(self, delivery: RecordDelivery, *, running: bool) -> None:
-        """Finish what the caller has in flight, or put it back: after a close, no next call can do that."""
+        """Finish the caller's record and values in flight. Under an exception or without a loop, do not finish them."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
@@ -266,12 +266,12 @@ class GroupedConsumer(MemberAttributes):
             delivery.drop_values(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
-        """Complete a started close on the loop that was left; called when the interpreter ends."""
+        """Complete a close that has started, on the loop that was left; called when the interpreter exits."""
         if self._closed:
             self.close()
 
     def _abandon(self) -> None:
-        """Close the session without a loop: other members get its partitions now, not after the session timeout."""
+        """Close the session without a loop, so that other members need not wait for its timeout."""
         self._closed = True
         if self._consuming is not None:
             self._consuming.abandon()
@@ -280,7 +280,7 @@ class GroupedConsumer(MemberAttributes):
         if connecting is not None:
             connecting.cancel()
             await asyncio.wait({connecting})
-            # Retrieve the error: a caller of connect() gets it as well, and without one a close is no failure to log.
+            # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
         if self._consuming is not None:
             await self._consuming.close(timeout_s)
@@ -308,9 +308,9 @@ class GroupedConsumer(MemberAttributes):
     @starts_at_call
     async def subscribe(self, topics: str | Iterable[str]) -> None:
         """
-        Replace the subscription; topics that stay in it are delivered without a pause.
+        Replace the subscription. Topics that remain in it are delivered without a pause.
 
-        Topics that leave it are delivered no more; what is in flight of them is finished and committed as usual.
+        Topics that leave it are no longer delivered; their records in flight are finished and committed as usual.
         A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
@@ -365,7 +365,7 @@ class GroupedConsumer(MemberAttributes):
         return start_consume_call(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
-        """Serve a call that was made before the loop ran."""
+        """Make a call that the application made before the loop ran."""
         return await self.consume(topic)
 
     async def _consume(self, topic: str, taker: ConsumeCall) -> Values:
@@ -426,7 +426,7 @@ class GroupedConsumer(MemberAttributes):
         """
         Commit the values that ``consume()`` returned before this call; they count as finished.
 
-        In a coroutine that consumes, these are its own values; in any other, such as a timer, those of all coroutines.
+        A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
 
         A failure is logged and counted (``commits_failed``); the next commit stores these offsets as well.
 

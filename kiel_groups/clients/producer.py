@@ -57,16 +57,16 @@ class Producer(ProducerAttributes):
         key_maker: Makes a record's key from its value if ``produce`` gets no key.
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers; it gets the key
             unencoded. The default chooses at random; ``hash_partitioner`` keeps equal keys in one partition.
-        batch_size: Records wait until there are so many, of all partitions together, or until ``flush()`` or
+        batch_size: Records are sent once this many wait, of all partitions together, or by ``flush()`` or
             ``close()``. While a broker is busy, more may join them. 0 and None mean 1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of one in ``constants``.
-        linger_ms: If given, batches form per partition. A batch is sent once it has ``batch_size`` records, or once
-            its first record has waited so long.
-        retries: How often a batch is sent again after an error that may pass.
-        max_buffered_bytes: How many bytes of records without an outcome the producer accepts; see ``drain``.
+        linger_ms: If given, each partition has its own batch, which is sent once it has ``batch_size`` records, or once
+            its first record has waited for this time.
+        retries: How many times a batch is sent again after retriable errors.
+        max_buffered_bytes: How many bytes of records may be without an outcome before ``produce`` fails; see ``drain``.
         metrics: The registry to count in; a new one by default.
         broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
@@ -111,8 +111,9 @@ class Producer(ProducerAttributes):
         self._unplaced: dict[str, list[_Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        #: The outcomes of records that wait until there are ``batch_size`` of them: their own futures cannot wait for
-        #: these, since further records have to come first. None if no record waits for others.
+        #: The outcomes of the records that wait until there are ``batch_size`` of them. The futures that ``produce``
+        #: returned for them are done already, since an application may await each before it produces the next record.
+        #: None if records do not wait for others.
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
         if linger_ms is None and config.batch_size > 1:
             self._round = []
@@ -133,7 +134,7 @@ class Producer(ProducerAttributes):
         try:
             await self.close(_CANCELLED_FLUSH_MS if cancelled else None)
         except Exception:
-            # Logged already; it must not replace the exception that ended the block.
+            # The error was logged already, and must not replace the exception that ended the block.
             if kind is None:
                 raise
 
@@ -165,23 +166,23 @@ class Producer(ProducerAttributes):
             partition: The partition's number; the partitioner is not called then.
 
         Returns:
-            Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). Or the failure:
-            an UnknownTopicError, a BrokerError that names topic, partition and Kafka's code, a NoBrokersError; a
+            Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). The future fails
+            with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and Kafka's code; a
             ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
-            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError once the producer was
-            closed. Failures are also logged, once for the records of a batch.
+            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); or a ClosedError after ``close()``.
+            Failures are also logged, once for the records of a batch.
         """
         if running_loop() is None:
             return spawn(self._produce_later(topic, message, key, partition), "Producer.produce")
         try:
             outcome = self._accept(topic, message, key, partition)
-        except Exception as error:  # also the caller's own: of its key_maker, or its serialiser
+        except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
 
     async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
-        """Serve a call that was made before the loop ran."""
+        """Make a call that the application made before the loop ran."""
         return await self.produce(topic, value, key, partition)
 
     def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
@@ -206,11 +207,11 @@ class Producer(ProducerAttributes):
 
     @property
     def is_full(self) -> bool:
-        """Whether ``max_buffered_bytes`` are buffered: the next record would fail."""
+        """Whether ``max_buffered_bytes`` are buffered, so that the next record would fail."""
         return self.buffered_bytes >= self._config.max_buffered_bytes
 
     def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
-        """Let a record wait for further ones, or send all if it is the last one; return the caller's future."""
+        """Add a record to those that wait, and send all once there are ``batch_size``; return the caller's future."""
         assert self._round is not None
         self._round.append(outcome)
         if len(self._round) >= self._config.batch_size or self.is_full:
@@ -237,7 +238,7 @@ class Producer(ProducerAttributes):
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of all records without an outcome, as sent uncompressed."""
+        """The size of all records without an outcome, as sent without compression."""
         return self._sender.buffered_bytes + self._unplaced_bytes
 
     @property
@@ -255,8 +256,8 @@ class Producer(ProducerAttributes):
         """
         Wait until at most half of ``max_buffered_bytes`` is buffered.
 
-        Records that wait for others are sent. A failure is reported by the futures of the records and by ``flush()``,
-        not here.
+        Records that wait for others are sent now. Failures are raised by the records' futures and by ``flush()``, not
+        by this method.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
             if self._lookups:
@@ -268,10 +269,11 @@ class Producer(ProducerAttributes):
     @starts_at_call
     async def flush(self) -> None:
         """
-        Send all waiting records at once, and wait until every record produced before has an outcome, good or bad.
+        Send all waiting records at once, and wait until every record produced before is stored or has failed.
 
         Raises:
-            BrokerError: A record has failed whose own future was done before. Other failures are in the futures.
+            BrokerError: A record failed that had waited for others, so that its own future was done already. The
+                futures of all other records have their own failures.
         """
         outcomes = self._take_round()
         await self._flush()
@@ -290,8 +292,8 @@ class Producer(ProducerAttributes):
         """
         Flush, then close the connections. Further calls do nothing.
 
-        If the event loop does not run any more, as after a Ctrl-C, this is complete when the method returns, within two
-        seconds.
+        If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns,
+        within two seconds.
 
         Records without an outcome at the end of the flush fail: with OutcomeUnknownError if they were sent and may or
         may not be stored, with ClosedError if they were not sent.
@@ -311,12 +313,12 @@ class Producer(ProducerAttributes):
         return self._closing
 
     def _at_exit(self) -> None:
-        """Send what was produced, on the loop that was left; called when the interpreter ends."""
+        """Send the remaining records on the loop that was left; called when the interpreter exits."""
         if self.unsent_count:
             self.close()
 
     def _report_unsent(self) -> None:
-        """Log and count the records without an outcome: there is no loop to send them on."""
+        """Log and count the records without an outcome, because no loop is left to send them on."""
         unknown = self._sender.unknown
         if unsent := self.unsent_count - unknown:
             records = counted(unsent, "record was", "records were")
@@ -339,7 +341,7 @@ class Producer(ProducerAttributes):
         raise_first(outcomes)
 
     async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
-        """Wait until the flush ends or the time is up; without a time, as long as brokers store something."""
+        """Wait until the flush ends, or for ``timeout_ms``; if that is None, for as long as brokers store records."""
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000
@@ -349,7 +351,7 @@ class Producer(ProducerAttributes):
             else:
                 ends_s = began_s + timeout_ms / 1000
             if ends_s <= now_s():
-                # With a time of 0, even the flush of an empty buffer is not done yet.
+                # With a ``timeout_ms`` of 0, even the flush of an empty buffer is not done yet.
                 if self.unsent_count:
                     self._warn_of_close(now_s() - began_s)
                 return
@@ -432,7 +434,7 @@ class Producer(ProducerAttributes):
             self._place(topic, partitions, record)
 
     def _fail(self, topic: str, records: Sequence[_Unplaced], error: KielGroupsError) -> None:
-        """Fail records of which none has been sent."""
+        """Fail records that were never sent."""
         log.error("%s for %s cannot be sent: %s", counted(records, "record"), topic, error)
         self.metrics.count("produce_failures", len(records))
         for record in records:

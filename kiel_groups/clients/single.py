@@ -94,9 +94,9 @@ class SingleConsumer(ConsumerAttributes):
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
         self._start_lookup = StartLookup(self._cluster, self.metrics, self._fetcher.assign)
         self._topics: set[str] = set()
-        #: Those of them of which all partitions are read, also partitions that are added later.
+        #: The subscribed topics of which all partitions are read, including partitions that are added later.
         self._whole_topics: set[str] = set()
-        #: Where ``consume`` starts a topic, and where it resumes if a position is not in the log any more.
+        #: Where ``consume`` starts each topic, and where it resumes if a position is not in the log any more.
         self._starts: dict[str, StartAt | None] = {}
         #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
         self._lookups: dict[str, asyncio.Task[None]] = {}
@@ -141,7 +141,7 @@ class SingleConsumer(ConsumerAttributes):
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
-            ConfigError: A name that is not legal, an invalid start, or a partition that does not exist.
+            ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
             BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
         """
@@ -200,13 +200,13 @@ class SingleConsumer(ConsumerAttributes):
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
     async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
-        """Serve a call that was made before the loop ran."""
+        """Make a call that the application made before the loop ran."""
         return await self.consume(topic, start)
 
     async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
         self._starts[topic] = start
         values: list[Any] = []
-        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
+        # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._fetching.max_wait_ms / 1000):
@@ -234,11 +234,11 @@ class SingleConsumer(ConsumerAttributes):
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
             offsets = await find_offsets(self._cluster, partitions, at, patience_s=ELECTION_S if at == END else 0.0)
-            # No partition has a position yet, so waiting delays none, and the time is the same for all of them.
+            # While no partition has a position, retrying delays none, and all of them get the same start time.
             found = offsets.found or await list_offsets(self._cluster, partitions, at)
             self._read(topic, found)
             self._whole_topics.add(topic)
-            # When a missing partition has a leader again, its end may be later than the time of this call.
+            # Once a missing partition has a leader, its end may lie after records that were written since this call.
             missing = offsets.failures.keys() - found.keys()
             self._start_lookup.add(dict.fromkeys(missing, BEGINNING if at == END else at))
         except KielGroupsError as error:
@@ -291,12 +291,12 @@ class SingleConsumer(ConsumerAttributes):
         return self._fetcher.position(topic_partition)
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """How many messages of a partition are not read yet, by its leader's last response; None before the first."""
+        """Return the number of messages after the last delivered batch of a partition; None before its first fetch."""
         return self._fetcher.lag(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """
-        Continue to read a partition at another offset.
+        Resume a partition at another offset.
 
         Raises:
             KeyError: The partition is not being read.
@@ -330,7 +330,7 @@ class SingleConsumer(ConsumerAttributes):
         """
         Stop reading and close the connections; iteration ends. Further calls do nothing.
 
-        If the event loop does not run any more, as after a Ctrl-C, this is complete when the method returns.
+        If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
         """
         self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
         return self._closing
@@ -352,7 +352,7 @@ class SingleConsumer(ConsumerAttributes):
     # ------------------------------------------------------------------ records
 
     async def _next_batch(self) -> FetchedBatch:
-        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
+        # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         while not self._ended.is_set():
             batch = self._fetcher.poll()

@@ -1,4 +1,4 @@
-"""Define what a group member requires of the consumer that it belongs to."""
+"""Define the interface through which a group member controls the consumer that it belongs to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LogOffsets", "PartitionHandler", "Work"]
 
 
 class Work(NamedTuple):
-    """Work that the application is busy with; while it makes progress, ``token`` is another object each time."""
+    """A piece of work in the application; when the work makes progress, another object replaces ``token``."""
 
     token: object
     kind: StallKind
@@ -22,61 +22,73 @@ class Work(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """The result of a look-up of log offsets: the known offsets, and the error of each partition without one."""
+    """The result of looking up log offsets: the offsets ``found``, and the error of each other partition."""
 
     found: Mapping[TopicPartition, int]
     failures: Mapping[TopicPartition, KielGroupsError]
 
 
 class PartitionHandler(Protocol):
-    """The consumer around a member; methods are called on the event loop unless they say otherwise."""
+    """The consumer that a member belongs to; methods are called on the event loop unless stated otherwise."""
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        The call returns within a bound and raises no error that a broker causes. A partition without a leader, or with
-        a leader that fails or does not answer, delays no other partition.
+        The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
+        partition without a leader, or with a leader that fails or does not answer, delays no other partition.
         """
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
-        Fetch and deliver these partitions from now on, from their positions in the subscription state.
+        Start to fetch and deliver these partitions at their positions in the subscription state.
 
-        The call itself undoes an earlier ``stop`` of them, before any later call; the coroutine does the rest.
+        The call itself undoes an earlier ``stop`` of the partitions; the returned coroutine does everything else.
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; returns those with records that are still in flight."""
+        """Stop fetching and delivering these partitions; return those with records in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
-        """Wait until no record of these partitions is in flight, and the listener was notified of the revocation."""
+        """Wait until no record of these partitions is in flight, then notify the listener of the revocation."""
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop everything of these partitions at once, because another member may own them already."""
+        """
+        Drop the buffered records of these partitions, stop counting those in flight, and notify the listener.
+
+        Another member may own the partitions already.
+        """
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Report that the start of a topic's claims is unknown; the member retries, and other topics continue."""
+        """
+        Have the next request for the topic raise ``error``, because a start position is unknown.
+
+        The member keeps looking it up. Other topics are not affected.
+        """
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver from ``offset`` on, because another writer committed it, or the topic has a new log."""
+        """
+        Resume at ``offset`` once the assigned hook has ended; stop counting the records in flight.
+
+        Another writer has stored the offset, or the topic was created again and has a new log.
+        """
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Use these leaders, which ZooKeeper names for the owned partitions, instead of those of the previous call.
+        Fetch from the leaders that ZooKeeper names for the owned partitions; they replace those of the previous call.
 
-        ``brokers`` are the addresses of the registered brokers. A partition that is left out has no live leader as far
-        as ZooKeeper knows, or its znode cannot be read.
+        ``brokers`` are the addresses of the registered brokers. A partition that is left out has no registered leader
+        in ZooKeeper, or its znode cannot be read.
         """
 
     def in_progress(self) -> Collection[Work]:
-        """Return the work that the application is busy with now; also called from another thread."""
+        """Return the application's work in progress; also called from other threads."""
 
     def stalled(self, stall: Stall) -> None:
-        """Take a stall that has used half of its time limit; called from another thread, which it may block."""
+        """Handle a stall that has lasted half its time limit; called on a thread of its own, which it may block."""

@@ -1,4 +1,4 @@
-"""The rules that find what is wrong with a group; each finding names the partitions, the members and a remedy."""
+"""Rules that find the problems of a group; each finding names its partitions, its members and a remedy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group"]
 
 #: For this long after a plan, partitions without their owner are part of a normal rebalance.
 SETTLING_MS = 10_000
-#: A claim that is unopened for this long is not just slow to start: the default of ``drain_alarm_ms``, after which the
-#: owner logs an error, too.
+#: A claim that is still unopened after this time is a problem. It is the default of ``drain_alarm_ms``, after which the
+#: owner logs an error.
 UNOPENED_MS = 30_000
 
 
@@ -25,9 +25,8 @@ class Finding:
     """
     One problem of a group.
 
-    ``kind`` is one word for programs; ``text`` and ``remedy`` are sentences for people. ``passing`` means that the
-    problem should disappear by itself within seconds. ``partitions`` and ``members`` are all that are affected; the
-    text names some of them.
+    ``kind`` is one word for programs; ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
+    disappear without an operator. ``partitions`` and ``members`` are all affected ones; the text names some of them.
     """
 
     kind: str
@@ -40,13 +39,13 @@ class Finding:
 
 def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     """
-    Find what is wrong with a group; findings that need an operator come first.
+    Return the problems of a group; those that need an operator come first.
 
     Args:
         view: The group.
         now_ms: Epoch milliseconds; used for durations, and to distinguish a rebalance from a lasting problem.
     """
-    # What seems to be missing may be in a znode that this reader cannot read: rules about missing znodes do not apply.
+    # A znode that seems to be missing may be one that an ACL hides, so rules about missing znodes do not apply.
     rules = _RULES_WHEN_CLOSED if view.closed else _RULES
     findings = [finding for rule in rules for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
@@ -63,8 +62,8 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     behind = [each for each in view.partitions if each.lag]
-    # A group without any member so far belongs to a program that only commits offsets, such as an archive between two
-    # of its runs: a new member would take its partitions over.
+    # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
+    # its runs; a member that joins would take over its partitions.
     if behind and view.was_joined and not view.members and not view.foreign_members:
         yield Finding(
             "unconsumed",
@@ -297,7 +296,7 @@ _RULES_WHEN_CLOSED: tuple[_Rule, ...] = (_brokerless, _closed, _unreadable)
 
 
 def short_name(member_id: MemberId) -> str:
-    """Return the ZooKeeper session at the end of a member's id, which identifies the member."""
+    """Return the session id at the end of a member id, which is enough to identify the member."""
     return member_id.rpartition("-")[2] or member_id
 
 

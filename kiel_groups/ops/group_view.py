@@ -1,7 +1,7 @@
 """
-The view of a group that an operator gets: one value, made from the group's znodes.
+The view of a group for operators: one value, computed from the group's znodes.
 
-Missing or unreadable znodes raise no error here: a tool for broken groups has to show them.
+Missing or unreadable znodes raise no error, because operators need the view of a broken group most.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class PartitionView:
     """
     One partition, its owner and the group's offset in it.
 
-    ``owner`` is None if no member has claimed it, ``target`` if the plan assigns it to no member, ``committed`` without
-    a readable offset, ``log_end`` if the brokers were not asked or did not answer. ``claimed_ms`` and ``committed_ms``
-    are the times of the claim and of the commit, in epoch milliseconds; the latter is None without an offset znode.
-    ``opened`` is False if no offset was written since the claim: an owner that opens a claim rewrites or creates the
-    offset before it delivers anything. An operator's change of the offset makes it True, too.
+    ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
+    ``committed`` if there is no readable offset, ``log_end`` if the brokers were not asked or did not answer.
+    ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
+    None if its znode does not exist. ``opened``: the offset was written after the claim. An owner that opens a claim
+    writes the offset before it delivers any record; an operator's change of the offset counts, too.
     """
 
     topic_partition: TopicPartition
@@ -43,7 +43,7 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """The records between the committed offset and the end of the log; None if one of the two is unknown."""
+        """The number of records between the committed offset and the log end; None if either is unknown."""
         if self.log_end is None or self.committed is None:
             return None
         return max(0, self.log_end - self.committed)
@@ -51,7 +51,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, what the plan assigns to it (``target``) and what it has claimed (``owned``)."""
+    """A live member, the partitions that the plan assigns to it (``target``), and those it has claimed (``owned``)."""
 
     info: MemberInfo
     leads: bool
@@ -60,19 +60,19 @@ class MemberView:
 
     @property
     def lag(self) -> int | None:
-        """The lag of all that it owns, in records; see ``lag_of``."""
+        """The lag of the owned partitions, in records; see ``lag_of``."""
         return lag_of(self.owned)
 
     @property
     def share(self) -> str:
-        """How many partitions it owns; while these are not its target, also how many the target has: ``2 → 3``."""
+        """The number of owned partitions; while they differ from the target, also the target's number: ``2 → 3``."""
         owned = {partition.topic_partition for partition in self.owned}
         return str(len(owned)) if owned == self.target else f"{len(owned)} → {len(self.target)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMember:
-    """A live member that does not speak our protocol: a Java consumer (under ``/consumers``), or a member of kiel's."""
+    """A live member that does not follow this package's protocol: a consumer of Java or pykafka, or a kiel member."""
 
     name: str
     path: str
@@ -85,12 +85,12 @@ class GroupView:
 
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are
-    subscribed to, but do not exist. ``away`` has the assignments of static members that are gone and may return.
-    ``unreadable`` says which znodes cannot be parsed, and why. ``dynamic_config`` is what operators have set for the
-    group, None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if unknown.
-    ``closed`` are the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has
-    the last generations, the newest first; ``weights`` is how many partitions have a weight. ``was_joined`` says
-    whether a member has ever registered.
+    subscribed to, but do not exist. ``away`` has the assignments of static members that have left and may return.
+    ``unreadable`` has an error text for each znode that cannot be parsed. ``dynamic_config`` has the settings that
+    operators change while the group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``brokers``
+    is the number of registered brokers, None if unknown. ``closed`` has the paths of znodes whose ACL denies reading:
+    their data and children are unknown. ``history`` has the last generations, the newest first; ``weights`` is the
+    number of partitions with a weight. ``was_joined``: a member has registered at some time.
     """
 
     group: str
@@ -124,7 +124,7 @@ class GroupView:
 
     @property
     def owned(self) -> int:
-        """How many partitions have an owner, dead ones included until their sessions expire."""
+        """The number of partitions with an owner; a dead member counts as owner until its session expires."""
         return sum(partition.owner is not None for partition in self.partitions)
 
     @property
@@ -136,7 +136,7 @@ class GroupView:
         """
         The state of the group in one word.
 
-        ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
+        It is ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
         ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``.
         """
         if self.closed:
@@ -157,7 +157,7 @@ class GroupView:
         return frozenset(member.info.slot for member in self.members) | self.away.keys()
 
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
-        """Return the view with the ends of logs, and with how many brokers are registered."""
+        """Return the view with these log ends, and with the number of registered brokers."""
         known = {
             each.topic_partition: replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions
         }
@@ -169,19 +169,19 @@ class GroupView:
 
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:
-    """Return the lag of partitions in records; unknown ones count as 0, but None means that all are unknown."""
+    """Return the total lag of partitions in records. Unknown lags count as 0; if all are unknown, return None."""
     known = [partition.lag for partition in partitions if partition.lag is not None]
     return sum(known) if known or not partitions else None
 
 
 def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
     """
-    Make the view of a group.
+    Return the view of a group.
 
     Args:
         group: The name of the group.
         znodes: The znodes of the group and of its topics.
-        log_ends: The next offset of each partition, as far as known.
+        log_ends: The known log ends of partitions.
     """
     reading = GroupReader(GroupLayout(group), znodes)
     candidates, members = reading.candidates(), reading.members()
@@ -227,7 +227,7 @@ def _partitions(
     targets: Mapping[MemberId, frozenset[TopicPartition]],
     log_ends: Mapping[TopicPartition, int],
 ) -> tuple[PartitionView, ...]:
-    """Return every partition that is subscribed to, is owned or has an offset."""
+    """Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end."""
     owners, committed = reading.owners(), reading.offsets()
     target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
     subscribed = {topic for info in members for topic in info.subscription}

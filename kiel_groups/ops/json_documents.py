@@ -13,7 +13,7 @@ __all__ = ["group_document", "outline_document"]
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
-    """Return one entry of the list of groups; the lag is null unless ``with_lag``."""
+    """Return the entry of a group in the list of groups; the lag is null unless ``with_lag``."""
     group_state = view.group_state
     return {
         "group": view.group,
@@ -29,9 +29,9 @@ def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
 
 def outline_state(view: GroupView) -> str:
     """
-    Return the state of a group whose owners were not read.
+    Return the state of a group whose owner znodes were not read.
 
-    One of ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
+    It is ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
     """
     if view.closed or not view.members:
         return view.state
@@ -42,12 +42,12 @@ def group_document(
     view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
 ) -> dict[str, Any]:
     """
-    Return everything that is known about one group.
+    Return the document of one group.
 
     Args:
         view: The group.
-        findings: What is wrong with it.
-        lag_problem: Why some ends of logs are unknown; "" if all are known.
+        findings: The group's problems.
+        lag_problem: The reason why some log ends are unknown; "" if all are known.
         generations: How many of the last generations to include.
     """
     group_state, settings = view.group_state, view.settings

@@ -1,4 +1,4 @@
-"""The weights of a group's partitions, and the load of each member by the newest plan."""
+"""The weights of a group's partitions, and the load that the newest plan assigns to each member."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["PlanView", "view_plan", "weights_report"]
 @dataclass(frozen=True, slots=True)
 class PlanView:
     """
-    The newest plan of a group: the ``allocator`` that made it, "" before the first plan, and the assignments.
+    The newest plan of a group: its allocator ("" before the first plan) and its assignments.
 
-    Members are named by the session that their ids end in, static members by their instance ids.
+    Members are named by the session id at the end of their member ids, static members by their instance ids.
     """
 
     group: str
@@ -38,7 +38,7 @@ class PlanView:
 
     @property
     def hint(self) -> str:
-        """Why weights have no effect, or may have none; "" if the allocator uses them, or there is no plan yet."""
+        """The reason why weights have, or may have, no effect; "" if the allocator uses them or no plan exists."""
         known = ALLOCATORS.get(self.allocator)
         if not self.allocator or isinstance(known, WeighingAllocator):
             return ""
@@ -51,7 +51,7 @@ class PlanView:
 
 def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
     """
-    Return the plan in these znodes, without unreadable assignments and without empty ones of members that are gone.
+    Return the plan in these znodes, without unreadable assignments and without empty ones of departed members.
 
     Args:
         group: The name of the group.
@@ -75,7 +75,7 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
 
 
 def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
-    """Yield the load of each member by the newest plan, then for each topic the partitions that have a weight."""
+    """Yield a table with the planned load of each member, then a table of each topic's partitions with a weight."""
     owners = {partition: slot for slot, owned in plan.allocation.items() for partition in owned}
     yield Text(f"group {plan.group}: {counted(weights, 'partition has a weight', 'partitions have weights')}")
     loads = loads_of(owners, weights)

@@ -13,28 +13,28 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["STUCK_MS", "WATCHED_MS", "ProgressTracker"]
 
-#: The default time that a member has for a record; where its watchdog is on, its session ends then.
+#: The default of ``max_poll_interval_ms``: the time after which the watchdog ends the session of a member that hangs.
 STUCK_MS = 300_000
 
-#: How long a partition may be behind without a commit between two views: three times the default commit interval.
+#: How long a partition may lag between two views without a commit: three times the default commit interval.
 WATCHED_MS = 15_000
 
 
 class ProgressTracker:
     """
-    Tracks, over successive views of one group, which partitions are behind and since when without a commit.
+    Tracks over successive views of one group which partitions lag, and since when they have had no commit.
 
-    A lag by itself proves nothing: the record may have arrived a moment ago. If an earlier view had a lag and the same
-    commit, the record has been waiting.
+    A lag in one view proves nothing, because the record may have just arrived. If an earlier view had a lag and the
+    same commit, the record has been waiting since then.
     """
 
     def __init__(self) -> None:
-        #: The partition as last viewed, and since when it is known to be behind that commit.
+        #: Each lagging partition as last viewed, and the time of the first view with that commit and a lag.
         self._waiting: dict[TopicPartition, tuple[PartitionView, int]] = {}
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view, and return a finding if partitions are stuck by all views so far.
+        Add a view; return a finding if the views so far show stuck partitions.
 
         Args:
             view: The group as it is now.
@@ -51,7 +51,7 @@ class ProgressTracker:
         return (_finding(stuck, now_ms),) if stuck else ()
 
     def suspects(self, now_ms: int) -> bool:
-        """Whether another view, ``WATCHED_MS`` after the last one, may show a stuck partition."""
+        """Whether another view, taken ``WATCHED_MS`` after the last one, may show a stuck partition."""
         return any(_old(each, now_ms) for each, _ in self._waiting.values())
 
 
@@ -60,7 +60,7 @@ def _old(partition: PartitionView, now_ms: int) -> bool:
 
 
 def _last_ms(partition: PartitionView) -> int:
-    """Return when it last made progress: a commit, or a new owner."""
+    """Return the time of the partition's last commit or claim."""
     return max(partition.committed_ms or 0, partition.claimed_ms or 0)
 
 

@@ -1,4 +1,4 @@
-"""A group as a report for operators: findings, facts, members, partitions. It fits 80 columns unless names are long."""
+"""Report a group to operators: findings, facts, members, partitions. It fits 80 columns unless names are long."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
-    """Return the table of the groups of a cluster, one line each; ``with_lag`` needs views with offsets."""
+    """Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets."""
     table = _table()
     table.add_column("group", overflow="fold")
     for column in ("members", "foreign", "generation"):
@@ -62,12 +62,12 @@ def group_report(
 
     Args:
         view: The group.
-        findings: What is wrong with it.
+        findings: The group's problems.
         place: ZooKeeper's hosts, with the chroot.
-        lag_problem: Why some ends of logs are unknown; "" if all are known.
+        lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
-        clock: The time of day to show, if this is one report of many.
-        listed: Which partitions to list; with ``wrong`` those that have a finding or an unknown lag.
+        clock: The time of day to show, for one of several successive reports.
+        listed: Which partitions to list; ``wrong`` lists those that have a finding or an unknown lag.
         generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""
@@ -88,7 +88,11 @@ def group_report(
 
 
 def ago(then_ms: int | None, now_ms: int) -> str:
-    """Return ``14 s ago``; times in the future count as now, because the clocks of two machines may differ."""
+    """
+    Return a text such as ``14 s ago``; "" if the time is unknown.
+
+    A time in the future counts as now, because the clocks of two machines may differ.
+    """
     if not then_ms:
         return ""
     seconds = max(0, now_ms - then_ms) // 1000
@@ -141,13 +145,17 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
 
 
 def _committer(group: str) -> str:
-    """Return what commits the offsets; Spark queries and archives that name no group get one with a known prefix."""
+    """
+    Describe the program that commits the offsets.
+
+    A Spark query or an archive that is given no group uses one with a known prefix.
+    """
     other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
     return f"committed by {other}a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:
-    """Yield what operators have set in the group's config; it overrides the options of the leader."""
+    """Yield the settings that operators have changed in the group's config; they override the leader's options."""
     dynamic_config = view.dynamic_config
     if dynamic_config is None:
         yield "refused, see above"
@@ -234,7 +242,7 @@ def _listed(
     partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
 ) -> Collection[TopicPartition]:
     named = {partition for finding in findings for partition in finding.partitions}
-    # A dict keeps their order, and has each of them once.
+    # A dict keeps the order of the partitions, and has each of them once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
     wrong_first = wrong | {each.topic_partition: None for each in partitions}
     match listed:
@@ -295,5 +303,5 @@ def _number(number: int | None) -> str:
 
 
 def _table() -> Table:
-    # Rich would wrap a title to the width of the table, so headings are texts above it.
+    # Rich would wrap a title to the width of the table, so a heading is a text above the table.
     return Table(box=box.SIMPLE_HEAD, pad_edge=False)

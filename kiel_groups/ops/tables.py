@@ -1,4 +1,4 @@
-"""A group as tables of at most 80 columns, and as one line, for the demo."""
+"""Format a group for the demo: as tables of at most 80 columns, or as one line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STYLE: Final[dict[str, Any]] = {"title_justify": "left", "title_style": "bold",
 
 def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> Table:
     """
-    Return the table of members with their partitions, lag and rate.
+    Return a table of the members with their partitions, lag and rate.
 
     Args:
         view: The group.
-        names: Names to show in place of member ids.
-        rates: Records a second of each member, as far as known.
+        names: The names to show in place of member ids.
+        rates: The known rates of members, in records per second.
     """
     table = Table(title=_title(view, names), box=box.SIMPLE, show_footer=True, **_STYLE)
     table.add_column("member", "all", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -48,7 +48,7 @@ def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[
 
 
 def offset_table(view: GroupView) -> Table:
-    """Return the table of each partition's committed offset and lag."""
+    """Return a table of each partition's committed offset and lag."""
     table = Table(title="offsets in ZooKeeper (partition: next offset, lag)", box=box.SIMPLE, **_STYLE)
     for _ in range(_OFFSET_COLUMNS):
         table.add_column(ratio=1, no_wrap=True)
@@ -61,7 +61,7 @@ def offset_table(view: GroupView) -> Table:
 
 
 def status_line(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> str:
-    """Return one line about the group, for a log or wherever tables do not fit."""
+    """Return a one-line summary of the group, for a log or a narrow terminal."""
     leader = _name(view.leader, names)
     return (
         f"generation {_generation(view)}, {counted(view.members, 'member', 'members')}, leader {leader}, "

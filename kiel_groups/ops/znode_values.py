@@ -1,4 +1,4 @@
-"""The values in the znodes of a group, and an error text for each znode that cannot be parsed."""
+"""Parse the znodes of a group, and collect an error text for each znode that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _Value = TypeVar("_Value")
 
 class GroupReader:
     """
-    Parses the znodes of one group, one kind in each method.
+    Parses the znodes of one group; each method parses one kind of znode.
 
-    A missing znode makes an empty value. An unparseable znode is left out, with a text in ``unreadable``. ``closed``
-    are the paths of znodes that exist, but whose ACL denies reading.
+    The value of a missing znode is empty. A znode that cannot be parsed is left out, with an error text in
+    ``unreadable``. ``closed`` has the paths of znodes that exist, but whose ACL denies reading.
     """
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
@@ -60,7 +60,7 @@ class GroupReader:
         )
 
     def candidates(self) -> tuple[MemberId, ...]:
-        """Return the candidates of the election, the leader first; znodes without ZooKeeper's number do not count."""
+        """Return the candidates of the election, the leader first; znodes without a sequence number are ignored."""
         ranked = sorted(
             (number, znode.data.decode(errors="replace"))
             for path, znode in self._children(self._layout.election)
@@ -69,7 +69,11 @@ class GroupReader:
         return tuple(member_id for _, member_id in ranked)
 
     def foreign_members(self) -> list[str]:
-        """Return the znodes of live foreign members; an id that ends in its own session is one of ours."""
+        """
+        Return the paths of the znodes of live foreign members.
+
+        A consumer id that ends in the session of its own znode belongs to this package.
+        """
         members = {_name(path) for path, _ in self._children(self._layout.members)}
         ids = [
             path
@@ -79,7 +83,11 @@ class GroupReader:
         return sorted(ids) + sorted(path for path, _ in self._children(self._layout.kiel_members))
 
     def was_joined(self) -> bool:
-        """Whether a member has ever registered: the znodes that members create stay. Weights prove nothing."""
+        """
+        Return whether a member has ever registered: some znodes that members create are persistent.
+
+        The weights do not count, because tools write them.
+        """
         folders = (self._layout.members, self._layout.config, self._layout.group_state, self._layout.ids)
         return any(
             path == folder or path.startswith(f"{folder}/")
@@ -94,22 +102,26 @@ class GroupReader:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
     def dynamic_config(self) -> tuple[DynamicConfig | None, str]:
-        """Return what operators have set in the group's config, or None and why leaders refuse it."""
+        """
+        Return the group's dynamic settings, or None and the reason why leaders refuse them.
+
+        The reason is "" if ``unreadable`` has it already.
+        """
         znode = self._znodes.get(self._layout.config)
         if znode is None:
             return DynamicConfig(), ""
         try:
             return DynamicConfig.parse(znode.data, self._layout.config), ""
         except ProtocolError as error:
-            # ``settings`` has already noted a znode that is not JSON.
+            # ``settings`` has already reported a znode that is not JSON.
             return None, "" if str(error) in self.unreadable else str(error)
 
     def weights(self) -> int:
-        """Return how many partitions have a weight."""
+        """Return the number of partitions with a weight."""
         return len(self._parsed(parse_weights, self._layout.weights) or ())
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
-        """Return the assignment of a member's slot; empty while it is still that of an earlier member of the slot."""
+        """Return the partitions assigned to a member; none while its slot's assignment names an earlier member."""
         found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
         return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
 
@@ -131,7 +143,7 @@ class GroupReader:
         return [TopicPartition(topic, number) for number in numbers]
 
     def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-        """Return the topics that members subscribe to and that have no znode."""
+        """Return the topics that members subscribe to, but that have no znode."""
         subscribed = {topic for info in members for topic in info.subscription}
         existing = self._znodes.keys() | set(self.closed)
         return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in existing))
@@ -141,7 +153,7 @@ class GroupReader:
         return {partition: (_owner(znode.data), znode) for partition, _, znode in self._partitions(self._layout.owners)}
 
     def offsets(self) -> dict[TopicPartition, tuple[int | None, Znode]]:
-        """Return the committed offsets, None for unreadable ones, and the znode of each."""
+        """Return the committed offset of each partition, None if it is unreadable, and the offset znode."""
         return {
             partition: (self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
@@ -173,6 +185,6 @@ def _name(path: str) -> str:
 
 
 def _owner(data: bytes) -> MemberId:
-    """Return the owner's member id: the data up to the last dash, which a thread's index follows."""
+    """Return the owner's member id: the data before the last dash and the thread index; all data without a dash."""
     text = data.decode(errors="replace")
     return text.rpartition("-")[0] or text

@@ -1,4 +1,4 @@
-"""Load views of groups: their znodes, and the ends of their logs. The calls block."""
+"""Load views of groups from their znodes and the ends of their logs. The calls block."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Look:
     """
     The views of groups at one moment.
 
-    ``brokers`` is how many are registered, ``lag_problem`` why some ends of logs are unknown ("" if all are known),
-    ``seen_ms`` when the groups were read, in epoch milliseconds.
+    ``brokers`` is the number of registered brokers, ``lag_problem`` the reason why some log ends are unknown ("" if all
+    are known), and ``seen_ms`` the time at which the groups were read, in epoch milliseconds.
     """
 
     groups: tuple[GroupView, ...]
@@ -43,10 +43,10 @@ def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
     Args:
         zookeeper: ``host:port,host:port/chroot``.
         group: The name of the group.
-        timeout_s: How long to wait for ZooKeeper, and then for the brokers.
+        timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
 
     Raises:
-        UnknownGroupError: ZooKeeper has nothing of this group; the error names a similar group.
+        UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
         NoZooKeeperError: No server answered.
         ChrootMissingError: The chroot does not exist.
         CoordinationError: Reading from ZooKeeper failed.
@@ -59,9 +59,9 @@ def follow_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
 ) -> Generator[Look | KielGroupsError, None, None]:
     """
-    Load the group each time that the caller asks for the next item; an item is an error if that load failed.
+    Load the group whenever the caller requests the next item; if the load fails, the item is the error.
 
-    One session serves all loads until one fails. The arguments are those of ``load_group``.
+    All loads use one session, until a load fails. The arguments are those of ``load_group``.
 
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.
@@ -96,9 +96,9 @@ def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
 
 def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
     """
-    Load all groups in outline: their members and the state of their plans; ``with_lag`` also offsets and lag.
+    Load an outline of all groups: members and the state of the plans; with ``with_lag``, offsets and lag as well.
 
-    Raises the errors of ``load_group``.
+    Raises the errors of ``load_group``, except UnknownGroupError.
     """
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)
@@ -111,7 +111,7 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
 
 
 def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> Look:
-    """Add ends of logs; of existing topics only, because brokers may create a topic that they are asked about."""
+    """Add the log ends of existing topics. A broker may create an unknown topic that it is asked about."""
     existing = frozenset(topics)
     partitions = {
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing

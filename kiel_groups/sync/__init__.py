@@ -1,8 +1,8 @@
 """
-Offer the clients to programs without an event loop: they block, on a loop in a thread of its own.
+Provide blocking clients for programs without an event loop; each client runs a loop on its own thread.
 
 Scripts, notebooks and threaded services import them.
-These classes add no behaviour: every method calls that of ``kiel_groups.clients``, and waits for its outcome.
+These classes add no behaviour: every method calls its counterpart in ``kiel_groups.clients`` and waits for the outcome.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """
 Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
 
-The methods of the blocking classes are made from those of the asynchronous ones, with their signatures and docstrings:
-what these say about futures holds for the call.
+The methods of the blocking classes are made from those of the asynchronous ones, with their signatures and docstrings.
+Where a docstring describes the future that is returned, the blocking method waits for it and returns its result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """What all asynchronous clients have in common."""
+    """The methods that all asynchronous clients have."""
 
     async def __aenter__(self) -> Any: ...
 
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long closing may take for a client that is still open when the interpreter exits, in seconds.
+#: How long the close of a client that is still open when the interpreter exits may take, in seconds.
 AT_EXIT_S = 5.0
 
 
@@ -55,8 +55,8 @@ class Blocking(Generic[C]):
     """
     A client whose calls wait for their outcome; records in flight belong to the thread that received them.
 
-    Ctrl-C interrupts the wait, and cancels the call. Inside a running event loop a call raises a ConfigError that names
-    the asynchronous client; in a fork of the process, a ClosedError.
+    Ctrl-C interrupts the wait, and cancels the call. Inside a running event loop, a call raises a ConfigError that
+    names the asynchronous client; in a fork of the process, it raises a ClosedError.
     """
 
     _client: C
@@ -81,13 +81,13 @@ class Blocking(Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # The asynchronous client's 'async with' sees a Ctrl-C as asyncio passes it on: as a CancelledError.
+        # As under asyncio, the asynchronous client's 'async with' gets a CancelledError for a Ctrl-C.
         cancelled = kind is not None and not issubclass(kind, Exception)
         kind = asyncio.CancelledError if cancelled else kind
         self._end(functools.partial(self._client.__aexit__, kind, error, traceback))
 
     def _caller_context(self) -> Context:
-        """Return the calling thread's context, by which the client attributes records in flight to this thread."""
+        """Return the calling thread's context, which makes the client attribute records in flight to this thread."""
         if not hasattr(self._callers, "context"):
             self._callers.context = Context()
             self._callers.context.run(set_caller, object())
@@ -100,7 +100,7 @@ class Blocking(Generic[C]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Call ``begin`` on the loop, and wait for the outcome of what it returns."""
+        """Call ``begin`` on the loop, and wait for the outcome of the awaitable that it returns."""
         context = self._caller_context()
 
         async def call() -> T:
@@ -109,7 +109,7 @@ class Blocking(Generic[C]):
         return self._thread.call(call)
 
     def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function on the loop; after the loop has ended, nothing changes any more, and it is called here."""
+        """Call a function on the loop, and return its result; once the loop was stopped, call it on this thread."""
         context = self._caller_context()
 
         async def call() -> T:
@@ -124,11 +124,11 @@ class Blocking(Generic[C]):
         return context.run(read, *args, **kwargs)
 
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
-        """Close the client, then the loop; once, and not in a fork, which has no thread and no connections."""
+        """Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing."""
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:
-            # The client's ``close`` checks ``sys.exc_info``: under an exception, the caller's records are unfinished.
+            # The client's ``close`` checks ``sys.exc_info``: under an exception, the caller's records are not finished.
             if not propagating:
                 return await close()
             try:
@@ -164,7 +164,7 @@ class Blocking(Generic[C]):
 def takes_arguments_of(
     make: Callable[P, C],
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Blocking[C], P], None]]:
-    """Replace an empty ``__init__`` by one that takes the asynchronous client's arguments."""
+    """Replace an empty ``__init__`` with one that has the parameters of the asynchronous client."""
 
     def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Blocking[C], P], None]:
         @functools.wraps(make)
@@ -187,7 +187,7 @@ def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Conc
 
 
 def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T | None]:
-    """Return a method as ``blocking`` does; its result is None if the client was closed, before or meanwhile."""
+    """Return a method as ``blocking`` does; its result is None if the client was closed before or during the call."""
 
     @functools.wraps(method)
     def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -202,7 +202,7 @@ def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[
 
 
 def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that calls an asynchronous client's method which does not wait."""
+    """Return a method that calls a plain method of an asynchronous client on its loop."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -212,7 +212,7 @@ def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bl
 
 
 def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[C], P], None]:
-    """Return a method that closes the asynchronous client, and then its loop."""
+    """Return a method that closes the asynchronous client, and then stops its loop."""
 
     @functools.wraps(method)
     def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -28,10 +28,10 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     """
     A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
 
-    ``with GroupedConsumer(...) as consumer`` joins, and leaves at the end, also by Ctrl-C; ``for record in consumer``
-    returns records until the consumer is closed. While the program is busy, heartbeats, commits and releases continue
-    in the background. Hooks of a listener, the deserialiser and the allocator are called on the loop's thread, where
-    they cannot call methods of this object.
+    ``with GroupedConsumer(...) as consumer`` joins the group, and leaves it at the end of the block, also after Ctrl-C.
+    ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
+    commits and releases continue in the background. Hooks of a listener, the deserializer and the allocator are called
+    on the loop's thread, where they cannot call methods of this object.
     """
 
     @takes_arguments_of(clients.GroupedConsumer)
@@ -75,7 +75,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
 
 class _Records(Iterator[Record]):
-    """One loop over the records; the way the program leaves it decides whether the last record is finished."""
+    """One loop over the records. How the program leaves it decides whether the last record is finished."""
 
     def __init__(self, consumer: GroupedConsumer) -> None:
         self._consumer = consumer
@@ -94,7 +94,7 @@ class _Records(Iterator[Record]):
         except KielGroupsError:
             raise
         except BaseException:
-            # A Ctrl-C may arrive together with a record: a program that continues must get that record.
+            # A Ctrl-C may arrive together with a record. If the program continues, it must get that record.
             consumer._thread.post(records.put_back)
             raise
 

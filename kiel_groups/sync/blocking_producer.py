@@ -21,8 +21,8 @@ class Producer(Blocking[clients.Producer]):
     """
     Sends records to topics; see ``kiel_groups.Producer`` for its arguments and what they mean.
 
-    ``with Producer([...]) as producer`` connects, and flushes at the end. Calls wait, except ``produce``, which returns
-    a future; several threads may call at once.
+    ``with Producer([...]) as producer`` connects, and flushes and closes at the end of the block. All methods wait for
+    their outcome except ``produce``, which returns a future. Several threads may call methods at once.
     """
 
     @takes_arguments_of(clients.Producer)
@@ -49,22 +49,22 @@ class Producer(Blocking[clients.Producer]):
         """
         Send one record, whether or not the program waits for the future.
 
-        If ``max_buffered_bytes`` wait to be stored already, this waits until half of them are. Otherwise it works as
-        ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms`` only the future of the record that
-        completes a batch waits for its outcome.
+        If ``max_buffered_bytes`` are buffered already, this method first waits until at most half of that is. Otherwise
+        it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms``, only the future of the
+        record that completes a batch waits for its outcome.
 
         Args:
             topic: The topic to write to.
-            message: The value: what the serialiser takes; without one, bytes, or anything that JSON can represent.
-            key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
-            partition: The partition to write to, in place of the partitioner's choice.
+            message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
+            key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
+            partition: The partition's number; the partitioner is not called then.
 
         Returns:
-            A future: ``result()`` waits until the record is stored and returns its topic, partition and offset, or
-            raises why it was not stored. Such failures are logged, too.
+            A future: ``result()`` waits until the record is stored, and returns its topic, partition and offset, or
+            raises the error. Failures are also logged.
 
         Raises:
-            ConfigError: The topic's name is not possible, or the value or key cannot be encoded.
+            ConfigError: The topic's name is not legal, or the value or key cannot be encoded.
             ClosedError: The producer was closed.
         """
         return self._wait(self._accepted, topic, message, key, partition)

@@ -27,7 +27,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
 
     ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` returns records until the consumer
-    is closed. The deserialiser is called on the loop's thread.
+    is closed. The deserializer is called on the loop's thread.
     """
 
     BEGINNING: ClassVar[int] = BEGINNING
@@ -63,7 +63,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
 
     def __next__(self) -> Record:
         """
-        Wait for the next record, and return it.
+        Wait for the next record and return it.
 
         Raises:
             StopIteration: The consumer was closed.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: How long ``stop`` waits for running tasks, in seconds: a program that was asked to end must end.
+#: How long ``stop`` waits for running tasks, in seconds, since a program that was asked to exit must exit.
 STOP_S = 5.0
 
 #: How long a wait may last before Python checks for signals, in seconds: a signal that arrives just before a thread
@@ -40,11 +40,11 @@ class LoopThread:
     An event loop on a daemon thread, started when it is first needed.
 
     Several threads may use it at once. A fork of the process has neither the thread nor its tasks: there, calls raise
-    ClosedError, and the program has to make another one.
+    ClosedError, and the program has to create another LoopThread.
 
     Args:
-        name: Part of the thread's name, and of errors.
-        instead: What a coroutine should use in place of this, for the error that it gets.
+        name: Part of the thread's name, and of error texts.
+        instead: Tells a coroutine what to use instead of this class; part of the error that it gets.
     """
 
     def __init__(self, name: str = "sync", instead: str = "await the coroutine itself") -> None:
@@ -57,7 +57,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._stopped = False
-        #: The futures that callers wait for. A loop that ends cancels them, also those whose work it has not started.
+        #: The futures that callers wait for. When the loop ends, it cancels them, even if their work has not started.
         self._waiting: set[concurrent.futures.Future[Any]] = set()
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class LoopThread:
         Start the loop, unless it runs already.
 
         Raises:
-            ClosedError: It was stopped, or belongs to the process that this one is a fork of.
+            ClosedError: The loop was stopped, or belongs to the process that this one was forked from.
         """
         self._check_process()
         with self._lock:
@@ -94,9 +94,10 @@ class LoopThread:
             The result of the coroutine.
 
         Raises:
-            TimeoutError: It had not ended in time. Any other error is the coroutine's own.
-            ConfigError: An event loop runs in this thread, and would be blocked meanwhile.
-            ClosedError: The loop was stopped, before or meanwhile, or belongs to another process.
+            TimeoutError: The coroutine did not end within ``timeout_s``.
+            ConfigError: An event loop runs in this thread, and the wait would block it.
+            ClosedError: The loop was stopped before or during the call, or belongs to another process, or the coroutine
+                was cancelled.
         """
         try:
             return self.call(lambda: work, timeout_s)
@@ -106,7 +107,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, _Result]], timeout_s: float | None = None) -> _Result:
-        """Do as ``run``, but create the coroutine on the loop: a Ctrl-C before that leaves none behind, unawaited."""
+        """Do as ``run``, but create the coroutine on the loop, so that an early Ctrl-C leaves none unawaited."""
         # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
@@ -156,9 +157,9 @@ class LoopThread:
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """
-        End the loop: its tasks are cancelled, and callers that wait get a ClosedError.
+        Stop the loop: cancel its tasks, and make callers that wait raise ClosedError.
 
-        Calling it again does nothing, nor does calling it in a fork.
+        A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
             timeout_s: Seconds to wait for the thread; if it has not ended by then, it is left running and an error is
@@ -219,7 +220,7 @@ class LoopThread:
 
 
 def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:
-    """Start the work that a thread waits for, on the loop, unless the thread has given up."""
+    """Start the coroutine that a thread waits for, on the loop, unless that thread has given up."""
     work = function()
     if outcome.cancelled():
         work.close()
@@ -245,7 +246,7 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
 
 
 def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the task if its caller gave up first; do nothing if it has ended or the loop is closed."""
+    """Cancel the task if its caller gave up first; do nothing if the task has ended or the loop is closed."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 
@@ -254,10 +255,10 @@ def check_no_loop_runs(instead: str) -> None:
     """
     Check that a wait in this thread blocks no coroutine.
 
-    A notebook's kernel runs a loop around every cell, and awaits nothing while the cell runs: it may be blocked.
+    The loop of a notebook's kernel may be blocked: it runs around every cell, and awaits nothing while the cell runs.
 
     Args:
-        instead: What a coroutine should do in place of the call.
+        instead: Tells a coroutine what to do instead of the call; part of the error.
 
     Raises:
         ConfigError: An event loop runs in this thread.

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """A coroutine that makes calls, and the tasks that it started; ``latest`` is a new object for each call."""
+    """Identifies a coroutine that calls ``consume()``, and the tasks it started; each call replaces ``latest``."""
 
     __slots__ = ("latest",)
 
@@ -32,18 +32,18 @@ class _Coroutine:
 
 
 class ConsumeCall:
-    """One call of ``consume()``, and what is known of the coroutine that made it."""
+    """One call of ``consume()``: its coroutine, and whether its values were received, superseded or redelivered."""
 
     __slots__ = ("_known_there", "coroutine", "received", "redelivered", "superseded")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
         self.coroutine.latest = object()
-        #: A caller has received what the call returned.
+        #: Whether a caller has received the returned values.
         self.received = False
-        #: The coroutine no longer waits for it: it has asked for the topic again, or closed the consumer.
+        #: Whether the coroutine has asked for the topic again, or closed the consumer.
         self.superseded = False
-        #: Its values are delivered again, here or to the next owner; a late caller receives [].
+        #: Whether the values are delivered again, by this member or the next owner; a late caller receives [].
         self.redelivered = False
         self._known_there: weakref.ref[_Known] | None = None
 
@@ -53,14 +53,14 @@ class ConsumeCall:
         return self.superseded or (self._known_there is not None and self._known_there() is None)
 
     def known(self) -> _Known:
-        """Return the object that only the context of the coroutine may keep: once it is gone, the call is over."""
+        """Return an object that only the coroutine's context may keep: when it is collected, the call has ended."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
 
 
 class _Known:
-    """A reference to a call, kept by the contexts of its coroutine and of the tasks that this started."""
+    """A reference to a call, kept by the contexts of its coroutine and of the tasks that the coroutine started."""
 
     __slots__ = ("__weakref__", "taker")
 
@@ -85,7 +85,7 @@ def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
 
 
 def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
-    """Return the running coroutine's calls of a consumer; only this coroutine can still be processing their values."""
+    """Return the running coroutine's latest call of a consumer for each topic, unless it is superseded."""
     latest = _LATEST.get().items()
     return frozenset(
         known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.superseded
@@ -93,7 +93,7 @@ def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
 
 
 def context_without_calls() -> Context:
-    """Return a copy of the running context for a task of the client, which must not keep the coroutine's calls."""
+    """Return a copy of the running context without the coroutine's calls, for tasks that the client starts."""
     context = copy_context()
     context.run(_LATEST.set, {})
     return context
@@ -109,5 +109,5 @@ def set_caller(caller: object) -> None:
 
 
 def current_caller() -> object:
-    """Return the present caller: only it can tell that it has finished what it has in flight."""
+    """Return the caller that ``set_caller`` set, else the current task. Only it can finish its records in flight."""
     return _CALLER.get() or asyncio.current_task()

@@ -1,4 +1,4 @@
-"""The keyword arguments that all clients share, and the settings made of them."""
+"""Convert the keyword arguments that all clients share into settings, and check them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
 
 def compression_name(compression: str | int | None) -> str | None:
     """
-    Return the name of a codec that was given by its name or its number.
+    Return the name of a compression codec, given its name or its number; None for None.
 
     Raises:
         ConfigError: There is no such codec.

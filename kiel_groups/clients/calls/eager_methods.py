@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: The event loop itself keeps only weak references to its tasks.
+#: The tasks in progress. The event loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
 
 
 class LoggedTask(asyncio.Task[T]):
-    """A task that logs an error that was never retrieved; in *our* log, not in asyncio's."""
+    """A task that logs an error that was never retrieved, with this package's logger instead of asyncio's."""
 
     def __del__(self) -> None:
         # asyncio's own mark for "has an exception that was never retrieved", on the C and the Python task alike.
@@ -59,9 +59,9 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
     """Keep a task alive until it ends."""
     _running.add(task)
-    # The callback gets its own context: otherwise it would keep the caller's alive for as long as the task runs.
+    # The callback gets a context of its own, or it would keep the caller's context alive while the task runs.
     task.add_done_callback(_running.discard, context=Context())
-    # Only a program that ends can drop a kept task before its end: not worth asyncio's complaint.
+    # A kept task is dropped before its end only when the program exits, so asyncio need not warn of it.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 

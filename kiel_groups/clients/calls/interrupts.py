@@ -1,13 +1,14 @@
 """
 Raise KeyboardInterrupt between two callbacks of the event loop, instead of in the middle of one.
 
-Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` that may be
-one of ours, and no code survives it everywhere: between a ``send()`` and the note of how much was sent, the same bytes
-are sent again; between taking a callback off the loop's queue and calling it, the callback is lost; in a ``__del__``
-Python prints the exception and drops it. ``asyncio.run`` installs a SIGINT handler that cancels the main task. If
-SIGINT has Python's default handler, this module replaces it with one that makes the loop itself raise
-KeyboardInterrupt. The exception leaves ``IOLoop.start()`` or ``run_until_complete()`` as before. Coroutines stay
-suspended where they wait, and the loop can run again.
+Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` this may be
+any instruction of a client or of the loop, and not all of them can be made safe: raised after a ``send()`` and before
+the number of sent bytes is noted, it makes the same bytes be sent again; raised after the loop removed a callback from
+its queue, it loses the callback; in a ``__del__``, Python prints the exception and drops it.
+
+``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler, this
+module replaces it with one that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
+or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can run again.
 
 If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
 KeyboardInterrupt is raised at once, wherever the main thread is.
@@ -28,8 +29,8 @@ from typing import NoReturn
 
 __all__ = ["defer", "restore", "raised", "uninterrupted"]
 
-#: How long a Ctrl-C waits for the callback under way, in seconds. After that KeyboardInterrupt is raised at once: the
-#: program is busy outside of our code, or the loop has ended before the scheduled callback.
+#: How long a Ctrl-C waits for the running callback to end, in seconds. After that, KeyboardInterrupt is raised at once:
+#: the application blocks the loop, or the loop has ended before the scheduled callback.
 BLOCKED_S = 1.0
 
 
@@ -40,14 +41,14 @@ class _Interrupts:
         #: The number of the Ctrl-C that has not been raised yet; None while there is none.
         self.pending: int | None = None
         self.count = 0
-        #: How many have been raised.
+        #: How many times KeyboardInterrupt was raised.
         self.raised = 0
         self.protected = False
         #: The clients that want the handler.
         self.wanted: weakref.WeakSet[object] = weakref.WeakSet()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Schedule KeyboardInterrupt, or raise it at once; the handler of SIGINT."""
+        """Handle SIGINT: schedule KeyboardInterrupt, or raise it at once."""
         try:
             loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -57,7 +58,7 @@ class _Interrupts:
         self.pending = self.count = self.count + 1
         if loop is not None:
             loop.call_soon_threadsafe(self.throw_if_pending, self.pending)
-            # threading.Thread takes locks that the interrupted code may hold.
+            # threading.Thread acquires locks that the interrupted code may hold.
             _thread.start_new_thread(self.watch, (self.pending,))
 
     def throw(self) -> NoReturn:
@@ -70,7 +71,7 @@ class _Interrupts:
             self.throw()
 
     def watch(self, number: int) -> None:
-        """Send SIGINT again if the Ctrl-C of this number is not raised in time."""
+        """Send SIGINT again if KeyboardInterrupt was not raised in time for the Ctrl-C of this number."""
         time.sleep(BLOCKED_S)
         main = threading.main_thread().ident
         if self.pending != number or main is None:
@@ -99,7 +100,7 @@ def defer(client: object) -> None:
 
 
 def restore(client: object) -> None:
-    """Restore Python's own handler, unless another client still needs ours or the program has set another one."""
+    """Restore Python's own handler, unless another client needs this one or the program has set a handler."""
     _interrupts.wanted.discard(client)
     on_main = threading.current_thread() is threading.main_thread()
     if on_main and not _interrupts.wanted and signal.getsignal(signal.SIGINT) == _interrupts.handle:
@@ -114,9 +115,9 @@ def raised() -> int:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """
-    Let a Ctrl-C within the block interrupt only a loop that runs there.
+    Delay a Ctrl-C that comes in the block while no loop runs: raise it at the end of the block.
 
-    If no loop runs when it comes, it is raised at the end of the block.
+    A loop that runs in the block is interrupted as usual.
     """
     _interrupts.protected = True
     try:

@@ -1,14 +1,14 @@
 """
 Close a client whose event loop no longer runs, for programs that catch Ctrl-C around their loop.
 
-If the loop can run again, it does, for a bounded time: at ``close()``, or when the interpreter ends and a close was not
-awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without it.
+If the loop can run again, this module runs it for a bounded time: at ``close()``, or when the interpreter exits and a
+close was not awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without a loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401 -- its exit hook, after which no name is resolved, is to run after ours
+import concurrent.futures.thread  # noqa: F401 -- its exit hook stops name resolution, and must run after ours
 import logging
 import os
 import threading
@@ -24,7 +24,7 @@ __all__ = ["LeftLoop", "running_loop"]
 
 log = logging.getLogger(__name__)
 
-#: How long a close may run the loop again, in seconds: a program that was asked to end must end.
+#: How long a close may run the loop again, in seconds, since a program that was asked to exit must exit.
 LONGEST_S = 5.0
 
 
@@ -38,11 +38,12 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 class LeftLoop:
     """
-    The loop that a client was used on, which its close runs again if the program has left it.
+    Remembers the loop that a client is used on. If the program has left that loop, the client's close runs it again.
 
     Args:
-        at_exit: Called when the interpreter ends, if the loop was left but not closed; closes the client if necessary.
-        abandon: Does what can be done without the loop, if it is closed or the time on it was too short; called once.
+        at_exit: Closes the client if necessary; called when the interpreter exits, if the loop was left but not closed.
+        abandon: Does what is possible without the loop; called at most once: when the interpreter exits, or when
+            ``close`` finds the loop closed or is interrupted.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
@@ -50,25 +51,25 @@ class LeftLoop:
         self._at_exit = at_exit
         self._abandon = abandon
         self._pid = 0
-        #: Set once the client was closed on a running loop; not after a close on a loop that was left, since the
-        #: coroutines of a program that ends must stay suspended.
+        #: Set once the client was closed on a running loop. Not set by a close on a loop that was left, since the
+        #: coroutines of a program that exits must stay suspended.
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """Remember the loop that runs now or will run, and keep Ctrl-C out of its callbacks until the close."""
+        """Remember the loop that runs now or will run; until the close, a Ctrl-C does not interrupt its callbacks."""
         self._loop = home_loop()
         interrupts.defer(self)
         self._pid = os.getpid()
         _left.add(self)
 
     def abandon(self) -> None:
-        """Do what can be done without the loop, once."""
+        """Do what is possible without the loop, once."""
         work, self._abandon = self._abandon, None
         if work is not None:
             work()
 
     def exit(self) -> None:
-        """Close or abandon the client when the interpreter ends; not in a fork of the process that used it."""
+        """Close or abandon the client when the interpreter exits; do nothing in a fork of the process that used it."""
         if self._loop is None or self._loop.is_running() or self._pid != os.getpid():
             return
         if self._at_exit is not None and not self._loop.is_closed():
@@ -87,7 +88,7 @@ class LeftLoop:
             name: The name of the close in the log.
 
         Returns:
-            A future. If no loop was running, it is done, unless the time was up.
+            A future. If no loop was running, it is done, unless the close takes longer than ``LONGEST_S``.
 
         Raises:
             KeyboardInterrupt: Another Ctrl-C came while this method ran the loop; the close is given up.
@@ -99,7 +100,7 @@ class LeftLoop:
         if closing is not None and closing.done() and not closing.cancelled():
             return closing
         if self._loop is None:
-            # Closed before it was ever used: later calls, on whatever loop, need not wait for a close.
+            # The client was closed before it was used: later calls, on any loop, need not wait for a close.
             self.closed.set()
             return _nothing_to_do()
         if self._loop.is_closed():
@@ -166,7 +167,7 @@ def _run_on(
     waiting.add_done_callback(lambda _: loop.stop())
     raised, again = interrupts.raised(), False
     while not waiting.done():
-        # More than once: callbacks that the program left may stop the loop, as run_sync does when its function ends.
+        # Run it repeatedly: callbacks that the program left may stop it, as run_sync does when its function ends.
         try:
             loop.run_forever()
         except KeyboardInterrupt:

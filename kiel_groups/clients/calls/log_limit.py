@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Repeats(Generic[E]):
-    """The events of one log line: the first of them and their number; ``is_first_line``: the key's first line."""
+    """The events of one log line: the first one and their number; ``is_first_line``: it is the key's first line."""
 
     first: E
     count: int = 1
@@ -23,7 +23,7 @@ class Repeats(Generic[E]):
 
 @dataclass(slots=True)
 class _Window(Generic[E]):
-    """The time until which one key logs nothing, and the events that were held back since its last line."""
+    """The time until which events of one key are suppressed, and the events suppressed since its last line."""
 
     until_s: float
     first: E | None = None
@@ -42,7 +42,7 @@ class LogLimit(Generic[K, E]):
         self._windows: dict[K, _Window[E]] = {}
 
     def add(self, key: K, event: E, now_s: float) -> Repeats[E] | None:
-        """Return what to log now; None if the event is held back, to be returned by ``due`` or ``rest``."""
+        """Return the events to log now; None if the event is suppressed until ``due`` or ``rest`` returns it."""
         window = self._windows.get(key)
         if window is None:
             self._windows[key] = _Window(now_s + self._interval_s)
@@ -53,17 +53,17 @@ class LogLimit(Generic[K, E]):
         return self._flushed(window, now_s) if now_s >= window.until_s else None
 
     def due(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return the held-back events of keys whose interval has passed, to be logged now."""
+        """Return the suppressed events of keys whose interval has passed, to be logged now."""
         due = [(key, window) for key, window in self._windows.items() if window.count and now_s >= window.until_s]
         return [(key, self._flushed(window, now_s)) for key, window in due]
 
     def rest(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return all held-back events by key, to be logged at the end: no count is lost."""
+        """Return all suppressed events by key, to be logged at the end, so that no count is lost."""
         return [(key, self._flushed(window, now_s)) for key, window in self._windows.items() if window.count]
 
     @property
     def due_s(self) -> float | None:
-        """The time at which ``due`` has something to return; None if nothing is held back."""
+        """The time at which ``due`` has events to return; None if none are suppressed."""
         return min((window.until_s for window in self._windows.values() if window.count), default=None)
 
     def _flushed(self, window: _Window[E], now_s: float) -> Repeats[E]:

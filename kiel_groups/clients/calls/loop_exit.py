@@ -1,9 +1,9 @@
 """
 Detect whether a loop was left by ``break`` or ``return``, or by an exception.
 
-Python does not notify an iterator: in both cases it only drops it. But the frame of the loop drops it, and the current
-instruction of that frame is the one that drops. A ``break`` or a ``return`` drops the iterator by popping it from the
-stack; an exception drops it at the instruction that raised.
+In both cases Python drops the iterator without telling it why. But when the iterator is dropped, the frame of the loop
+shows the current instruction: after ``break`` or ``return`` it is the one that pops the iterator from the stack, and
+after an exception it is the one that raised.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import sys
 
 __all__ = ["dropped_by_loop_exit"]
 
-#: Instructions of CPython 3.11 to 3.14 that do nothing but drop what is on top of the stack.
+#: Instructions of CPython 3.11 to 3.14 that only remove objects from the stack.
 _DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
 
 
 def dropped_by_loop_exit() -> bool:
     """
-    Return whether the loop over an iterator was left in order; only for a call by the iterator's ``__del__``.
+    Return whether a loop was not left by an exception; to be called only by the ``__del__`` of its iterator.
 
-    If that cannot be seen (another interpreter, an iterator that was kept elsewhere), the result is False, the safe
-    answer: what was in flight does not count as finished.
+    If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
+    safe: the record in flight does not count as finished.
     """
     try:
         frame = sys._getframe(2)

@@ -26,7 +26,7 @@ class ConsumerAttributes:
 
     @property
     def name(self) -> str:
-        """This host's name, and a number that is unique among the consumers of this process."""
+        """This host's name and a number that is unique among the consumers of this process."""
         return f"{socket.gethostname()}:{id(self)}"
 
     @property
@@ -75,7 +75,7 @@ class MemberAttributes(ConsumerAttributes):
 
     @property
     def name(self) -> str:
-        """``member_id`` once there is one: the id that allocators see and that commits name as their author."""
+        """The ``member_id``; before the first session, this host's name and a number that is unique in this process."""
         return self.member_id or super().name
 
     @property
@@ -114,14 +114,14 @@ class MemberAttributes(ConsumerAttributes):
 
         Args:
             of: The record in flight, itself and not a copy. A task that processes it after the loop has asked for the
-                next one must get the token before. Or a partition, for the claim by which it is owned now. That is
-                *not* the claim of records that were delivered before: the partition may have been lost and claimed
-                again, and the newer token would let late writes pass.
+                next one must get the token before that. Or a partition, for the token of its current claim. This is
+                *not* always the claim of records that were delivered earlier: if the partition was lost and claimed
+                again since, the newer token would let late writes pass.
 
         Returns:
-            The czxid of the owner znode. None if the record is not in flight any more, or does not count any more: its
-            partition was lost, or another client set the group's offset; discard its results then. For a partition,
-            None if it is not owned.
+            The czxid of the owner znode. For a partition, None if it is not owned. For a record, None if it is not in
+            flight any more, or not counted any more because its partition was lost or another client set the group's
+            offset; discard its results then.
         """
         if isinstance(of, Record):
             return None if self._consuming is None else self._consuming.delivery.fencing_token_of(of)
@@ -129,7 +129,7 @@ class MemberAttributes(ConsumerAttributes):
         return None if state is None else state.token
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return how many messages of each owned partition are undelivered, by the last fetch; without unknown ones."""
+        """Return the number of undelivered messages of each owned partition; those not fetched yet are left out."""
         if self._consuming is None:
             return {}
         lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
@@ -143,7 +143,7 @@ class ProducerAttributes:
 
     @property
     def batch_size(self) -> int:
-        """How many records wait to be sent together."""
+        """How many records are sent together."""
         return self._config.batch_size
 
     @property

@@ -10,7 +10,7 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["StartAt", "offset_time"]
 
-#: BEGINNING, END, a datetime (in UTC if it has no time zone), or how far back from now.
+#: BEGINNING, END, a datetime (in UTC if it has no time zone), or a timedelta into the past.
 StartAt: TypeAlias = int | datetime | timedelta
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -31,7 +31,7 @@ def offset_time(start: StartAt | None, now: datetime) -> int:
     if start is None:
         return END
     if isinstance(start, timedelta):
-        # As numbers: the resulting time may lie outside the years that a datetime can represent.
+        # Compute with numbers: the resulting time may lie outside the years that a datetime can represent.
         return max(0, _milliseconds(now) - start // _MILLISECOND)
     if isinstance(start, datetime):
         return max(0, _milliseconds(start if start.tzinfo is not None else start.replace(tzinfo=UTC)))

@@ -1,4 +1,4 @@
-"""Automatic commits: what is finished is committed at regular intervals, and earlier on request."""
+"""Commit finished records automatically: at regular intervals, and earlier on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class AutoCommit:
-    """The loop that commits every ``auto_commit_interval_ms``; ``commit`` must survive that its caller is cancelled."""
+    """Commits every ``auto_commit_interval_ms``; ``commit`` must complete even if its caller is cancelled."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class AutoCommit:
         self._due = asyncio.Event()
 
     def commit_soon(self) -> None:
-        """Commit without waiting for the end of the interval."""
+        """Start the next commit now, without waiting for the end of the interval."""
         self._due.set()
 
     async def run(self) -> None:
-        """Commit until the task is cancelled. A failure is logged and counted, and the next interval tries again."""
+        """Commit until the task is cancelled. A failure is logged and counted; the next interval's commit retries."""
         group, interval_s = self._config.group, self._config.auto_commit_interval_ms / 1000
         while True:
             with suppress(TimeoutError):

@@ -35,8 +35,8 @@ __all__ = ["ConnectedConsumer", "ConsumerSettings"]
 
 log = logging.getLogger(__name__)
 
-#: How long a close waits for values that consume() returned, in seconds. Whether the application is still processing
-#: them cannot be seen, and a member should leave its group promptly.
+#: How long a close waits for values that consume() returned, in seconds. The consumer cannot tell whether the
+#: application is still processing them, and a member should leave its group promptly.
 VALUES_PATIENCE_S = 2.0
 
 #: How long a close without an event loop waits for ZooKeeper, in seconds.
@@ -123,7 +123,7 @@ class ConnectedConsumer:
 
     def subscribe(self, topics: Collection[str]) -> bool:
         """
-        Replace the subscription; topics that leave it are delivered no more. The caller has the member register it.
+        Replace the subscription, and stop delivering topics that left it. The caller must have the member register it.
 
         Returns:
             Whether it changed.
@@ -137,7 +137,7 @@ class ConnectedConsumer:
         return changed
 
     async def close(self, timeout_s: float | None) -> None:
-        """Let the application finish what is in flight, release all partitions and leave the group."""
+        """Wait for the application to finish records in flight, release all partitions, and leave the group."""
         for task in self._background:
             task.cancel()
         self.end(None)
@@ -155,13 +155,13 @@ class ConnectedConsumer:
         self._cluster.close()
 
     def abandon(self) -> None:
-        """Leave the group without an event loop: the session's threads close it, and no partition is owned any more."""
+        """Leave the group without an event loop: let the session's threads close it, and give up all partitions."""
         self.delivery.end()
         self.member.abandon(ABANDON_S)
         self._subscription.unassign(self._subscription.assigned_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
-        """Deliver no more records: loops end, or raise this error."""
+        """Stop all deliveries. Loops end, or raise ``error`` if there is one."""
         if not self._over.done():
             self._over.set_result(error)
             self.delivery.end()
@@ -189,10 +189,10 @@ class ConnectedConsumer:
         """
         Return values of one topic; None once the consumer is closed.
 
-        The result is [] if none came within ``max_wait_ms``, or if the caller's coroutine has called again.
+        The result is [] if no values came within ``max_wait_ms``, or if the caller's coroutine has called again.
 
         Raises:
-            NoBrokersError: None came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
+            NoBrokersError: No values came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
         callers = self._callers[topic]
@@ -209,10 +209,10 @@ class ConnectedConsumer:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000
-        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
+        # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         while not self._over.done():
-            # The newest call takes values first: the callers of older ones may have given up.
+            # Only the newest call receives values: the callers of older ones may have given up.
             newest = callers[-1] is taker and not taker.superseded
             values = self.delivery.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
             remaining_s = give_up_s - loop.time()
@@ -225,7 +225,7 @@ class ConnectedConsumer:
         return None
 
     async def _wait(self, topic: str | None, timeout_s: float | None = None) -> None:
-        """Wait until there may be something to deliver, or until the consumer has ended."""
+        """Wait until there may be records to deliver, the consumer has ended, or ``timeout_s`` seconds have passed."""
         waiting = asyncio.ensure_future(self.delivery.wait(topic))
         either: set[asyncio.Future[Any]] = {waiting, self._over}
         try:
@@ -241,21 +241,21 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the values of a topic that is asked for again; with autocommit, commit them in the background."""
+        """Finish the topic's values whose coroutine has asked again or ended; with autocommit, commit them soon."""
         if self.delivery.finish_topics([topic], ()):
             self._auto_commit.commit_soon()
 
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Commit what is finished. Errors as ``GroupMember.commit_on_session``.
+        Commit finished records; the errors are those of ``GroupMember.commit_on_session``.
 
-        A commit continues even if its caller is cancelled. Otherwise the release that follows would mistake an offset
-        in flight for another writer's.
+        The commit continues even if its caller is cancelled. If it were interrupted, the next release would mistake the
+        offset that it stored for another writer's.
         """
         return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
 
     async def commit_values(self, metadata: str) -> None:
-        """Commit what is finished; a failure is logged and counted."""
+        """Commit finished values; log and count a failure."""
         try:
             await self.commit_shielded(metadata)
         except KielGroupsError as error:
@@ -264,7 +264,7 @@ class ConnectedConsumer:
 
     async def _renew_metadata(self) -> None:
         while True:
-            # Also if this member owns no partition: its calls of consume() must notice that all brokers are gone.
+            # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
             await self._cluster.refresh_when_old(lambda: self._subscription.subscription)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
@@ -280,46 +280,46 @@ class ConnectedConsumer:
         return await policy_offsets(self._cluster, partitions, policy)
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask the brokers for committed offsets."""
+        """Fetch committed offsets from the brokers."""
         return await fetch_offsets(self._cluster, self._settings.group.group, partitions)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Raise this error at the next request for the topic."""
+        """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
         self.delivery.start_unknown(topic, error)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Ask the brokers to store next offsets."""
+        """Have the brokers store next offsets."""
         await commit_offsets(self._cluster, self._settings.metrics, self._settings.group.group, offsets, metadata)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Deliver these from now on, once the listener's hook has ended."""
+        """Run the listener's assigned hook, then fetch and deliver these partitions."""
         return self.delivery.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these; return those of which something is in flight."""
+        """Stop fetching and delivering these partitions; return those with records in flight."""
         return self.delivery.stop(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until nothing of these is in flight, then notify the listener of the revocation."""
+        """Wait until these partitions have no records in flight, then notify the listener of the revocation."""
         await self.delivery.drained(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop all that is buffered of these at once; what is in flight does not count any more."""
+        """Drop the buffered records of these partitions, stop counting those in flight, and notify the listener."""
         self.delivery.lost(partitions)
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver from another offset on."""
+        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
         self.delivery.offset_changed(partition, offset)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Fetch from these leaders, even if brokers name others."""
+        """Fetch from the leaders that ZooKeeper names, even if brokers name others."""
         self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> list[Work]:
-        """What the application is processing; for any thread."""
+        """Return the work that the application is busy with. Safe on any thread."""
         return self.delivery.in_progress()
 
     def stalled(self, stall: Stall) -> None:
-        """Notify the listener that the application makes no progress; for any thread."""
+        """Notify the listener of a stall, on the calling thread."""
         self._calls.stalled(stall)

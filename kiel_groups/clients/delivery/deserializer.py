@@ -1,4 +1,4 @@
-"""The deserializer: converts messages to values with the application's function, and handles its failures."""
+"""Convert messages to values with the application's deserializer, and handle its failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: How often the failures of one partition are logged, in seconds.
 LOG_INTERVAL_S = 60.0
 
-#: How much of an error's text is logged, in characters: it may hold the whole value.
+#: How much of an error's text is logged, in characters. The text may contain the whole value.
 MOST_TEXT = 300
 
 _BYTES_HINT = (
@@ -31,7 +31,7 @@ _BYTES_HINT = (
 
 
 class _Failure(NamedTuple):
-    """The offset and the error of one failed value; as text, since an exception would keep its frames alive."""
+    """The offset and the error's text of one failed value. The exception itself would keep its frames alive."""
 
     offset: int
     error: str
@@ -40,13 +40,13 @@ class _Failure(NamedTuple):
 
 class Deserializer:
     """
-    Makes the values of one consumer's records; used on its event loop.
+    Deserializes the values of one consumer's records; used on its event loop.
 
     A value on which the function fails is counted and skipped: one bad value must not stop its partition for ever.
     Failures are logged at most once a minute for each partition, with their number.
 
     Args:
-        deserializer: The application's function; None: ``values`` are JSON, and records keep their bytes.
+        deserializer: The application's function. If it is None, ``values`` decodes JSON, and records keep their bytes.
         metrics: Counts all failures, as ``deserializer_failures``.
         clock: Returns seconds on a monotonic clock.
     """
@@ -64,7 +64,11 @@ class Deserializer:
         self._timer: asyncio.TimerHandle | None = None
 
     def record(self, record: Record) -> Record | None:
-        """Return a record with its value deserialized, if it is not null; None if that failed."""
+        """
+        Return the record with its value deserialized; None if the deserializer raised.
+
+        The record is returned unchanged if its value is null, or if there is no deserializer.
+        """
         if self._deserializer is None or record.value is None:
             return record
         try:
@@ -75,10 +79,10 @@ class Deserializer:
 
     def values(self, records: Iterable[Record], unreadable: set[int] | None = None) -> list[Any]:
         """
-        Return the values of records as ``consume()`` does, without those that failed.
+        Deserialize values as ``consume()`` returns them, and leave out those that fail.
 
         Args:
-            records: Their values are bytes or None; the function is called with either.
+            records: Records whose values are bytes or None; the deserializer is called for both.
             unreadable: If given, the offsets of failed records are added to it.
         """
         read = self._deserializer or json.loads
@@ -93,7 +97,7 @@ class Deserializer:
         return values
 
     def part(self, partition: TopicPartition, records: Sequence[Record], token: int) -> PartitionBatch:
-        """Return the values of records of one partition, and the records that could be read."""
+        """Deserialize records of one partition; return their values and the records, without those that failed."""
         unreadable: set[int] = set()
         values = self.values(records, unreadable)
         if unreadable:
@@ -101,7 +105,7 @@ class Deserializer:
         return PartitionBatch(partition, token, values, records)
 
     def close(self) -> None:
-        """Log the failures that were only counted so far; needs no event loop."""
+        """Log the failures that were only counted so far. It needs no event loop."""
         self._stop_timer()
         for partition, repeats in self._limit.rest(self._clock()):
             _log_failures(partition, repeats)
@@ -119,7 +123,7 @@ class Deserializer:
             self._start_timer()
 
     def _start_timer(self) -> None:
-        """Log counted failures when the interval is over, even if no further value fails."""
+        """Start the timer that logs counted failures when the interval ends, even if no further value fails."""
         loop, due_s = running_loop(), self._limit.due_s
         if loop is not None and due_s is not None:
             self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._log_due)
@@ -161,7 +165,7 @@ def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: 
 def _text_of(error: Exception) -> str:
     try:
         text = str(error)
-    except Exception:  # the application's error class may fail to make its text
+    except Exception:  # the ``__str__`` of the application's error class may raise
         text = "?"
     return f"{type(error).__name__}: {text[:MOST_TEXT]}"
 

@@ -1,8 +1,8 @@
 """
-What is in flight: delivered to the application and not finished, either a loop's record or the values of one topic.
+Track records in flight: those delivered to the application, by a loop or by ``consume()``, and not finished.
 
-Automatic commits do not store its offsets, and its partitions are not released before it ends. It ends *finished*,
-which advances the offset that a commit stores, or unfinished, which does not.
+While records are in flight, automatic commits do not store their offsets, and their partitions are not released. Once
+the application has finished them, the offset that a commit stores advances. Otherwise they are delivered again.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["InFlight", "RecordInFlight", "ValuesInFlight", "Span", "UNCLAIMED_S"]
 
-#: After how long values that no caller has received are given up, in seconds. A program that gathers several calls may
-#: take a while to receive them all.
+#: How long values wait for a caller to receive them before they are delivered again, in seconds. A program that gathers
+#: several calls may need some time to receive all of their values.
 UNCLAIMED_S = 1.0
 
 
 class InFlight(Protocol):
-    """What one loop, or the callers of one topic, have in flight; possibly nothing."""
+    """The records in flight of one loop, or of the callers of one topic; there may be none."""
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return those of these partitions of which something is in flight."""
+        """Return the given partitions that have records in flight."""
 
     def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         """Stop counting in-flight records of these partitions. The application may still be processing them."""
 
     def truncate(self, partition: TopicPartition, end: int) -> None:
-        """Do as ``stop_counting``, for what is in flight of a partition from the offset ``end`` on."""
+        """Stop counting a partition's in-flight records at and after the offset ``end``."""
 
 
 class RecordInFlight:
-    """The record that was delivered to a loop, and its partition's state, which counts it once it is finished."""
+    """The record in flight of a loop, if any, and its partition's state (None if the record is no longer counted)."""
 
     __slots__ = ("record", "state")
 
@@ -55,8 +55,8 @@ class RecordInFlight:
             self.state.finished = self.record.offset + 1
 
     def fencing_token_of(self, record: Record) -> int | None:
-        """The fencing token under which a record was delivered; None if it is not in flight, or does not count."""
-        # Compares identities, not offsets: the same offset may be in flight again, under a later claim.
+        """Return the fencing token of ``record``; None if it is not the record in flight, or is no longer counted."""
+        # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None else None
 
     def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
@@ -73,9 +73,9 @@ class RecordInFlight:
 
 class Span(NamedTuple):
     """
-    Values of one partition that one call returned: from the offset ``start`` to the next offset ``end``.
+    Values of one partition that one call returned: those from offset ``start`` up to, but not including, ``end``.
 
-    ``state`` is the partition's state, which counts them once they are finished; None if they do not count any more.
+    ``state`` is the partition's state, whose ``finished`` offset they advance; None if they are no longer counted.
     """
 
     state: PartitionState | None
@@ -85,7 +85,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _Delivered:
-    """What one call returned, and when; ``done``: its receiver declared it finished without asking again."""
+    """The values that one call returned at ``at_s``; ``done``: a commit or a close has declared them finished."""
 
     taker: ConsumeCall
     spans: dict[TopicPartition, Span]
@@ -101,10 +101,10 @@ class _Delivered:
 
 class ValuesInFlight:
     """
-    The values of one topic that are in flight, call by call, in the order in which they were delivered.
+    The in-flight values of one topic, by call, in the order of delivery.
 
-    The values that a coroutine received end when it asks again, independently of other coroutines. A partition is
-    finished up to the first of its values that a coroutine is still processing.
+    A coroutine's values are finished when it asks again, independently of other coroutines. A partition's finished
+    offset advances at most to the first value that a coroutine is still processing.
     """
 
     __slots__ = ("_delivered",)
@@ -125,7 +125,7 @@ class ValuesInFlight:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
-        """Return the partitions of which each call has values in flight; for any thread."""
+        """Return each call and the partitions of its in-flight values. Safe on any thread."""
         return [(delivered.taker, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
@@ -133,7 +133,7 @@ class ValuesInFlight:
         return any(delivered.received(now_s) is None for delivered in self._delivered)
 
     def finish(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Declare finished what was received by these calls, or by any (None)."""
+        """Declare the received values of the calls ``takers`` finished; None means all calls."""
         for delivered in self._delivered:
             delivered.done = delivered.done or (
                 delivered.taker.received and (takers is None or delivered.taker in takers)
@@ -141,13 +141,13 @@ class ValuesInFlight:
 
     def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
-        Remove values that have ended; keep those that are being processed, or may still be received.
+        Remove values that are finished or will not be received; keep those in process and those that may be received.
 
-        Without ``finishes``, also keep values that were received and not declared finished, even if the receiving
-        coroutine has ended: another coroutine may be processing what it returned.
+        If ``finishes`` is False, also keep received values that were not declared finished, even if the receiving
+        coroutine has ended: it may have passed them to another coroutine.
 
         Returns:
-            Where to deliver from again, by partition: the first of the values that no caller will receive.
+            For each partition with values that no caller will receive, the offset of the first of them.
         """
         resume_at: dict[TopicPartition, int] = {}
         # Calls are settled in the order of delivery: the finished offset of a partition must not pass values of an
@@ -160,8 +160,8 @@ class ValuesInFlight:
             kept: dict[TopicPartition, Span] = {}
             for tp, span in delivered.spans.items():
                 if tp in resume_at and span.state is not None:
-                    # These values are delivered again, together with those before them. That ends the accounting and
-                    # not the work: a drain must still wait for the coroutine that processes these values.
+                    # These values are delivered again, together with those before them. So they are no longer counted,
+                    # but a drain must still wait for the coroutine that processes them.
                     span = span._replace(state=None)
                 if received is None or tp in undecided:
                     before = undecided

@@ -46,10 +46,10 @@ def check_listener(listener: RebalanceListener | None) -> None:
 
 class ListenerCalls:
     """
-    The hooks of one listener, never two at once; without a listener every call ends at once.
+    Calls the rebalance hooks of one listener, one at a time. Without a listener, each method returns at once.
 
     A loss cancels the running hook if all partitions of that hook are lost. While one of them is still owned, the hook
-    continues, because that partition is delivered or released once it has ended; the loss is reported after it.
+    continues, because that partition is delivered or released once the hook has ended. Then the loss is reported.
     """
 
     def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
@@ -78,19 +78,19 @@ class ListenerCalls:
         spawn(self._run_hook(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
 
     def in_progress(self) -> list[Work]:
-        """The running hook, if there is one; for any thread."""
+        """Return the running hook, if there is one, as work of the application. Safe on any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call ``on_stalled`` if the listener has it, on the calling thread; never on two threads at once."""
+        """Call the listener's ``on_stalled``, if it has one, on the calling thread; never on two threads at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:
                 try:
                     listener.on_stalled(stall)
                 except BaseException:
-                    # Also SystemExit: it would end the thread without a message.
+                    # This includes SystemExit, which would end the thread without a message.
                     log.exception("the listener's on_stalled failed")
                     self._metrics.count("listener_failures")
 

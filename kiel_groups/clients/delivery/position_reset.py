@@ -38,12 +38,12 @@ class _Member(Protocol):
 
 class PositionReset:
     """
-    The ``reset`` of a grouped consumer's fetcher.
+    Chooses and stores new positions; a grouped consumer passes it to its fetcher as ``reset``.
 
-    The member itself stores the chosen position before it delivers the first record after it. So the next owner
-    continues there and does not choose again.
+    The member stores the chosen position before it delivers the first record after it. Therefore the next owner
+    resumes there and does not choose again.
 
-    A deposed leader that does not know it yet answers "out of range" for offsets that its successor has appended since.
+    A deposed leader may not have noticed, and then answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
     """
 
@@ -69,7 +69,7 @@ class PositionReset:
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
-        Choose a position, wait until nothing older is buffered or in flight, and have the member store it.
+        Choose a position, wait until all fetched records are finished, and have the member store the position.
 
         Returns:
             The offset to fetch next; None if the partition is not fetched from ``position`` any more, or if the log has
@@ -78,7 +78,7 @@ class PositionReset:
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
             BrokerError: No broker could tell where the log begins and ends.
-            SessionLostError: There is no session to read the leaders with.
+            SessionLostError: The member has no session with which it could read the leaders.
         """
         is_fetched = self._delivery.while_fetched(partition)
         reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
@@ -90,7 +90,7 @@ class PositionReset:
     async def _choose(
         self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]
     ) -> PendingReset | None:
-        """Choose a position; None if no reset is due. A choice is kept until it is stored or overruled."""
+        """Choose a position; None if no reset is needed. It is kept until it is stored, or another writer sets one."""
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
         start, end = await self._log_range(partition)
@@ -118,8 +118,8 @@ class PositionReset:
         """
         Have the member store the position, and retry while that fails.
 
-        Until then, nothing is fetched, and no other position is chosen: records that are written between two choices of
-        ``latest`` would be delivered to no member.
+        Until it is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest`` would
+        skip the records that were written after the first one.
         """
         failures = 0
         while is_fetched():
@@ -138,8 +138,8 @@ class PositionReset:
         """
         Have the member read the leaders from ZooKeeper, with a read that starts after this call.
 
-        Partitions that are reset at the same time share a read: retention may overtake a thousand of them. A read under
-        way may have passed this partition, or read its leader before a change, so this waits for the next one.
+        Partitions that are reset at the same time share a read, since retention may overtake a thousand of them. A read
+        in progress may have read this partition's leader before a change, so this call waits for the next read.
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")

@@ -1,4 +1,4 @@
-"""The claims that may be delivered: those whose ``on_partitions_assigned`` hook has ended."""
+"""Track the claims that may be delivered: those whose ``on_partitions_assigned`` hook has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["ReadyClaims"]
 
 class ReadyClaims:
     """
-    The partitions whose assigned hook has ended under their present claim; a collection that changes.
+    A live collection of the partitions whose ``on_partitions_assigned`` hook has ended for their current claim.
 
     Args:
         subscription: Has a state for each claimed partition; each claim has its own state object.
@@ -41,7 +41,7 @@ class ReadyClaims:
         return iter(self._ready)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Call the hook for new claims; they are ready once it has ended, unless ``remove`` comes before that."""
+        """Call the hook for new claims. They become ready when it ends, unless ``remove`` is called before that."""
         self.remove(partitions)
         states = {partition: self._subscription.state(partition) for partition in partitions}
         claims = {partition: state for partition, state in states.items() if state is not None}
@@ -60,7 +60,7 @@ class ReadyClaims:
         self._on_ready(ready)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Remove claims that were revoked or lost; if their hook still runs, its end changes nothing any more."""
+        """Remove claims that were revoked or lost. A hook that still runs for them will not make them ready."""
         self._ready.difference_update(partitions)
         for partition in partitions:
             self._opening.pop(partition, None)

@@ -2,7 +2,8 @@
 Deliver fetched records to the application, and track which of them it has finished.
 
 A record is *in flight* from its delivery until the loop asks for the next one; a topic's values are in flight until the
-coroutine that received them asks for the topic again. Then they are finished. Automatic commits store nothing else.
+coroutine that received them asks for the topic again. Then they are finished. Automatic commits store only the offsets
+of finished records and values.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ __all__ = ["RecordDelivery"]
 
 log = logging.getLogger(__name__)
 
-#: How long records are delivered without a pause for the event loop's other work, in seconds: an application that
-#: never awaits must not delay releases and commits for as long as there are records.
+#: How long records are delivered before the event loop runs its other tasks, in seconds. Otherwise an application that
+#: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
 
-#: How often a shut gate is checked, in seconds. Another thread opens it, and that is rare.
+#: How often a gate that is not open is checked again, in seconds. No event tells this loop that a suspension has ended.
 GATE_PAUSE_S = 0.02
 
 
 class GateOwner(Protocol):
-    """The member, whose gate is checked before every record; each session has its own gate."""
+    """A member, whose ``gate`` is checked before each delivery. Each new session has another gate."""
 
     gate: DeliveryGate
 
@@ -65,22 +66,22 @@ class RecordDelivery:
         self._deserializing = Deserializer(deserializer, metrics)
         self._keeps_bytes = deserializer is None
         self._metrics = metrics
-        # The batch that is being delivered: its partition's state (None once that is lost or revoked) and records.
+        # The batch being delivered: its partition and that partition's state (None without a batch), and its records.
         self._batch_of: TopicPartition | None = None
         self._state: PartitionState | None = None
         self._records: list[Record] = []
         self._next = 0
         self._loop_record = RecordInFlight()
         self._topics: dict[str, ValuesInFlight] = {}
-        # Errors of topics that cannot be read. Each is raised once; if it is found again, it is raised again.
+        # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
         self._refused: dict[str, KielGroupsError] = {}
         #: The last call of ``consume()``, for any topic.
         self._last_call: object = None
         self._ready = ReadyClaims(subscription, calls, self._fetch)
-        # Whether a loop is active, and whether there ever was one: part of a batch may be left over from it.
+        # Whether a loop is active, and whether one ever was: it may have left part of a batch undelivered.
         self._looping = False
         self._iterated = False
-        # How many drains and resets wait; the event is set when something in flight or buffered may have ended.
+        # The number of waiting drains and resets. The event is set when fewer records may be in flight or buffered.
         self._drains, self._progress = 0, asyncio.Event()
         self._pause_at_s = float("inf")
         self._ended = False
@@ -89,7 +90,7 @@ class RecordDelivery:
 
     def take(self) -> Record | None:
         """
-        Finish the record in flight and deliver the next one; None if none is buffered or the gate is shut.
+        Finish the record in flight and return the next one; None if none can be delivered before a call of ``wait``.
 
         Raises:
             KielGroupsError: A partition cannot be read.
@@ -134,11 +135,11 @@ class RecordDelivery:
 
     def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
         """
-        Deliver values of one topic, about ``most_bytes`` as fetched; [] if none are buffered or the gate is shut.
+        Return buffered values of a topic, about ``most_bytes`` as fetched; [] if none, or if the gate is not open.
 
         Raises:
             KielGroupsError: A partition cannot be read; raised only if no other partition of the topic has values.
-            ConfigError: A loop has taken records: the consumer could not know which records are finished.
+            ConfigError: The consumer was iterated over, so it could not know which of its records are finished.
         """
         if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
@@ -180,12 +181,12 @@ class RecordDelivery:
 
     def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
         """
-        Finish the values that these calls returned from these topics; None stands for all calls or all topics.
+        Finish the received values of ``topics`` that the calls ``takers`` returned; None means all topics or all calls.
 
-        Values of calls that are over are finished, too. Values that no caller will receive any more are redelivered.
+        Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
 
         Returns:
-            Whether anything was in flight.
+            Whether values of these topics were in flight.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
@@ -194,7 +195,7 @@ class RecordDelivery:
         return bool(asked)
 
     def redeliver_unclaimed(self, topic: str) -> bool:
-        """Redeliver values of a topic that no caller will receive; return whether a caller may still receive some."""
+        """Redeliver a topic's values that no caller will receive; return whether a caller may still receive others."""
         return topic in self._topics and self._settle(topic)
 
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
@@ -221,14 +222,14 @@ class RecordDelivery:
             await self._progress.wait()
 
     def drop_values(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Stop tracking the values of these calls, or of all (None); they are not finished, so they come again."""
+        """Stop tracking topics whose values all belong to ``takers`` (None: all); these values are delivered again."""
         for topic, values in list(self._topics.items()):
             if takers is None or values.takers <= set(takers):
                 del self._topics[topic]
         self._progress.set()
 
     async def wait(self, topic: str | None = None) -> None:
-        """Wait until ``take`` or ``take_topic`` may have something to deliver."""
+        """Wait until ``take`` or ``take_topic`` may return records or values."""
         now_s = boot_time_s()
         if not self._member.gate.is_open(now_s):
             await asyncio.sleep(GATE_PAUSE_S)
@@ -243,33 +244,33 @@ class RecordDelivery:
         self._loop_record.count()
 
     def fencing_token_of(self, record: Record) -> int | None:
-        """The fencing token under which the record in flight was delivered; None of any other record, or once lost."""
+        """Return the record's fencing token; None if it is not the record in flight, or is no longer counted."""
         return self._loop_record.fencing_token_of(record)
 
     def finish(self) -> None:
         """Finish the record in flight."""
         self._loop_record.count()
         self._loop_record.clear()
-        # While the batch has more records, nothing that a drain or a reset waits for can end. Retention may overtake a
-        # thousand partitions at once, and a thousand resets would wake up after each record.
+        # While the batch has more records, no drain or reset can end, so none is woken. Retention may overtake a
+        # thousand partitions at once: a thousand resets would then wake up after each record.
         if self._drains and self._next >= len(self._records):
             self._progress.set()
 
     def put_back(self) -> None:
-        """Make the record in flight the next one again: the application stopped processing it unfinished."""
+        """Deliver the record in flight once more, because the application has not finished it."""
         record, state = self._loop_record.record, self._loop_record.state
         if record is not None and state is not None:
             state.position = record.offset
             if state is self._state:
                 self._next -= 1
             else:
-                # Its batch was dropped: the topic left the subscription, and may have come back.
+                # Its batch was dropped. Fetch the record again if its partition is ready and its topic subscribed.
                 self._fetch([record.topic_partition])
         self._loop_record.clear()
         self._progress.set()
 
     def end(self) -> None:
-        """Deliver nothing more; the record in flight may still be finished."""
+        """Stop all deliveries. The record in flight can still be finished."""
         self._ended = True
         self._batch_of = self._state = None
         self._records, self._next = [], 0
@@ -277,7 +278,7 @@ class RecordDelivery:
 
     def begin_loop(self) -> None:
         """
-        Begin a loop.
+        Start a loop over the records.
 
         Raises:
             ConfigError: Another loop is active, or values of a topic are in flight.
@@ -293,7 +294,7 @@ class RecordDelivery:
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. If it was left by an exception, its record is not finished and is the next one again."""
+        """End the loop. Its record is finished, or delivered again if not ``finished``, as after an exception."""
         self._looping = False
         if finished:
             self.finish()
@@ -307,7 +308,7 @@ class RecordDelivery:
         return [self._loop_record, *self._topics.values()]
 
     def in_progress(self) -> list[Work]:
-        """What the application is processing, its listener's hook included; for any thread."""
+        """Return the records, values and hook that the application is processing. Safe on any thread."""
         works = self._calls.in_progress()
         record = self._loop_record.record
         if record is not None:
@@ -322,15 +323,14 @@ class RecordDelivery:
     # ------------------------------------------------------------------ the group's side
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Fetch these claims once the listener's hook has ended, unless ``stop`` or ``lost`` comes before that."""
+        """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before it ends."""
         return self._ready.assigned(partitions)
 
     def _fetch(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Fetch these partitions from their positions on, and drop what was buffered of them.
+        Drop the buffered records of these partitions, and fetch them from their positions.
 
-        A partition waits until its assigned hook has ended and its topic is subscribed to. Until then, its position may
-        change, and none of its records are delivered.
+        A partition is skipped while its assigned hook runs or its topic is not subscribed to; a later call fetches it.
         """
         self._drop(partitions)
         topics = self._subscription.subscription
@@ -341,14 +341,14 @@ class RecordDelivery:
                 positions[partition] = state.position
                 reset = state.reset
                 if reset is not None and reset.start <= state.position <= reset.end:
-                    # The dropped records are still in the log: fetched again, they lead to those after the reset.
+                    # The dropped records are still in the log, so they are fetched again before the reset applies.
                     # Offsets beyond the end of the log do not count as finished.
                     state.finished, state.reset = min(state.finished, reset.end), None
                 elif reset is not None:
-                    # The log may have grown past the lost position; a fetch from there would skip the records before.
+                    # The log may have grown past the lost position, and a fetch from there would skip earlier records.
                     positions[partition] = reset.lost
                     lost.add(partition)
-        # The fetcher's tasks must not inherit the caller's context: they would count as part of its coroutine.
+        # The fetcher's tasks must not inherit the caller's context, or they would count as part of its coroutine.
         context_without_calls().run(self._fetcher.assign, positions, lost)
 
     def follow_subscription(self) -> None:
@@ -358,19 +358,19 @@ class RecordDelivery:
         self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
     def start_unknown(self, topic: str, error: KielGroupsError) -> None:
-        """Raise this error at the next request for the topic: where to start in it is not known."""
+        """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
         if topic in self._subscription.subscription:
             self._refused[topic] = error
             self._fetcher.wake(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these; return those of which something is in flight."""
+        """Stop fetching and delivering these partitions; return those with records in flight."""
         self._ready.remove(partitions)
         self._drop(partitions)
         return self._busy_with(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until nothing of these is in flight, then notify the listener of the revocation."""
+        """Wait until these partitions have no records in flight, then notify the listener of the revocation."""
         self._drains += 1
         dropping = spawn(self._drop_unclaimed({tp.topic for tp in partitions}), "drop of unclaimed values")
         try:
@@ -383,22 +383,21 @@ class RecordDelivery:
         await self._calls.revoked(partitions)
 
     async def _drop_unclaimed(self, topics: Collection[str]) -> None:
-        """Give up the values of these topics that no caller received, regularly: there may be no further call."""
+        """Regularly drop values of these topics that no caller will receive, so that a drain does not wait for them."""
         while True:
-            now_s = boot_time_s()  # A blocked loop delays callers as well, so the time of the pause does not count.
+            now_s = boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
             await asyncio.sleep(UNCLAIMED_S)
             for topic in self._topics.keys() & topics:
                 self._settle(topic, now_s, finishes=False)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that tells whether a partition has been fetched without a break since this call."""
+        """Return a function that tells whether the fetcher still has the partition's present assignment."""
         epoch = self._fetcher.epoch(partition)
         return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """
-        Drop what is buffered of a partition from ``end`` on, where its log ends now, and stop counting what is in
-        flight from there on.
+        Drop buffered records and stop counting in-flight ones, at and after ``end``, the end of the partition's log.
 
         Returns:
             How many buffered records were dropped.
@@ -413,7 +412,7 @@ class RecordDelivery:
         return dropped
 
     async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
-        """Wait until nothing of a partition is buffered or in flight, or until ``is_fetched`` does not hold."""
+        """Wait until a partition has no record buffered or in flight, or until ``is_fetched`` returns False."""
         self._drains += 1
         try:
             while is_fetched() and (self._is_buffered(partition) or self._busy_with([partition])):
@@ -427,7 +426,7 @@ class RecordDelivery:
         return in_batch or self._fetcher.is_buffering(partition)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop all that is buffered of these; what is in flight of them does not count any more."""
+        """Drop the buffered records of these partitions, stop counting those in flight, and notify the listener."""
         self._ready.remove(partitions)
         self._drop(partitions)
         for each in self._in_flight():
@@ -435,7 +434,7 @@ class RecordDelivery:
         self._calls.lost(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Deliver from ``offset`` on, once the assigned hook has ended; what is in flight does not count any more."""
+        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
         for each in self._in_flight():
             each.stop_counting([partition])
         if (state := self._subscription.state(partition)) is not None:

@@ -35,7 +35,7 @@ class RecordLoop:
         try:
             record = self._take()
         except KielGroupsError:
-            # A partition that cannot be read raises again and again; a loop that continues must not starve the others.
+            # An unreadable partition raises again and again. A loop that continues must not starve the event loop.
             await asyncio.sleep(0)
             raise
         if record is None:
@@ -45,11 +45,11 @@ class RecordLoop:
         return record
 
     def put_back(self) -> None:
-        """Make the record in flight the next one again: its caller did not receive it."""
+        """Deliver the record in flight once more, because its caller did not receive it."""
         self._consuming.delivery.put_back()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop; ``finished`` says whether the record in flight is finished."""
+        """End the loop; ``finished`` tells whether its record in flight is finished. Later calls do nothing."""
         if not self._left:
             self._left = True
             self._consuming.delivery.end_loop(finished=finished)

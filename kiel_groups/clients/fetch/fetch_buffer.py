@@ -1,4 +1,4 @@
-"""Buffer fetched batches until they are delivered: bounded in bytes, taken from the partitions in turn."""
+"""Buffer fetched batches until they are delivered, within a bound in bytes, and select the partitions in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kiel_groups.clients.fetch.ready_queue import ReadyQueue
 
 __all__ = ["FetchBuffer"]
 
-#: The bound, in answers; beyond it, requests ask for the smallest amount.
+#: The bound of the buffer, in answers of full size. At the bound, only partitions without a buffered batch are fetched.
 _MOST_ANSWERS = 16
 
 
@@ -28,7 +28,7 @@ class FetchBuffer:
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
-        """Whether a partition may be fetched: always with nothing buffered, otherwise only within the bounds."""
+        """Whether a partition may be fetched: always if it has nothing buffered, otherwise only within the bounds."""
         return not state.full and (not state.buffered or self._bytes < self._max_bytes)
 
     @property
@@ -37,12 +37,12 @@ class FetchBuffer:
 
     @property
     def budget_bytes(self) -> int:
-        """The bytes that the next answer may hold: fewer while much is buffered, but never none."""
+        """The most bytes that the next answer may hold: fewer as the buffer fills, but always some."""
         most = self._max_answer_bytes
         return max(min(LEAST_SHARE_BYTES, most), min(most, self._max_bytes - self._bytes))
 
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
-        """Append a batch, or the error that follows the batches read before it."""
+        """Append a batch, or the error that follows the batches before it."""
         if isinstance(item, FetchedBatch):
             self._bytes += item.size_bytes
         state.buffered.append(item)
@@ -50,7 +50,7 @@ class FetchBuffer:
             self.ready.add(state)
 
     def pop(self, topic: str | None) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
-        """Take the next item, of one topic or of any; None if none is buffered."""
+        """Remove and return the next batch or error, of one topic or of any; None if none is buffered."""
         state = self.ready.pop(topic)
         if state is None:
             return None

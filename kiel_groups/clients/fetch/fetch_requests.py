@@ -1,5 +1,5 @@
 """
-Plan fetch requests: which partitions go into the next request to a broker, and how long it may wait.
+Plan fetch requests: select the partitions of the next request to a broker, and how long the broker may wait.
 
 A broker delays the answer until there is data in one of the request's partitions, so one request for all partitions
 would keep a newly assigned partition waiting behind idle ones. Therefore up to two requests are in flight to each
@@ -24,12 +24,12 @@ __all__ = ["BrokerLanes", "PlannedFetch", "LANES", "SHORT_WAIT_MS", "LEAST_SHARE
 
 LANES = 2
 SHORT_WAIT_MS = 100
-#: With many partitions, a request exceeds ``max_bytes`` rather than ask for less than this of each.
+#: The least bytes that a request asks for from each partition, even if their sum exceeds ``max_bytes``.
 LEAST_SHARE_BYTES = 4 << 10
 
 
 class PlannedFetch(NamedTuple):
-    """One request: its lane, how long it may wait, and for each partition the bytes to ask for."""
+    """One request: its lane, how long the broker may wait, and for each partition the bytes to ask for."""
 
     lane: int
     wait_ms: int
@@ -52,10 +52,10 @@ class BrokerLanes:
 
     def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
         """
-        Return the request to send now, and take its partitions off ``ready``; None if none is to be sent.
+        Return the request to send now, and remove its partitions from ``ready``; None if none should be sent.
 
         Args:
-            config: Has ``max_wait_ms``.
+            config: Sets ``max_wait_ms``.
             budget_bytes: The bytes that the whole answer may hold.
         """
         if not self.has_free_lane:
@@ -82,8 +82,8 @@ def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> di
     """
     Divide the budget: a partition with a large next message gets the bytes that it needs, the others get even shares.
 
-    Large messages are included while they fit into the budget together, and at least one of them; the others wait for
-    the next request.
+    Partitions with large messages are included while these messages fit into the budget together, and the first one
+    always. The others wait for the next request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

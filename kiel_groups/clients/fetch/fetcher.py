@@ -50,7 +50,7 @@ ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]
 
 #: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
-#: So many unreadable answers in a row mean that the log is damaged, not the network: the error is raised.
+#: Unreadable answers in a row after which the error is raised, because the log and not the network is damaged.
 TRIES_UNREADABLE = 5
 
 
@@ -59,11 +59,11 @@ class Fetcher:
     Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
 
     Args:
-        cluster: Has the leaders, and the connections to them; not closed by the fetcher.
+        cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes, retries and resets.
-        reset: Called for a new position when a log does not have the old one. ``poll`` raises its errors, unless they
-            are ``retriable``.
+        reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
+            retriable ones and refusals of brokers.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Fetcher:
 
     def poll(self, topic: str | None = None) -> FetchedBatch | None:
         """
-        Take the next batch, of one topic or of any, without waiting; None if none is buffered.
+        Remove and return the next batch, of one topic or of any, without waiting; None if none is buffered.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -170,7 +170,7 @@ class Fetcher:
             return None
         state, head = popped
         if isinstance(head, Exception):
-            # Not at once: a loop around ``poll`` that continues after errors must not spin.
+            # Fetch again after a pause: a loop around ``poll`` that continues after errors must not spin.
             state.phase = Phase.WAITING
             state.failures += 1
             self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
@@ -188,7 +188,7 @@ class Fetcher:
         self._buffer.ready.notify(topic)
 
     def close(self) -> None:
-        """Drop every partition and stop all work; callers that wait for a batch are woken, and find none."""
+        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
@@ -197,7 +197,7 @@ class Fetcher:
     # ------------------------------------------------------------------ sending
 
     def _offer(self, states: Iterable[PartitionFetch]) -> None:
-        """Queue the partitions that the buffer has room for, by leader, and send the requests that are possible."""
+        """Queue partitions for their leaders if the buffer has room, and send requests on free lanes."""
         leaderless: list[PartitionFetch] = []
         touched: dict[int, BrokerLanes] = {}
         for state in states:
@@ -249,7 +249,7 @@ class Fetcher:
         except KielGroupsError as error:
             self._retry(shares, str(error))
         except Exception as error:
-            # A bug, or garbage from the broker: the partitions must be fetched on.
+            # A bug, or garbage from the broker. Either way, fetching must continue.
             self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
             self._take_all(shares, answer.partitions, time.monotonic() - sent_s, connection)
@@ -269,7 +269,7 @@ class Fetcher:
             connection.close()
             raise
         finally:
-            # Free the lane before the answer is handled: that may send the next request.
+            # Free the lane before the answer is handled, since handling it may send the next request.
             del broker.in_flight[planned.lane]
         assert answer is not None
         return connection, answer
@@ -303,7 +303,7 @@ class Fetcher:
             elif fetched.error == OFFSET_OUT_OF_RANGE:
                 self._start_reset(state)
             else:
-                # Also errors that look final: only a retry shows that a right was restored, or a broker fixed.
+                # Retry errors that look final, too: a permission may be restored, or a broker repaired.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:
                     self._report(state, f"{fetched.error}: {fetched.error.hint}; trying again")
@@ -343,7 +343,7 @@ class Fetcher:
             error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
         self._metrics.count("fetches_unreadable")
         state.unreadable += 1
-        # The message's size may be damaged too: ask for an ordinary share again.
+        # The message's size may be damaged, too, so request an ordinary share again.
         state.needed_bytes = 0
         if state.unreadable < TRIES_UNREADABLE:
             self._retry([state], str(error), logging.WARNING)
@@ -404,13 +404,13 @@ class Fetcher:
             except ClosedError:
                 return
             except NoBrokersError:
-                # Refresh again rather than fetch: at a silent broker a fetch costs the whole request timeout. But not
-                # for ever: a broker that is slow with metadata may be quick with fetches.
+                # Refresh again instead of fetching: a fetch from a silent broker takes the whole request timeout. But
+                # limit this: a broker that is slow to send metadata may be quick to answer fetches.
                 failures += 1
                 await asyncio.sleep(self._cluster.delay_s(failures))
                 continue
             except KielGroupsError as error:
-                # INFO is enough: the next fetch fails too, and is logged at the level it deserves.
+                # INFO is enough: the next fetch fails, too, and is logged at the proper level.
                 log.info("no metadata for %s: %s", counted(topics, "topic"), error)
             break
         self._offer(states)
@@ -432,7 +432,7 @@ class Fetcher:
             else:
                 self._halt(state, error)
             return
-        except Exception as error:  # the callback is not ours: ``poll`` raises its failure to the caller
+        except Exception as error:  # the callback may raise anything: ``poll`` raises it to the application
             self._halt(state, error)
             return
         if position is None:

@@ -14,15 +14,15 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 
 __all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
 
-#: A partition is fetched again while it has fewer buffered batches than this: one to deliver, one to follow.
+#: A partition is fetched while it has fewer buffered batches than this: the next one, and one to follow it.
 _MOST_BATCHES = 2
-#: The pause after empty answers, if the broker does not wait itself (``max_wait_ms`` or ``min_bytes`` of 0).
+#: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(base_ms=1, max_ms=100)
 
 
 class FetchedBatch(NamedTuple):
     """
-    Records of one partition, in order, at least one.
+    One or more records of one partition, in order.
 
     ``high_watermark`` is the offset after the last message that consumers could see at the time. ``epoch`` is the
     number of the partition's assignment. ``size_bytes`` is the size of the message set on the wire.
@@ -38,9 +38,9 @@ class FetchedBatch(NamedTuple):
 class Phase(Enum):
     """The state of a partition between two fetches."""
 
-    #: Enough is buffered, or it was just assigned. Ends when a batch is delivered.
+    #: Enough batches are buffered, or the partition was just assigned. Ends when a batch is delivered.
     PARKED = "parked"
-    #: Queued for its leader. Ends with the next request to that broker.
+    #: Queued for its leader. Ends with a request to that broker.
     READY = "ready"
     #: Part of a request in flight, or pausing after an empty answer. Ends with the answer, or the pause.
     FETCHING = "fetching"
@@ -54,10 +54,10 @@ class Phase(Enum):
 @dataclass(slots=True, eq=False)
 class PartitionFetch:
     """
-    One assignment of one partition.
+    The state of fetching one partition during one assignment.
 
-    A seek or a new assignment creates another object and marks this one ``dropped``; answers in flight for a dropped
-    one are ignored.
+    A seek or a new assignment creates another object and marks this one ``dropped``. Answers to requests in flight for
+    a dropped object are ignored.
     """
 
     topic_partition: TopicPartition
@@ -66,7 +66,7 @@ class PartitionFetch:
     position: int
     phase: Phase = Phase.PARKED
     high_watermark: int | None = None
-    #: Batches to deliver, in order; after the last one perhaps the error that ended the fetching.
+    #: Batches to deliver, in order, and after the last one the error that halted the fetching, if any.
     buffered: deque[FetchedBatch | Exception] = field(default_factory=deque)
     #: Empty answers in a row.
     empty_answers: int = 0
@@ -101,12 +101,12 @@ class PartitionFetch:
 
     @property
     def full(self) -> bool:
-        """Whether enough is buffered."""
+        """Whether enough batches are buffered."""
         return len(self.buffered) >= _MOST_BATCHES
 
     def decode(self, message_set: bytes | memoryview, most_bytes: int) -> list[Record]:
         """
-        Decode the records from the position on, at least one; compressed messages may unpack to ``most_bytes``.
+        Return one or more records from the position on; compressed messages may unpack to at most ``most_bytes``.
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
@@ -120,7 +120,7 @@ class PartitionFetch:
 
     def grow(self, share: int, needed_bytes: int, most: int) -> None:
         """
-        Ask for more next time: ``share`` bytes held only the beginning of a message of ``needed_bytes`` (0: unknown).
+        Request more next time: ``share`` bytes held only the beginning of a message of ``needed_bytes`` (0: unknown).
 
         Raises:
             MessageTooLargeError: The message is larger than ``most``.

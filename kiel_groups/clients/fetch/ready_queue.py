@@ -12,16 +12,16 @@ __all__ = ["ReadyQueue"]
 
 class ReadyQueue:
     """
-    Partitions with buffered batches, next one first.
+    The queue of partitions with buffered batches.
 
-    Callers wait for one topic or for any. An event for each is set when there may be a batch, and cleared by the
-    ``pop`` that finds none.
+    Callers wait for one topic or for any, each with an event of its own. An event is set when there may be a batch, and
+    cleared by a ``pop`` that finds none.
     """
 
     def __init__(self) -> None:
         self._queue: deque[PartitionFetch] = deque()
         self._any_topic = asyncio.Event()
-        #: One for each topic that a caller has ever asked for.
+        #: An event for each topic that a caller has asked for.
         self._by_topic: dict[str, asyncio.Event] = {}
 
     def add(self, state: PartitionFetch) -> None:
@@ -30,11 +30,11 @@ class ReadyQueue:
         self.notify(state.topic_partition.topic)
 
     def remove(self, state: PartitionFetch) -> None:
-        """Remove a partition that has nothing buffered any more."""
+        """Remove a partition that has no buffered batch any more."""
         self._queue = deque(other for other in self._queue if other is not state)
 
     def pop(self, topic: str | None) -> PartitionFetch | None:
-        """Take the next partition, of one topic or of any; None if there is none."""
+        """Remove and return the next partition, of one topic or of any; None if there is none."""
         for _ in range(len(self._queue)):
             state = self._queue.popleft()
             if state.dropped:

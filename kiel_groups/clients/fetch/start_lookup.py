@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: Seconds between two log lines about the partitions that are still missing.
 LOG_INTERVAL_S = 60.0
 
-#: A log line names so many partitions at most.
+#: The most partitions that a log line names.
 _MOST_NAMES = 10
 
 
@@ -32,8 +32,8 @@ class StartLookup:
     The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other.
 
     Args:
-        cluster: Has the leaders, and the connections to them.
-        metrics: Has the gauge.
+        cluster: Provides the leaders, and the connections to them.
+        metrics: Receives the gauge.
         assign: Called with the start positions that were found.
     """
 

@@ -1,4 +1,4 @@
-"""Compute the delay before the next try. Pure: randomness comes in as an argument."""
+"""Compute the delay before the next try. The computation is pure: the caller passes in the randomness."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Backoff:
     """
     Exponential backoff with jitter: ``base_ms``, doubled with every failure in a row up to ``max_ms``.
 
-    Up to ``jitter`` of the delay (0 to 1) is taken off at random, so that clients that failed together do not retry
-    together.
+    A random part of the delay, at most the fraction ``jitter``, is subtracted, so that clients that failed together do
+    not retry together.
     """
 
     base_ms: int
@@ -26,7 +26,7 @@ class Backoff:
 
     def delay_s(self, failures: int, random: Callable[[], float]) -> float:
         """
-        Return the seconds to wait after so many failures in a row: none after 0, ``base_ms`` (less jitter) after 1.
+        Return the seconds to wait after ``failures`` in a row: 0 without a failure, ``base_ms`` less jitter after one.
 
         Args:
             failures: How many tries in a row have failed.

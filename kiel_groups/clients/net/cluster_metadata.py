@@ -1,9 +1,9 @@
 """
 Keep and refresh one client's view of the cluster: brokers, topics and leaders.
 
-The view goes stale without notice: leaders change, brokers move. A caller that notices it (not leader, unknown topic,
-a broken connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one refresh, and
-refreshes are rate limited, so a hundred partitions that lose their leader together cost one request.
+The view becomes stale when leaders or brokers change. A caller that notices this (not leader, unknown topic, a broken
+connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one refresh, and refreshes are
+rate limited, so a hundred partitions that lose their leader together cost one request.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Reasons for a refresh to ask another broker than the last time: the view is old, or a broker's answer is doubted.
+#: Reasons for a refresh to ask another broker than the last one: the view is old, or a broker's answer is doubted.
 AGE = "age"
 DOUBT = "doubt"
 _ASK_ANOTHER = frozenset({AGE, DOUBT})
 
-#: A broker does not know a new topic until the controller has notified it. After so many tries the topic is unknown.
+#: Tries before a topic is unknown: a broker does not know a new topic until the controller has notified it.
 _TRIES_UNKNOWN = 6
-#: A topic that is being created, or that loses a leader, gets its leaders within seconds.
+#: Tries before leaders count as missing: a topic that is created, or loses a leader, gets leaders within seconds.
 _TRIES_LEADERLESS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """One topic as last reported; ``partitions`` ascend, ``leaders`` has None for a partition without a leader."""
+    """A topic as last reported: its ``partitions``, ascending, and their ``leaders``, None for those without one."""
 
     partitions: tuple[int, ...]
     leaders: dict[int, int | None]
@@ -120,7 +120,7 @@ class ClusterMetadata:
         return dict(self._brokers)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """The node id of the partition's leader as last reported; None if it has none, or none is known."""
+        """Return the node id of the partition's leader: by ZooKeeper, or else as last reported; None if unknown."""
         topic = self._topics.get(topic_partition.topic)
         reported = topic.leaders.get(topic_partition.partition) if topic else None
         leader = self._overrides.leader_of(topic_partition, reported)
@@ -131,18 +131,18 @@ class ClusterMetadata:
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """The error of the last refresh if ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
+        """The error of the last refresh if ``UNREACHABLE_AFTER`` refreshes in a row were not answered, else None."""
         return self._sources.unreachable
 
     def override_leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Prefer these leaders to those that brokers name; they replace all leaders that were given before.
+        Prefer these leaders to those that brokers name; they replace the leaders of earlier calls.
 
         A broker that is cut off from ZooKeeper keeps calling itself the leader, and answers fetches.
 
         Args:
             leaders: Leaders by partition, as ZooKeeper names them; registered brokers only.
-            brokers: The addresses of these leaders, for any that the brokers' metadata leaves out.
+            brokers: The addresses of these leaders, used for any that the brokers' metadata leaves out.
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
         self._overrides = LeaderOverrides(leaders, brokers)
@@ -156,11 +156,11 @@ class ClusterMetadata:
             self._metrics.count("leaders_corrected", len(moved))
 
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
-        """Use the brokers' metadata for these until ZooKeeper's leaders are given again: a leader failed or refused."""
+        """Drop ZooKeeper's leaders of these partitions; the brokers' metadata applies until ``override_leaders``."""
         self._overrides.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
-        """The seconds to wait after so many failures in a row."""
+        """Return the seconds to wait after this number of failures in a row."""
         return self._backoff.delay_s(failures, self._random)
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
@@ -197,10 +197,10 @@ class ClusterMetadata:
 
     async def refresh_when_old(self, topics: Callable[[], Collection[str]]) -> None:
         """
-        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
+        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last one.
 
         While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
-        ``unreachable``: they stay so until one answers, and this may be the only caller that asks.
+        ``unreachable``, because this may be the only caller that asks them again.
 
         Raises:
             ClosedError: The client was closed.
@@ -240,7 +240,7 @@ class ClusterMetadata:
             missing = [topic for topic in topics if topic not in self._topics]
             if not missing and all(self._topics[topic].leaders for topic in topics):
                 return
-            # A topic that was known once: more likely the broker has just started than the topic was deleted.
+            # If a topic was known once, the broker has more likely just started than the topic been deleted.
             if attempt + 1 >= _TRIES_UNKNOWN and not self._once_known.issuperset(missing):
                 break
         if missing:
@@ -270,9 +270,9 @@ class ClusterMetadata:
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         """
-        Request the metadata of these topics, and of all that are tracked already.
+        Request the metadata of these topics, and of all topics that are tracked already.
 
-        One request serves all callers while it is in flight; the next waits ``backoff_ms``, and longer after failures.
+        One request serves all callers while it is in flight. The next one waits ``backoff_ms``, longer after failures.
 
         Args:
             topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
@@ -280,7 +280,7 @@ class ClusterMetadata:
             reason: One word for the log and the metric.
 
         Raises:
-            NoBrokersError: None of the known addresses answered; names them and their reasons.
+            NoBrokersError: None of the known addresses answered; the error names them and the reasons.
             ClosedError: The client was closed.
         """
         wanted = frozenset(topics)
@@ -293,7 +293,7 @@ class ClusterMetadata:
         self._tracked |= wanted
         asked = frozenset(self._tracked)
         task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
-        # Every waiter gets the failure. If all have been cancelled, asyncio must not report it as never retrieved.
+        # Every caller gets the failure. If all callers were cancelled, asyncio must not report it as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._running = _Refresh(asked, asks_another, task)
         await asyncio.shield(task)
@@ -359,9 +359,9 @@ class ClusterMetadata:
 
     def some_connection(self) -> Connection:
         """
-        Return a connection to any broker; to one that was blamed lately only if there is no other.
+        Return a connection to any broker, preferably one whose requests have not failed lately.
 
-        Brokers of 0.8 list no broker before there is a topic: until then it goes to the address that answered last.
+        Brokers of 0.8 list no broker before there is a topic: until then, the address that answered last is used.
 
         Raises:
             BrokerConnectionError: No broker is known yet.
@@ -376,7 +376,7 @@ class ClusterMetadata:
         return self._pool.get(self._pool.best(addresses), CONTROL)
 
     def note_failure(self, connection: Connection) -> None:
-        """Note that a request on this connection failed: other brokers are preferred for a while."""
+        """Note that a request on this connection failed, so that other brokers are preferred for a while."""
         self._pool.note_failure(connection.address)
 
     async def send(
@@ -392,7 +392,7 @@ class ClusterMetadata:
 
         Raises:
             BrokerError: There is no leader, no connection, or no answer in time.
-            ProtocolError: The answer makes no sense.
+            ProtocolError: The answer cannot be decoded, or is too long.
         """
         node_id = target if isinstance(target, int) else await self.find_leader(target)
         answer = await self.connection(node_id, purpose).request(request, timeout_ms)

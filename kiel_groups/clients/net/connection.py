@@ -6,7 +6,7 @@ of a connection at a time, so a fetch that waits for data delays every request b
 of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
 
 A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``, every
-request on it raises, and its owner makes a new one.
+request on it raises, and its owner has to create another connection.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Connection:
                 no request; whether the broker executed this request is unknown.
             RequestTimeoutError: No answer came in time. The connection is closed, since a broker that is late with one
                 answer is late with all that follow.
-            ProtocolError: The answer makes no sense, or is longer than ``max_response_bytes``.
+            ProtocolError: The answer cannot be decoded, or is longer than ``max_response_bytes``.
         """
         stream = await self.wait_open()
         correlation_id = self._next_correlation_id
@@ -110,7 +110,7 @@ class Connection:
 
     async def wait_open(self) -> IOStream:
         """
-        Wait until the connection is open. A request that follows without an await in between is written.
+        Wait until the connection is open. A request that follows it without an await in between is written.
 
         Raises:
             KielGroupsError: The connection could not be opened, or is closed; every later request raises the same.
@@ -157,7 +157,7 @@ class Connection:
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
             return None
-        # The reader notices a broken stream too, and reports it once for all requests in flight.
+        # The reader notices a broken stream, too, and reports it once for all requests in flight.
         written.add_done_callback(_retrieve)
         return written
 
@@ -196,7 +196,7 @@ class Connection:
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
-            # The start of the next answer is unknown, and so is the outcome of the requests in flight.
+            # It is unknown where the next answer starts, so the requests in flight cannot be answered.
             lost = counted(self._in_flight, "request")
             log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
@@ -231,7 +231,7 @@ class Connection:
         try:
             asked.answer.set_result(asked.request.decode_response(payload))
         except Exception as error:  # garbage may fail a decoder in any way
-            # The frame was whole, so the connection is still in step: only this request has failed.
+            # The frame was complete, so later answers can be read: only this request has failed.
             why = str(error) if isinstance(error, ProtocolError) else repr(error)
             asked.answer.set_exception(ProtocolError(f"{self.address}: answer to a {name}: {why}"))
 

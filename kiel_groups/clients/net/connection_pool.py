@@ -14,16 +14,16 @@ __all__ = ["ConnectionPool", "CONTROL"]
 #: The purpose of short requests that a broker answers at once.
 CONTROL = "control"
 
-#: How long a request that any broker can answer avoids a broker that failed, in seconds.
+#: How long a broker is avoided after a failed request, by requests that any broker can answer, in seconds.
 BLAMED_S = 30.0
 
 
 class ConnectionPool:
     """
-    One connection for each address and purpose, created on first use and replaced once it is closed.
+    Keeps one connection for each address and purpose, created on first use and replaced once it is closed.
 
-    Purposes separate requests that must not wait for each other: metadata behind a long fetch, a fetch behind a slow
-    produce request.
+    Purposes separate requests that must not wait for each other, such as metadata requests and long fetches, or fetches
+    and slow produce requests.
     """
 
     def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
@@ -50,7 +50,7 @@ class ConnectionPool:
         return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
-        """Close the connections to other addresses: those brokers have gone or moved."""
+        """Close the connections to all other addresses, because their brokers have gone or moved."""
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 

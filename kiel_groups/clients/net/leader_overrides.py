@@ -16,8 +16,8 @@ class LeaderOverrides:
     The leaders that ZooKeeper named in one read.
 
     They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
-    A leader that fails or refuses has lost the partition since the read, or does not know yet that it leads it. It is
-    then dropped by ``forget``, and the brokers' metadata counts.
+    A leader that fails or refuses a request has lost the partition since the read, or does not know yet that it leads
+    it. The caller then drops it with ``forget``, and the brokers' metadata applies.
     """
 
     def __init__(
@@ -30,15 +30,15 @@ class LeaderOverrides:
 
     @property
     def addresses(self) -> frozenset[HostPort]:
-        """The registered addresses of these leaders."""
+        """The addresses of the leaders that ZooKeeper named."""
         return frozenset(self._brokers.values())
 
     def leader_of(self, topic_partition: TopicPartition, reported: int | None) -> int | None:
-        """The leader that ZooKeeper named; ``reported``, the leader in a broker's metadata, if it named none."""
+        """Return the leader that ZooKeeper named, or else ``reported``, the leader in the brokers' metadata."""
         return self._leaders.get(topic_partition, reported)
 
     def address_of(self, node_id: int) -> HostPort | None:
-        """The address of a leader that ZooKeeper named; None for any other broker."""
+        """Return the address of a leader that ZooKeeper named; None for any other broker."""
         return self._brokers.get(node_id)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

@@ -19,12 +19,12 @@ __all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
 
 log = logging.getLogger(__name__)
 
-#: Finds further addresses, as in ``/brokers/ids``; called when no known address answers.
+#: Finds further addresses, such as those in ``/brokers/ids``; called when no known address answers.
 BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 
-#: After so many refreshes in a row without an answer the brokers count as unreachable. If connections are refused, that
-#: takes some six seconds with the default backoff: longer than an election, or the restart of a lone broker. A silent
-#: broker adds ``connect_timeout_ms`` to each refresh.
+#: The refreshes in a row without an answer after which the brokers count as unreachable. If connections are refused,
+#: that takes some six seconds with the default backoff: longer than an election, or the restart of a lone broker. A
+#: silent broker adds ``connect_timeout_ms`` to each refresh.
 UNREACHABLE_AFTER = 8
 
 #: Seconds of unanswered refreshes before the first warning, and between warnings.
@@ -40,7 +40,7 @@ class MetadataSources:
     Args:
         config: The bootstrap addresses, and timeouts.
         pool: The connections.
-        metrics: Has the gauge of requests in a row that were not answered (``metadata_unanswered``).
+        metrics: Receives the gauge of requests in a row that were not answered (``metadata_unanswered``).
         broker_source: Finds further addresses when none of the known ones answers.
     """
 
@@ -51,14 +51,14 @@ class MetadataSources:
         self._pool = pool
         self._metrics = metrics
         self._broker_source = broker_source
-        #: The next one to try first: an address that fails goes to the end.
+        #: In the order in which they are tried: an address that fails moves to the end.
         self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
         #: The address that answered last.
         self.last: HostPort | None = None
         #: Requests in a row that no address has answered.
         self.failures = 0
         self._unanswered: NoBrokersError | None = None
-        #: Set while ``unreachable`` is an error.
+        #: Set while ``unreachable`` is not None.
         self.all_unreachable = asyncio.Event()
         self._warn_at_s = 0.0
         self._is_warned = False
@@ -66,16 +66,16 @@ class MetadataSources:
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """Why the last request was not answered, once ``UNREACHABLE_AFTER`` in a row were not; None before."""
+        """The error of the last request if ``UNREACHABLE_AFTER`` requests in a row were not answered, else None."""
         # A copy: an error that is raised in several places would collect the tracebacks of all.
         return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
 
     async def ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
         """
-        Ask one address after the other, then those of the broker source, until one answers.
+        Send a request to one address after the other, then to those of the broker source, until one answers.
 
         Raises:
-            NoBrokersError: None of them answered; names them and their reasons.
+            NoBrokersError: None of them answered; the error names them and the reasons.
             ClosedError: The client was closed.
         """
         reasons: list[str] = []
@@ -124,7 +124,7 @@ class MetadataSources:
         now_s = asyncio.get_running_loop().time()
         if self.failures == 1:
             self._warn_at_s = now_s + _WARN_AFTER_S
-        # Not for each request: refused connections fail every max_backoff_ms by then.
+        # Do not warn of each request: by then, refused connections fail every max_backoff_ms.
         if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
             self._warn_at_s = now_s + _WARN_AFTER_S
             self._is_warned = True
@@ -148,7 +148,7 @@ class MetadataSources:
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Whether it is known which of the ``live`` brokers answered last; also true if none has answered yet.
+        Return whether it is known which of the ``live`` brokers answered last; True if none has answered yet.
 
         A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
         the broker that sent it: the next address may be the same broker under its other name. In this case the caller
@@ -158,10 +158,10 @@ class MetadataSources:
 
     def rotate(self, live: Collection[HostPort]) -> None:
         """
-        Move another of the ``live`` brokers than the one that answered last to the front, if there is another.
+        Move a ``live`` broker that did not answer last to the front of the order, if there is one.
 
-        A broker that is cut off from ZooKeeper keeps answering with the metadata it had then. The other brokers do not
-        list it as live: once one of them has answered, it is asked no more. See also ``knows_last``.
+        A broker that is cut off from ZooKeeper keeps answering with its old metadata. The other brokers do not list it
+        as live, so it is not asked any more once one of them has answered. See also ``knows_last``.
         """
         if self.last is not None:
             self.demote(self.last)

@@ -42,14 +42,14 @@ async def list_offsets(
     Look up the offsets of partitions at a time: ask their leaders, and retry with backoff while leaders change.
 
     Args:
-        cluster: Has the leaders, and the connections to them.
+        cluster: Provides the leaders, and the connections to them.
         partitions: Any number, of any topics.
         at: -2 for the earliest offset in the log, -1 for the next one to be written, else epoch milliseconds: then the
             first offset of the newest segment that is older, or the earliest offset if none is older.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
-        BrokerError: The offset of a partition was not found in time; names the partition and the last reason.
+        BrokerError: An offset was not found in time; the error names the partition and the last reason.
     """
     missing = frozenset(partitions)
     await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
@@ -81,9 +81,9 @@ async def find_offsets(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
-    Look up as many of the offsets as leaders report now, and return why the others are missing; raise nothing.
+    Look up as many of the offsets as leaders report now; errors are returned as the ``failures``.
 
-    It refreshes the metadata, then asks each leader once, which has ``connect_timeout_ms`` for its answer.
+    Each try refreshes the metadata, then asks each leader once and waits at most ``connect_timeout_ms``.
 
     Args:
         cluster: As for ``list_offsets``.
@@ -92,7 +92,7 @@ async def find_offsets(
         patience_s: How long to retry for missing partitions, in seconds.
     """
     now_s = asyncio.get_running_loop().time
-    # As for metadata: brokers answer these from memory. A broker that takes longer than a handshake is stuck.
+    # As with metadata, brokers answer from memory: one that takes longer than a handshake is stuck.
     timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
     until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
@@ -137,7 +137,7 @@ async def ask_leaders(
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Failure]:
-    """Ask each leader once, all at the same time; put answers into ``found`` and return the failures."""
+    """Ask all leaders once, concurrently; add their answers to ``found`` and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
@@ -179,7 +179,7 @@ def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Fa
     if listed is None:
         return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
     if listed.error == OFFSET_OUT_OF_RANGE:
-        # The request names no offset: the broker has a problem, and no position is out of range.
+        # The request names no offset, so the broker has a problem: no position is out of range.
         return Failure(BrokerError(f"{what}: {listed.error}", code=listed.error.number), False)
     if listed.error != NO_ERROR:
         return Failure(listed.error.exception(what), listed.error.retriable)

@@ -45,17 +45,17 @@ ANSWER_MS = 1_500
 #: The longest text that the protocol can carry.
 LONGEST_TEXT_BYTES = 32_767
 
-#: The codes that call for no retry: the offset exists, or (perhaps) does not.
+#: The answers that are not retried: the offset was found, or the partition probably has none.
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
 async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers know offset requests; those of 0.8.0 close the connection on them.
+    Check that the brokers support offset requests; brokers of 0.8.0 close the connection on them.
 
     Raises:
-        ConfigError: They do not know them.
-        NoBrokersError: None of them answers.
+        ConfigError: The brokers do not support offset requests.
+        NoBrokersError: No broker answers.
     """
     silence: KielGroupsError | None = None
     for attempt in range(_TRIES):
@@ -68,7 +68,7 @@ async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
             silence = None
             await cluster.refresh((), "offset API")
         except RequestTimeoutError as error:
-            # A frozen or busy broker does not show what it knows; another one may answer.
+            # A frozen or busy broker does not show what it supports; another one may answer.
             log.info("group %s: %s", group, error)
             silence = error
     if silence is not None:
@@ -91,7 +91,7 @@ async def fetch_offsets(
         to every failure to read a znode.
 
     Raises:
-        NoOffsetsError: A broker refuses for good; names the first partition and the error.
+        NoOffsetsError: A broker refuses for good; the error names the first partition and the reason.
         BrokerError: No broker gave a usable answer in time.
     """
     waiting = tuple(sorted(partitions))
@@ -137,7 +137,7 @@ async def commit_offsets(
         metadata: A text that brokers check for its length and then discard; left out if they find it too long.
 
     Returns:
-        The last answer for every partition; UNKNOWN if no broker answered: the offset may be stored or not.
+        The last answer for every partition; UNKNOWN if no broker answered, so that the offset may be stored or not.
     """
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
@@ -178,7 +178,7 @@ def _may_pass(error: ErrorCode) -> bool:
 async def _ask(
     cluster: ClusterMetadata, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
 ) -> Mapping[TopicPartition, A]:
-    """Send to any broker, preferably one that has not failed lately; time out before a lease can expire."""
+    """Send a request to any broker, preferably one that has not failed lately; time out before a lease expires."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
     connection = cluster.some_connection()
     try:

@@ -16,7 +16,7 @@ _MESSAGE_OVERHEAD_BYTES = 26
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was stored; the offset is -1 if no broker reports it (acks 0)."""
+    """Where a record was stored. The offset is -1 with acks 0; both are -1 for a record that waits for others."""
 
     topic: str
     partition: int
@@ -61,8 +61,8 @@ class PartitionQueue:
     The batches of one partition, oldest first.
 
     ``busy`` is set while the first batch is in flight, or waits for a retry: no other overtakes it, so records keep
-    their order. ``timer`` runs while a first batch lingers. ``added`` and ``settled`` count all records so far; those
-    beyond ``settled`` have no outcome yet, and those up to ``due`` do not wait for more records.
+    their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled`` those
+    of them with an outcome. The first ``due`` of all records no longer wait for others.
     """
 
     topic_partition: TopicPartition
@@ -72,11 +72,11 @@ class PartitionQueue:
     added: int = 0
     settled: int = 0
     due: int = 0
-    #: Since when batches were sent and no broker has stored one, on the loop's clock; see ``StallWatch``.
+    #: When the first batch was sent since a broker last stored one, on the loop's clock; see ``StallWatch``.
     waits_since_s: float | None = None
 
     def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
-        """Return the batch that takes one more message of this size; None if a new one is needed."""
+        """Return the batch that has room for one more message of this size; None if a new batch is needed."""
         last = self.batches[-1] if self.batches else None
         if last is None or last.sealed or last.size_bytes + size_bytes > most_bytes:
             return None
@@ -91,7 +91,7 @@ class PartitionQueue:
         return complete or self.due > self.settled or now_s - first.created_s >= linger_s
 
     def pop_settled(self) -> Batch:
-        """Remove the first batch, whose outcome is known, and return it."""
+        """Remove and return the first batch, whose outcome is known."""
         batch = self.batches.popleft()
         self.settled += len(batch.messages)
         self.busy = False

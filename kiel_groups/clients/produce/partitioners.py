@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 __all__ = ["Partitioner", "hash_partitioner", "random_partitioner", "key_bytes"]
 
-#: Called with the application's key and a fresh list of the topic's partition numbers, ascending; returns one.
+#: Called with the application's key and a new list of the topic's partition numbers, ascending; returns one of them.
 Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 
@@ -21,16 +21,16 @@ def key_bytes(key: Any) -> bytes | None:
 
 
 def random_partitioner(key: Any, partitions: Sequence[int]) -> int:
-    """Choose any partition, whatever the key."""
+    """Choose a partition at random, regardless of the key."""
     return random.choice(partitions)
 
 
 def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     """
-    Choose the partition by the CRC-32 of the key's bytes; any partition for a record without a key.
+    Choose a partition by the CRC-32 of the encoded key, or at random for a record without a key.
 
-    With the same number of partitions a key always gets the same one, in every process and on every host; librdkafka's
-    ``consistent_random`` makes the same choice.
+    With the same number of partitions, a key always gets the same one, in every process and on every host.
+    librdkafka's ``consistent_random`` makes the same choice for keys that are not empty.
     """
     data = key_bytes(key)
     if data is None:

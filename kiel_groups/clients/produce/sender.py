@@ -42,9 +42,9 @@ __all__ = ["Sender", "raise_first", "fail_future"]
 log = logging.getLogger(__name__)
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
-#: A broker refuses with these before it appends anything.
+#: Errors with which a broker refuses a batch before it appends anything.
 _REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
-#: With these too, unless the request waits for replicas: then it appends first, and answers with one of these if it
+#: Likewise, unless the request waits for replicas: then the broker appends first, and answers with one of these if it
 #: loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
@@ -73,7 +73,7 @@ class Sender:
 
     @property
     def buffered_bytes(self) -> int:
-        """The size of the messages without an outcome on the wire, uncompressed."""
+        """The size on the wire of all messages without an outcome, uncompressed."""
         return self._buffered_bytes
 
     @property
@@ -118,7 +118,7 @@ class Sender:
         await self._progress.wait()
 
     async def flush(self) -> None:
-        """Send all queued records without lingering, and wait until each has an outcome, good or bad."""
+        """Send all queued records without lingering, and wait until each is stored or has failed."""
         self.send_waiting()
         targets = {queue: queue.due for queue in self._queues.values()}
         while any(queue.settled < target for queue, target in targets.items()):
@@ -145,7 +145,7 @@ class Sender:
             self._offer(queue)
 
     def _offer(self, queue: PartitionQueue) -> None:
-        """Send the queue's first batch if it is due; otherwise a timer, or the outcome of another, offers it again."""
+        """Queue the first batch for its leader if it is due; otherwise start its linger timer, if it has one."""
         if queue.busy or not queue.batches or self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ class Sender:
         self._offer(queue)
 
     async def _send_ready(self, node_id: int) -> None:
-        """Send one request after the other while partitions are ready; each takes all that became ready meanwhile."""
+        """Send requests one after the other while partitions are ready for the broker."""
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)
@@ -177,7 +177,7 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Take the first partitions whose batches fit into one request, at least one if any is ready."""
+        """Remove and return the first partitions whose batches fit into one request, at least one if any is ready."""
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:
@@ -255,7 +255,7 @@ class Sender:
     def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
         if len(batch.messages) > 1:
-            # One message is too large, or only all of them together: by halves, the others can be stored.
+            # Either one message is too large, or only the batch is. Halving it lets all other messages be stored.
             queue.split_first()
             self._offer(queue)
             return
@@ -318,14 +318,14 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
 
 
 def fail_future(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
-    """Fail a record's future; asyncio must not report it as never retrieved, since the batch was logged once."""
+    """Fail a record's future, and keep asyncio from reporting it as never retrieved: its batch was logged once."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
 def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
-    """Raise the first failure among records that have an outcome."""
+    """Raise the first failure of these outcomes, all of which are done."""
     for outcome in outcomes:
         error = outcome.exception()
         if error is not None:

@@ -1,4 +1,4 @@
-"""Encode the values of records, with the application's serialiser if it has one."""
+"""Encode the values of records, with the application's serializer if it has one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     """
-    Encode a value; without a serialiser bytes stay as they are, and anything else becomes JSON with sorted keys.
+    Encode a value. Without a serializer, bytes stay as they are, and anything else becomes JSON with sorted keys.
 
     Raises:
-        ConfigError: JSON has no form for the value, or the serialiser returned something that cannot be sent.
+        ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.
     """
     if serializer is None:
         return value if isinstance(value, bytes) else _json(value)

@@ -1,4 +1,4 @@
-"""Warn when no broker stores the records of a partition, and again when brokers store them."""
+"""Warn when no broker stores the records of a partition, and report when brokers store them again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["STALLED_AFTER_S", "StallWatch"]
 
 log = logging.getLogger(__name__)
 
-#: How long a partition's records may wait, retries included, before the warning, in seconds.
+#: How long a partition's records may wait, including retries, before the warning, in seconds.
 STALLED_AFTER_S = 10.0
 
 
@@ -57,11 +57,11 @@ class StallWatch:
     def given_up(self, queue: PartitionQueue) -> None:
         """Note that the partition's first batch has failed for good."""
         if queue not in self._stalled:
-            # The cause may be the batch itself, such as a record that is too large: the next ones may be stored.
+            # The cause may be the batch itself, such as a record that is too large; the next batches may be stored.
             queue.waits_since_s = None
 
     def close(self) -> None:
-        """Report nothing more."""
+        """Stop reporting, and reset the gauge."""
         if self._timer is not None:
             self._timer.cancel()
         self._stalled.clear()
@@ -78,7 +78,7 @@ class StallWatch:
         if next_s is None:
             self._timer = None
         else:
-            # Wait a while after a report, so that partitions that stall one after the other share the next one.
+            # Pause after a report, so that partitions that stall one after the other share the next report.
             pause_s = STALLED_AFTER_S if late else 0.0
             self._timer = loop.call_at(max(next_s + STALLED_AFTER_S, loop.time() + pause_s), self._check)
 

@@ -19,17 +19,18 @@ __all__ = ["Election"]
 
 log = logging.getLogger(__name__)
 
-#: The pause before a refused candidacy is repeated, in seconds.
+#: The pause before a refused attempt to join the election is repeated, in seconds.
 RETRY_S = 0.2
 
 
 class Election:
     """
-    One candidacy, on one session.
+    Takes part in a group's election on one session.
 
-    ``proof`` is the znode that must exist for a candidacy: a member's own. ``on_leading`` is called with the path of
-    the election znode when this candidate becomes the leader, and when a later check confirms it. ``on_resigned`` is
-    called when it is no longer the leader.
+    The election znode is only created while the znode ``proof`` exists: the member znode, or the election folder for an
+    allocator process. ``on_leading`` is called when this candidate becomes the leader, and when a later check confirms
+    it, with the path of the election znode and whether another candidate was ahead before. ``on_resigned`` is called
+    when this candidate is no longer the leader.
     """
 
     def __init__(

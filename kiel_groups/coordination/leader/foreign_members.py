@@ -1,8 +1,8 @@
 """
 Foreign members: Java, pykafka and kiel consumers, which do not take part in this library's protocol.
 
-They would read and commit partitions that members own. A member refuses to join a group that has some. The leader can
-only raise an alarm when they come later, because nothing that it writes would stop them.
+They would read and commit partitions that members own. A member refuses to join a group that has foreign members. If
+they join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ForeignMembers:
-    """The names of foreign members, and the folder that lists them; ``/consumers`` comes first if there are both."""
+    """The names of foreign members and the folder that lists them: ``/consumers/<group>/ids`` before kiel's folder."""
 
     names: tuple[str, ...] = ()
     folder: str = ""
@@ -42,8 +42,8 @@ async def find_foreign_members(
     """
     Find the foreign members of a group.
 
-    The two folders cannot be read in one step. So consumer ids are read before and after the members: an id that exists
-    both times does not belong to a member that joined or left meanwhile.
+    Consumer ids and members cannot be read in one step. So consumer ids are read before and after the members: an id
+    that exists both times does not belong to a member that joined or left meanwhile.
 
     Args:
         session: The session to read with.
@@ -65,9 +65,10 @@ async def find_foreign_members(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Leave out consumer ids that end in the id of the session that owns them, as the ids of members do.
+    Return the existing consumer ids that do not end in the id of the session that owns them, as member ids do.
 
-    Such a member has lost its member znode to an operator or a forced release, and finds out at its next heartbeat.
+    A member whose id is left out has lost its member znode to an operator or a forced release. It finds that out at its
+    next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
     return {
@@ -91,12 +92,12 @@ class ForeignMemberMonitor:
         self._seen = ForeignMembers()
 
     def start(self) -> None:
-        """Look for foreign members now and at each change; called whenever this process leads."""
+        """Look for foreign members now and at each change; called whenever this process is confirmed as the leader."""
         self._active = True
         self._changed()
 
     def stop(self) -> None:
-        """Stop, and forget what was found: this process is no longer the leader, and the next one looks."""
+        """Stop reporting, and reset the gauge: this process no longer leads, and the next leader reports."""
         self._active = self._again = False
         if self._seen.names:
             self._metrics.gauge("foreign_members", 0)

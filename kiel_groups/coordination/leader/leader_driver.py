@@ -100,7 +100,11 @@ class LeaderDriver:
         )
 
     def lead(self, candidate: str, *, succeeds: bool) -> None:
-        """Start to lead, or confirm that this candidate still leads; ``succeeds``: another leader came before it."""
+        """
+        Start to lead, or continue to lead with a fresh plan.
+
+        ``succeeds`` is true if another candidate was ahead before.
+        """
         if not self.is_leader:
             log.info("group %s: %s leads", self._layout.group, self._member_id)
             self._metrics.count("elections_won")
@@ -116,7 +120,7 @@ class LeaderDriver:
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str) -> None:
-        """Plan again, after the debounce: inputs of the plan may have changed."""
+        """Plan again after the debounce, because inputs of the plan may have changed."""
         self._feed(leader_state.Changed(cause, _now_s()))
 
     def _on_change(self, cause: str) -> None:
@@ -125,7 +129,7 @@ class LeaderDriver:
             self._tasks.start(self._look_for_returned(tuple(self._planned_from.away)))
 
     async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
-        """Plan at once if a static member is back: its partitions were kept, so there is nothing to debounce."""
+        """Plan at once if a static member is back: its partitions were kept, so no debounce is necessary."""
         if await self._reader.returned(away):
             self._feed(leader_state.Changed("return", _now_s(), urgent=True))
 
@@ -184,12 +188,12 @@ class LeaderDriver:
         self._feed(leader_state.Written(term, answer, _now_s()))
 
     def _check(self, answer: Answer, what: str) -> bool:
-        """Whether a transaction that begins with the proof of leadership was done; logs a warning if not."""
+        """Return whether a transaction that first checks the election znode was executed; log a warning if not."""
         if isinstance(answer, Done):
             return True
         log.warning("group %s: %s (%s); planning again", self._layout.group, what, answer)
         self._metrics.count("publications_interrupted")
-        # An operator may have deleted some of them, and without them every publication would be refused.
+        # An operator may have deleted some of these folders. Without them, every publication would be refused.
         self._folders.clear()
         if isinstance(answer, Refused) and answer.index == 0:
             self._on_doubt()
@@ -204,7 +208,7 @@ class LeaderDriver:
         log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
 
     def _monitor_owners(self) -> None:
-        """Note that the newest plan is the published one, and monitor its owners."""
+        """Record that the newest plan is the published one, and monitor its owners."""
         assert self._planned_from is not None
         self._before = self._planned_from
         self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
@@ -277,7 +281,7 @@ class LeaderDriver:
             self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
 
     def _may_plan(self, inputs: Inputs) -> bool:
-        """Whether to plan; if no broker or no subscribed topic was found, the current allocation stays."""
+        """Return whether to plan: not if members subscribe to topics, but no broker or none of the topics was found."""
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
             missing = "broker" if not inputs.brokers else "topic of its subscription"
             log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, missing)
@@ -326,7 +330,7 @@ class LeaderDriver:
 
 
 def _owned(allocation: Allocation) -> Allocation:
-    """Leave out empty assignments: those of members that are gone may remain for a while."""
+    """Return the allocation without empty assignments; those of members that are gone may remain for a while."""
     return {slot: partitions for slot, partitions in allocation.items() if partitions}
 
 

@@ -21,7 +21,7 @@ __all__ = ["OwnershipMonitor"]
 
 log = logging.getLogger(__name__)
 
-#: The most owner znodes that one check reads. Each check finds all partitions that have no owner znode.
+#: The most owner znodes that one check reads, besides those under suspicion. Each check finds all missing owner znodes.
 MOST_OWNERS = 2_000
 
 KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned")
@@ -54,7 +54,7 @@ class OwnershipMonitor:
             self._wait()
 
     def stop(self) -> None:
-        """Stop: this process is no longer the leader."""
+        """Stop the checks and reset the gauges, because this process is no longer the leader."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,7 +97,7 @@ class OwnershipMonitor:
             self._metrics.gauge(kind, counts[kind])
 
     async def _owners(self) -> dict[TopicPartition, MemberId | None]:
-        """Read the owners: None for each partition without one, and the member id for the next batch of the others."""
+        """Read the owners: None for each partition without one, and the member ids of the next batch of the others."""
         owners: dict[TopicPartition, MemberId | None] = {}
         owned: list[TopicPartition] = []
         for topic in sorted({partition.topic for partition in self._wanted}):
@@ -118,7 +118,7 @@ class OwnershipMonitor:
         return owners
 
     def _next_batch(self, owned: list[TopicPartition]) -> list[TopicPartition]:
-        """Return the next ``MOST_OWNERS`` owned partitions, and those that are under suspicion."""
+        """Return the next ``MOST_OWNERS`` owned partitions, and all that are under suspicion."""
         start = self._next if self._next < len(owned) else 0
         self._next = start + MOST_OWNERS
         return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})

@@ -63,7 +63,7 @@ class PlanReader:
 
     @property
     def grace_ms(self) -> int:
-        """How long an absent static member keeps its partitions, in milliseconds, as last read."""
+        """How long a static member that is away keeps its partitions, in milliseconds, by the settings last read."""
         given = self._dynamic_config.static_grace_ms
         return self._config.static_grace_ms if given is None else given
 
@@ -73,7 +73,7 @@ class PlanReader:
         self._reading.clear()
 
     async def read(self) -> Inputs:
-        """Read all inputs of a plan; from now on, changes are notified."""
+        """Read all inputs of a plan; from now on, ``on_change`` is called when a watched one changes."""
         brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
             self._cached("brokers", self._read_brokers),
             self._live_members(),
@@ -103,7 +103,7 @@ class PlanReader:
         )
 
     async def returned(self, away: Sequence[Slot]) -> bool:
-        """Whether the member of any of these slots is back."""
+        """Return whether any of these slots has a live member again."""
         return not (await self._live_members()).keys().isdisjoint(away)
 
     def _watcher(self, what: str) -> Callable[[], None]:
@@ -147,7 +147,7 @@ class PlanReader:
         return values
 
     async def _read_brokers(self) -> int:
-        """Return the number of brokers, and watch it, even if no broker has ever registered."""
+        """Return the number of brokers, and watch for changes, even if no broker has ever registered."""
         watcher = self._watcher("brokers")
         names = await self._session.children(BROKER_IDS, watcher)
         if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
@@ -220,7 +220,7 @@ class PlanReader:
             return self._weights
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
-        """Log settings that are probably mistakes, each once while it lasts."""
+        """Log settings that are probably mistakes, each only once until it is corrected."""
         warnings = set(self._dynamic_config.unknown_field_hints())
         warnings |= {f"drained: {slot} is no member" for slot in self._dynamic_config.unknown_drained(slots)}
         for warning in sorted(warnings - self._warnings):
@@ -241,7 +241,7 @@ class PlanReader:
         """
         Read znodes and watch them; None for each that does not exist, whose creation is watched.
 
-        They are read together and not by one task each. Thus the session limits how many reads are in flight ahead of a
+        All are read by one call and not by one task each. So the session limits how many reads are in flight ahead of a
         heartbeat, however many members and topics there are.
         """
         watchers = [self._watcher(what) for what in whats]

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Refuse to join a group that this member would harm.
+    Check that this member may join its group.
 
     Raises:
         GroupConfigError: The group's settings differ from this member's, or cannot be read.
@@ -33,7 +33,7 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
     mine = GroupSettings(store=config.store, mode=config.mode, auto_offset_reset=config.auto_offset_reset)
     node = await session.get(layout.config)
     while node is None:
-        # Create-only: if two members are the first ones, one of them wins, and both read what it wrote.
+        # Never overwrite: if two members are first at the same time, one create succeeds, and both read its settings.
         answer = await session.transact([Create(layout.config, mine.encode())])
         if isinstance(answer, Done):
             log.info("group %s: new group; it takes the settings of this member", layout.group)

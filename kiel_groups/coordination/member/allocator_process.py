@@ -16,7 +16,7 @@ __all__ = ["AllocatorProcess"]
 
 class AllocatorProcess:
     """
-    Candidacy in one group, from ``start`` to ``close``, across sessions.
+    A candidate in one group's election, from ``start`` to ``close``, across sessions.
 
     An allocator process registers neither as a member nor as a consumer; its only znode is its election znode. Members
     that join check their settings against the group's, not against this process's.
@@ -65,7 +65,7 @@ class AllocatorProcess:
 
     @property
     def member_id(self) -> str | None:
-        """The name of this process as a leader, which changes with each session. None before the first one."""
+        """The name that this process has as a leader. It changes with each session; None before the first session."""
         return self._supervisor.current.member_id if self._supervisor.current else None
 
     @property
@@ -73,7 +73,7 @@ class AllocatorProcess:
         return self._supervisor.current is not None and self._supervisor.current.leads
 
     async def close(self) -> None:
-        """Resign: the election znode is deleted at once, and the next candidate becomes the leader."""
+        """Leave the election: the election znode is deleted at once, and the next candidate can lead."""
         await self._supervisor.close()
 
 

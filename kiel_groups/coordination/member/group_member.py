@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: After the watchdog ended a session: how often the member checks whether the application has resumed, in seconds.
+#: The pause between checks whether the application has resumed, after the watchdog ended a session, in seconds.
 CATCH_UP_S = 0.05
 
 
@@ -55,7 +55,7 @@ class GroupMember:
         self._subscription = subscription
         self._allocator = allocator
         self._metrics = metrics
-        #: The current session's gate, checked before each record is delivered; before the first session it stays shut.
+        #: The current session's gate, checked before each record is delivered; never open before the first session.
         self.gate = DeliveryGate()
         self._supervisor = SessionSupervisor(
             config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
@@ -93,9 +93,9 @@ class GroupMember:
 
     async def _wait_until_caught_up(self) -> None:
         """
-        Wait, after the watchdog ended a session, until the application makes progress.
+        Wait until the application makes progress, after the watchdog ended a session.
 
-        Partitions that the member claimed before that would stall like those that it has just lost.
+        If the member joined earlier, its new partitions would stall like those that it has just lost.
         """
         stalled = self._handler.in_progress()
         while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
@@ -122,8 +122,7 @@ class GroupMember:
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
-        Check that these topics can be registered. Called before the subscription changes, so that a refusal changes
-        nothing.
+        Check that these topics can be registered, before the subscription changes.
 
         Raises:
             ConfigError: The topics take more space than ZooKeeper allows.

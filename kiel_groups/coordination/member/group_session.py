@@ -1,5 +1,5 @@
 """
-The part that members and allocator processes share: one ZooKeeper session with its election, heartbeat and watchdog.
+The common part of members and allocator processes: one ZooKeeper session with its election, heartbeat and watchdog.
 
 A ``GroupSession`` ends with its ZooKeeper session; ``SessionSupervisor`` then starts the next one.
 """
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 class GroupSession:
     """
-    One ZooKeeper session in one group; ``first`` is true if this process had none before it.
+    One ZooKeeper session in one group; ``first`` is true for the first session of this process in the group.
 
     ``over`` is done when the session ends, with the error that ended it, or None if it was lost or closed.
     """
@@ -180,7 +180,7 @@ class GroupSession:
         self._watchdog = Watchdog(self._config, self._in_progress, self._on_stall, self._give_up, metrics)
 
     def _in_progress(self) -> Collection[Work]:
-        """Return the work the application is busy with; also called from other threads."""
+        """Return the application's work in progress; also called from other threads."""
         return ()
 
     def _on_stall(self, stall: Stall) -> None:
@@ -211,7 +211,7 @@ class GroupSession:
             log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._joined:
-            # A warning like that of the break, so that an operator who saw one sees the other.
+            # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
             self._recheck()
@@ -221,7 +221,7 @@ class GroupSession:
         self._look_at_candidates()
 
     async def _look_regularly(self) -> None:
-        """Check the election and the registration at regular intervals; the former makes a leader plan again."""
+        """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
             await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
             self._look_at_candidates()
@@ -259,10 +259,10 @@ class GroupSession:
             self.over.set_result(error)
 
     def _on_end(self) -> None:
-        """Stop what a subclass runs on the session."""
+        """Stop the parts that a subclass runs on the session."""
 
     async def leave(self) -> None:
-        """Leave the group in order, then close the session."""
+        """Leave the group, then close the session; a member first releases its partitions."""
         await self.close()
 
     async def close(self) -> None:

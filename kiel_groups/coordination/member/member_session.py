@@ -122,14 +122,14 @@ class MemberSession(GroupSession):
         return store
 
     def check_subscription(self, topics: Collection[str]) -> None:
-        """Check that these topics can be registered; errors as ``SubscriptionRegistration.check``."""
+        """Check that these topics can be registered; raises as ``SubscriptionRegistration.check``."""
         self._registration.check(topics)
 
     async def _restore_registration(self) -> None:
         await self._registration.restore_consumer_id()
 
     async def resubscribe(self) -> None:
-        """Register a changed subscription; errors as ``SubscriptionRegistration.follow_subscription``."""
+        """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
         self.owned_partitions.follow_subscription()
         await self._registration.follow_subscription()
 
@@ -163,8 +163,8 @@ class MemberSession(GroupSession):
         """
         Have the leader move the owned partitions to other members, then release those that are left.
 
-        A member that gets a partition then already waits for its release. A static member skips the first step because
-        it is expected back, and so does a leader that is the only member.
+        Each new owner then already awaits its partitions. A static member skips the first step because it is expected
+        back, and so does a leader that is the only member.
         """
         if self._config.instance_id is None and not self.owned_partitions.idle and not self._leader_driver.alone:
             # If the session ends meanwhile, there is nothing left to release.
@@ -174,6 +174,6 @@ class MemberSession(GroupSession):
         await self.owned_partitions.release_all()
 
     async def _retire(self) -> None:
-        """Register an empty subscription, and wait until the next plan has revoked all partitions one by one."""
+        """Register an empty subscription, and wait until the next plan has revoked all partitions."""
         if await self._registration.withdraw():
             await self.owned_partitions.all_released()

@@ -1,7 +1,7 @@
 """
-The partitions that one member owns: the driver of ``group.member.claims`` on one session.
+The driver of one member's partitions: it performs what ``group.member.claims`` decides, on one session.
 
-It follows the member's assignment, claims and releases owner znodes, and lets ``OwnedOffsets`` write their offsets.
+It follows the member's assignment, claims and releases owner znodes, and has ``OwnedOffsets`` write the offsets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 #: The spread of the interval between audits, so that a thousand members do not read their assignments at once.
 JITTER = 0.33
 
-#: The pause before a claim's position is read again after a failure, in seconds: the first one, and the longest.
+#: The first and the longest pause before a claim's position is read again after a failure, in seconds.
 #: A topic that was just created has leaders within tenths of a second.
 REOPEN_S = 0.1
 LONGEST_REOPEN_S = 5.0
@@ -62,7 +62,7 @@ def jittered_s(interval_ms: int) -> float:
 
 
 class OwnedPartitions:
-    """The assignment, the claims and the offsets of one member."""
+    """Follows the assignment of one member: claims, opens, drains and releases its partitions."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ class OwnedPartitions:
         self._feed(claims.Subscribed(self._subscription.subscription))
 
     def recheck(self) -> None:
-        """Read everything that is watched again: watches may have been lost."""
+        """Read all watched znodes again, because watches may have been lost."""
         self._look.set()
         self._topics.recheck()
         self._look_at_owners(self._watches)
 
     async def release_all(self) -> None:
-        """Drain and release all partitions, and claim no more; returns when none is left."""
+        """Stop claiming partitions, drain and release all of them, and wait until none is left."""
         self._store.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
@@ -144,7 +144,7 @@ class OwnedPartitions:
             await self._empty.wait()
 
     def end(self) -> None:
-        """Drop all partitions: the session is over, and with it every claim."""
+        """Drop all partitions, because every claim has ended with the session."""
         self._feed(claims.SessionEnded())
 
     async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
@@ -159,9 +159,9 @@ class OwnedPartitions:
 
     async def _follow_assignment(self) -> None:
         """
-        Read the member's assignment at every hint, and audit once in every interval.
+        Read the member's assignment whenever it may have changed, and run an audit once in every interval.
 
-        The audit has its own deadline: hints that come more often than the interval must not postpone it.
+        The audit has its own deadline, so that frequent changes of the assignment do not postpone it.
         """
         loop = asyncio.get_running_loop()
         audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
@@ -175,7 +175,7 @@ class OwnedPartitions:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(audit_due_s):
                     await self._look.wait()
-            # Check the deadline after a hint, too: if one is set already, ``wait`` returns before the timeout can fire.
+            # The deadline may have passed without a timeout: ``wait`` returns first if the event is set already.
             if loop.time() >= audit_due_s:
                 await self._audit()
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
@@ -195,8 +195,8 @@ class OwnedPartitions:
         if found.member_id == self._member_id:
             await self._unsubscribed_topics.check(node, found, self._subscription.subscription)
             return claims.AssignmentRead(found.partitions)
-        # Without an instance_id the slot is this member's alone, whatever is written there. If the member's znode was
-        # deleted, it was not replaced either: the leader knows only its predecessor, and this member will join again.
+        # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
+        # was deleted was not replaced either: the leader knows only its predecessor, and this member will join again.
         is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
         return claims.Replaced() if is_replaced else claims.AssignmentRead(None)
 
@@ -217,7 +217,7 @@ class OwnedPartitions:
         )
 
     async def _audit(self) -> None:
-        """Find what no watch reported: deleted claims, changed offsets, moved leaders, free awaited partitions."""
+        """Find changes that no watch reported: of claims, offsets, leaders, and owners of awaited partitions."""
         gone = await self._owner_znodes.verify(self._owned()) & self._owned()
         if gone:
             deleted = counted(gone, "claim was", "claims were")
@@ -269,7 +269,7 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """Claim in one batch at a time: partitions that become free meanwhile are claimed in the next one."""
+        """Claim one batch of partitions at a time; those that become free meanwhile are in the next batch."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
@@ -283,13 +283,13 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """Open the claimed partitions, each topic on its own, once no claim is pending."""
+        """Start one task for each topic that opens its claimed partitions; called when no claim is pending."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """Note that an awaited partition may be free; simultaneous hints are handled in one batch."""
+        """Record that an awaited partition may be free; simultaneous hints are handled in one batch."""
         if not self._awaits(watch.partition):
             return
         if not self._freed:
@@ -305,7 +305,7 @@ class OwnedPartitions:
         self._feed(claims.OwnerGone(freed))
 
     def _awaits(self, partition: TopicPartition) -> bool:
-        """Whether a partition is still awaited; if not, drop its watch."""
+        """Return whether a partition is still awaited; if not, drop its watch."""
         if self._claims.phases.get(partition) is claims.Phase.WAITING:
             return True
         if watch := self._watches.pop(partition, None):
@@ -344,7 +344,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
 
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
-        """Read positions, again and again if they are not known yet; give up claims that are gone."""
+        """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
         waiting, pause_s = partitions, REOPEN_S
         await self._topics.follow({topic})
         while waiting:
@@ -398,7 +398,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
-        """Drain partitions; idle ones do not wait for those that the application is processing."""
+        """Drain partitions; those without records in flight do not wait for the others."""
         busy = self._handler.stop(partitions)
         for part in (partitions - busy, busy):
             if part:
@@ -422,7 +422,7 @@ class OwnedPartitions:
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
             if self._config.autocommit and not self._store.commits_with_release:
-                # The release itself writes a position that a reset chose: a late broker must not overwrite it.
+                # Without resets: the release itself writes their positions, which a late broker must not overwrite.
                 await self._offsets.store_finished(partitions - self._subscription.resetting())
             done = await self._owner_znodes.release(partitions)
             self._subscription.unassign(partitions)

@@ -53,7 +53,7 @@ class OwnerZnodes:
         self._subscription = subscription
         self._metrics = metrics
         self._owner = encode_owner(member_id)
-        #: Whether finished records are committed automatically, and whether a release does so itself.
+        #: Whether finished records are committed automatically, and whether the release's transaction commits them.
         self._autocommit = commits
         self._commits = commits and store.commits_with_release
         #: The topics whose offsets folder exists or was created on this session.
@@ -67,7 +67,7 @@ class OwnerZnodes:
 
         Args:
             partitions: The partitions to claim.
-            freed: Those of them whose owner znodes were just seen to disappear, so that no read is needed.
+            freed: The partitions among them whose owner znodes were just deleted, so that no read is needed.
 
         Returns:
             The partitions that this member owns now; the others belong to other sessions.
@@ -92,7 +92,7 @@ class OwnerZnodes:
         return frozenset(claimed)
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
-        """Create deleted owners folders again; the leader has created them before it published the plan."""
+        """Create deleted owners folders again; the leader had created them before it published the plan."""
         folders = sorted(map(self._layout.topic_owners, topics))
         if folders:
             self._metrics.count("owner_folders_restored", len(folders))
@@ -125,7 +125,7 @@ class OwnerZnodes:
         return mine, free
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own, and stop taking over their offsets."""
+        """Return the partitions that this session does *not* own, and stop tracking them as being opened."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
@@ -151,11 +151,11 @@ class OwnerZnodes:
 
     async def release(self, partitions: Collection[TopicPartition]) -> Releases:
         """
-        Commit finished records and delete the owner znodes, in one transaction for each partition.
+        Commit finished records and delete the owner znodes, atomically for each partition.
 
-        If the application commits by itself, only positions that a reset chose are committed here. A partition whose
-        offset another writer has changed is released without a commit, and the other offset stays. A partition whose
-        topic was created again meanwhile is checked first.
+        Without autocommit, and with a store that does not commit in releases, only positions that a reset chose are
+        committed here. A partition whose offset another writer has changed is released without a commit, and that
+        offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
         stored, gone = await self._look_at_unopened(partitions)
         waiting = {
@@ -177,7 +177,7 @@ class OwnerZnodes:
             )
             doubtful = outcome.unknown | outcome.dropped.keys()
             left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
-            # Offsets are read before owners, so that the next attempt checks a version older than the owner read.
+            # Offsets are read before owners, so that the next attempt checks a version read before the owner znode.
             stored = await self._store.read([*sorted(outcome.dropped), *left_alone])
             mine, _ = await self._owned_and_free(doubtful)
             # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
@@ -197,10 +197,10 @@ class OwnerZnodes:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Read the offsets of claims that were never opened, and after that the owners of these claims.
+        Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
 
-        A new owner writes the offset before it delivers anything. If the offset's version has not changed since it was
-        read, and it was read before the owner znode, then no other member has opened a claim in between.
+        A new owner writes the offset before it delivers a record. So if the release still finds the version that was
+        read here, no other member has opened a claim of the partition in between.
 
         Returns:
             The stored offsets, and the claims that are gone.
@@ -217,11 +217,11 @@ class OwnerZnodes:
         """
         Return the operations that commit or check the offset, and delete the owner znode.
 
-        A new owner gives the offset a new version at once. So the check fails if the owner znode was deleted by hand
-        and another member has claimed the partition since.
+        A new owner writes the offset at once, which changes its version. So the check fails if an operator has deleted
+        the owner znode and another member has claimed the partition since.
 
-        If the topic was created again, no position of the old log is committed. One that was stored before this member
-        noticed (``found``) would pass for an offset of the new log: it is replaced by 0, as the start is not known.
+        If the topic was created again, no position in the old log is committed. A position that was stored before this
+        member noticed (``found``) would count as an offset in the new log, whose start is not known. So 0 replaces it.
         """
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
@@ -236,7 +236,11 @@ class OwnerZnodes:
         return (Check(self._layout.offset(partition), state.version), deletion)
 
     def _offset_to_leave(self, state: PartitionState) -> int:
-        """Return the offset at which the next owner starts; a reset that chose a position is not repeated."""
+        """
+        Return the offset for the next owner.
+
+        It is that of a chosen reset, else the finished offset, or the committed one if the release does not commit.
+        """
         chosen = state.reset_offset(autocommit=self._autocommit)
         if chosen is not None:
             return chosen
@@ -255,14 +259,14 @@ class OwnerZnodes:
             )
 
     def _is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether the known position, or the one being taken over, belongs to the log of a deleted topic."""
+        """Whether the partition's position, known or still being opened, belongs to the log of a deleted topic."""
         return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
 
     def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
         """
-        Whether an offset that was stored since the topic was created again is a position in the old log.
+        Whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
-        An offset set by an operator is not: the adopted version shows that, if the member has a state of the partition.
+        An operator's offset is not: its version is the adopted one in the partition's state, if there is a state.
         """
         state = self._subscription.state(partition)
         is_set = state is not None and found.version == state.adopted and self._store.versions_identify_writers
@@ -301,7 +305,7 @@ class OwnerZnodes:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset again; drop the item on any other refusal, so that ``release`` reads the znodes."""
+        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
         state = self._subscription.state(partition)
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None

@@ -1,4 +1,4 @@
-"""The leaders of a member's partitions, as ZooKeeper names them; a deposed broker may name itself."""
+"""Reads the leaders of a member's partitions in ZooKeeper, because a deposed broker may still name itself."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class PartitionLeaders:
     """
     Reads the leaders of a member's partitions in ZooKeeper, and passes them to the handler.
 
-    A broker that is cut off from ZooKeeper alone does not learn that it was deposed. It keeps answering fetches of
-    partitions that another broker leads, and its readers miss the records written there. A partition's ``state`` znode
-    names the elected leader.
+    A broker that loses only its connection to ZooKeeper is not notified that it was deposed. It keeps answering fetches
+    of partitions that another broker leads, and its consumers miss the records that the new leader accepts. A
+    partition's ``state`` znode names the elected leader.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, handler: PartitionHandler, metrics: Metrics) -> None:
@@ -56,8 +56,9 @@ class PartitionLeaders:
         Read the leaders of these partitions, and pass them to the handler.
 
         A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
-        znode that cannot be parsed is left out, too. For partitions left out, the brokers' metadata counts. If an ACL
-        denies reading, it counts for all partitions: the group needs these znodes for nothing else.
+        partition whose znode cannot be parsed is left out, too. For partitions that are left out, the brokers' metadata
+        applies. If an ACL denies reading, the metadata applies to all partitions and the member continues, because it
+        needs these znodes for nothing else.
 
         Raises:
             SessionLostError: The session is over.

@@ -16,7 +16,7 @@ __all__ = ["SessionSupervisor"]
 
 log = logging.getLogger(__name__)
 
-#: The pause before a lost session is replaced, in seconds: the first one, and the longest.
+#: The first and the longest pause before a lost session is replaced, in seconds.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -29,7 +29,7 @@ class SessionSupervisor(Generic[_SessionT]):
 
     Args:
         group: The group's name, for the log.
-        begin: Creates a session and has it join the group by a time on the event loop's clock.
+        begin: Creates a session that joins the group by the given time on the event loop's clock.
         limit_ms: How long a session may take to join, in milliseconds.
         metrics: Receives the counters.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
@@ -120,7 +120,7 @@ class SessionSupervisor(Generic[_SessionT]):
             await self._rejoin()
 
     def _close_in_background(self, session: _SessionT) -> None:
-        """Close a session without delaying the next one: an unreachable server may hold up the close."""
+        """Close a session in a task: an unreachable server may delay the close, but not the next session."""
         closing = asyncio.get_running_loop().create_task(session.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -132,7 +132,7 @@ class SessionSupervisor(Generic[_SessionT]):
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
                 self.current = await self._start_session(self._due_s())
-                # A warning like that of the loss, so that an operator who saw one sees the other.
+                # Logged at the level of the loss, so that an operator who sees one sees the other.
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:

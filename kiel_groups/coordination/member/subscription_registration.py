@@ -1,5 +1,5 @@
 """
-The registration of a member and its subscription in ZooKeeper: the member znode, and the consumer id of Kafka's tools.
+Registers a member and its subscription in ZooKeeper: the member znode, and the consumer id that Kafka's tools read.
 
 A subscription that does not fit into a znode is refused here.
 """
@@ -44,10 +44,10 @@ class SubscriptionRegistration:
         session: The open session; its id is part of ``member_id``.
         layout: The paths of the group.
         config: The settings of the member.
-        member_id: The names of both znodes.
+        member_id: The name of both znodes.
         started_ms: When the session of the member started, in milliseconds since 1970.
         subscription: Returns the topics that the application wants at this moment.
-        metrics: Counts folders restored, and topics that are missing.
+        metrics: Counts restored folders and missing topics.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class SubscriptionRegistration:
 
     async def register(self) -> None:
         """
-        Create the member znode and the consumer id in one transaction, and repeat it until there is an answer.
+        Create the member znode and the consumer id in one transaction, which is repeated until ZooKeeper answers.
 
-        If the znodes exist after an answer was lost, they are this member's own: their names contain the session id. A
-        read could not confirm that, because the server may lag behind.
+        Znodes that exist after a lost answer are this member's own, because their names contain the session id. A read
+        could not confirm that, because the server may lag behind.
 
         Raises:
-            CoordinationError: ZooKeeper refuses.
+            CoordinationError: ZooKeeper refuses the transaction.
             ConfigError: As :meth:`check`.
         """
         async with self._writing:
@@ -182,8 +182,8 @@ class SubscriptionRegistration:
         async with self._writing:
             while self._registered != self._subscription():
                 wanted = self._subscription()
-                # Until there is an answer, either subscription may be the registered one. A change back to the previous
-                # one must be registered again, too.
+                # Until there is an answer, either subscription may be the registered one. If the application returns to
+                # the previous subscription, that must be registered again, too.
                 self._registered = None
                 answer = await self._register_anew(wanted)
                 if isinstance(answer, Done):

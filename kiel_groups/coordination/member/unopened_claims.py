@@ -43,7 +43,7 @@ class UnopenedClaims:
         self._failures: dict[TopicPartition, _Failure] = {}
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
-        """Record a failed attempt to open these claims, which will be repeated; warn once for each claim."""
+        """Record a failed attempt to open these claims; warn once for each that has failed for ``PASSING_S``."""
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
         due = []
@@ -65,7 +65,7 @@ class UnopenedClaims:
             )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget claims that were opened or are gone."""
+        """Stop reporting claims that were opened or are gone."""
         for partition in partitions:
             self._failures.pop(partition, None)
         self._set_gauge()

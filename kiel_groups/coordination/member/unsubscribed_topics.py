@@ -1,4 +1,4 @@
-"""Reports assignments with topics that the member has not subscribed to; it never claims those partitions."""
+"""Reports assignments with topics that the member has not subscribed to; the member never claims their partitions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UnsubscribedTopics:
         and soon corrects it. If assignments have named other topics for ``PASSING_S``, it is an error.
 
         An assignment older than the member's registration is exempt: it was made for the previous subscription, and the
-        leader plans again. So is one that the registration allows: the member is about to register again.
+        leader plans again. An assignment that the registration allows is exempt, too: the member will register again.
         """
         unsubscribed = await self._unsubscribed(node, found, subscribed)
         if not unsubscribed:
@@ -66,7 +66,7 @@ class UnsubscribedTopics:
     async def _unsubscribed(
         self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
     ) -> list[TopicPartition]:
-        """Return the partitions of topics that neither subscription nor registration names; none if exempt."""
+        """Return the partitions whose topics neither ``subscribed`` nor the registration names; [] if exempt."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)

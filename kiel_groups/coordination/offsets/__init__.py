@@ -1,6 +1,6 @@
 """
-Store the offsets of a member's partitions, and read where they start: in ZooKeeper directly, or through brokers.
+Store the offsets of a member's partitions, and find their start positions: in ZooKeeper directly, or through brokers.
 
-``coordination.member`` reads and commits through this package.
-The package stores offsets under the member's fence; ``group.member`` decides which offset is due.
+``coordination.member`` reads and commits offsets through this package.
+The package checks the member znode with each write to ZooKeeper; ``group.member`` decides which offset to store.
 """

@@ -1,11 +1,11 @@
 """
 Implement the ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
 
-The member still writes start offsets and the offsets that a reset chose. A broker checks nothing: a late commit may
-move an offset back, which repeats records and loses none (except in a topic that was created again meanwhile). So the
-member never waits for a broker beyond its lease, and reads the stored offsets before and after a commit. If another
-writer has changed an offset since, the member adopts it. An offset that another writer sets between that read and the
-broker's write is lost; only the ``zookeeper`` store prevents that.
+The member itself writes start offsets and the offsets that a reset chose. A broker writes without a check: a late
+commit may move an offset back, which repeats records and loses none (except in a topic that was created again
+meanwhile). So the member never waits for a broker beyond its lease, and reads the stored offsets before and after a
+commit. If another writer has changed an offset, the member adopts it. An offset that another writer sets between the
+first of these reads and the broker's write is lost; only the ``zookeeper`` store prevents that.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 #: Asks brokers to store next offsets, with a metadata text.
 SendCommit = Callable[[Mapping[TopicPartition, int], str], Awaitable[object]]
 
-#: Asks brokers for committed next offsets; raises if they refuse for good.
+#: Asks brokers for committed next offsets; raises NoOffsetsError if they refuse permanently.
 FetchOffsets = Callable[[Collection[TopicPartition]], Awaitable[object]]
 
 
 class BrokerOffsetStore(ZooKeeperOffsetStore):
-    """An offset store that reads and starts as the ``zookeeper`` store does, and commits through ``send_commit``."""
+    """An offset store that reads offsets and opens claims as the ``zookeeper`` store, and commits through brokers."""
 
     commits_with_release = False
     #: A late broker may have stored the offset for this member, or for the previous owner.
@@ -42,7 +42,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        #: The offsets last sent to brokers. A late broker may still write one, which then is no other writer's offset.
+        #: The offsets last sent to brokers. A late broker may still write them; they are not another writer's offsets.
         self._sent: dict[TopicPartition, int] = {}
         #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
         self._give_up_s = math.inf
@@ -55,14 +55,14 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
 
     async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
-        Return where claims start: at the offset znodes, once brokers have shown that they serve this group's offsets.
+        Check that brokers serve this group's offsets, then open claims as the ``zookeeper`` store does.
 
-        A broker that refuses to read them would also refuse to write them, and the member must know that before it
-        processes anything. The broker's answer itself is not used: it reports "no offset" also for a topic that it does
-        not know yet, whereas the znode is read on the claiming session.
+        A broker that refuses to read offsets would also refuse to write them, and the member must know that before it
+        processes anything. The offsets themselves are read from the znodes on the member's session, because a broker
+        also reports "no offset" for a topic that it does not know yet.
 
         Raises:
-            NoOffsetsError: Brokers refuse for good.
+            NoOffsetsError: Brokers refuse permanently.
         """
         await self.fetch_offsets(partitions)
         return await super().start(partitions)
@@ -76,11 +76,11 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         """
         Have brokers store next offsets, except where another writer changed them; then read the stored offsets.
 
-        Partitions for which ``is_outdated`` is true when brokers are asked are left alone.
+        Partitions for which ``is_outdated`` is true right before the brokers are asked are skipped.
 
         Returns:
-            The stored offsets that are this member's own; and those that another writer stored before or after, which
-            are now valid.
+            The stored offsets of this member; and those that another writer stored before or after the commit, which
+            apply from now on.
 
         Raises:
             SessionLostError: The session is over.
@@ -104,7 +104,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
     async def put(
         self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """Write as the ``zookeeper`` store does; a commit that a late broker writes afterwards counts as foreign."""
+        """Write as the ``zookeeper`` store does; a commit that a late broker writes after that counts as foreign."""
         for partition in offsets:
             self._sent.pop(partition, None)
         return await super().put(offsets, is_outdated)
@@ -123,7 +123,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             self._timeout = None
 
     def sent(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether this offset was the last one sent to brokers: a late broker may still store it."""
+        """Return whether ``offset`` was the last one sent to brokers, so that a late broker may still store it."""
         return self._sent.get(partition) == offset
 
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
@@ -133,7 +133,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
     async def _read_own_and_foreign(
         self, versions: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """Read the offsets that are unchanged or our own, and those that another writer stored since these versions."""
+        """Read the stored offsets: those unchanged since ``versions`` or sent by this member, and all others."""
         if not versions:
             return {}, {}
         # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.

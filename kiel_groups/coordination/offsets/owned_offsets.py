@@ -1,8 +1,8 @@
 """
-Commit the offsets of one member's partitions, and follow offsets that other writers store.
+Commit the offsets of one member's partitions, and adopt offsets that other writers store.
 
-Another writer is an operator, or the partition's next owner. The member never overwrites its offset, except when the
-topic is created again.
+Another writer is an operator, or the partition's next owner. The member does not overwrite another writer's offset,
+unless it is unreadable or the topic is created again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RETRY_S = 0.5
 LONGEST_RETRY_S = 5.0
 
 _Stored: TypeAlias = dict[TopicPartition, StoredOffset]
-#: Stores next offsets at expected versions, unless outdated; returns what is stored, and what other writers stored.
+#: Stores next offsets at expected versions, unless outdated; returns the stored offsets, and those of other writers.
 _Write: TypeAlias = Callable[
     [Mapping[TopicPartition, tuple[int, int]], Callable[[TopicPartition], bool]],
     Awaitable[tuple[_Stored, _Stored]],
@@ -41,9 +41,9 @@ _Write: TypeAlias = Callable[
 
 class OwnedOffsets:
     """
-    Connects the subscription state with the offset store; one for each session.
+    Stores the offsets of the subscription state during one session, and adopts those of other writers.
 
-    ``held`` returns the partitions that the member owns now, without those that it is revoking.
+    ``held`` returns the partitions that the member owns now, without those that are being revoked.
     """
 
     def __init__(
@@ -61,21 +61,21 @@ class OwnedOffsets:
         self._subscription = subscription
         self._metrics = metrics
         self._owned = held
-        #: Held by commits and releases: two of one partition at once would both expect the same version, and one fail.
+        #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 
     async def commit_finished(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
         Store the next offset of every owned partition that has newly finished records.
 
-        If another writer has changed an offset meanwhile, it is adopted, and delivery continues there.
+        If another writer has changed an offset meanwhile, the member adopts the new offset and continues there.
 
         Args:
             metadata: A text for stores that have room for one.
 
         Returns:
-            The partitions whose offsets were stored; without those whose topic was created again and that are not reset
-            to its new log yet.
+            The partitions whose offsets were stored. A partition whose topic was created again is included only after
+            its reset to the new log.
 
         Raises:
             SessionLostError: The session is over; records whose offsets were not stored will be delivered again.
@@ -89,8 +89,8 @@ class OwnedOffsets:
         """
         Store the finished offsets of these partitions; the caller holds the lock ``writing``.
 
-        If an earlier commit, whose caller was interrupted, turns out to be stored, the offsets finished since are
-        stored after it.
+        If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
+        finished since.
         """
         stored: frozenset[TopicPartition] = frozenset()
         waiting = partitions
@@ -104,10 +104,10 @@ class OwnedOffsets:
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
-        Store the position that a reset chose; no older record of the partition is buffered or in flight any more.
+        Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
-        The member writes it itself, even if brokers write the commits or the application commits: the next owner might
-        choose another position.
+        The member itself writes the position, even if brokers write the commits or only the application commits.
+        Otherwise the next owner might choose another position.
 
         Returns:
             The offset to continue at; None if the reset is void: the partition is released or lost, its topic was
@@ -134,8 +134,8 @@ class OwnedOffsets:
         """
         Make one attempt to store next offsets.
 
-        Offsets and the versions that they replace are read together, under the lock: between two commits an operator's
-        offset may have been adopted, and an older offset must not overwrite it.
+        The caller holds the lock ``writing`` while it reads the offsets, too, so that they fit the versions that they
+        replace. An operator's offset may be adopted between two commits, and an older offset must not overwrite it.
 
         Returns:
             The partitions whose offsets are stored; and those where this attempt failed because an earlier commit of
@@ -160,9 +160,10 @@ class OwnedOffsets:
 
     async def adopt_foreign_offsets(self) -> None:
         """
-        Adopt the offsets that other writers stored between commits; the version shows it, not the value.
+        Adopt the offsets that other writers stored between commits.
 
-        A reset to the offset that is already stored is a reset, too: records delivered since must be delivered again.
+        The znode's version reveals another writer, even if the stored offset is the same. That is a reset, too: the
+        records after the offset must be delivered again.
         """
         async with self.writing:
             versions = {
@@ -177,12 +178,12 @@ class OwnedOffsets:
         """
         Reset the partitions of a topic that was deleted and created again to the beginning of its new log.
 
-        That includes partitions that are being revoked. Until brokers return the start of the new log, nothing of them
-        is committed.
+        Partitions that are being revoked are reset, too. Until brokers return the start of a partition's new log, no
+        offset of the partition is committed.
 
         Args:
             topic: The topic's name.
-            created: Its creation zxid. Partitions claimed since then may be in the new log already; those are left.
+            created: The creation zxid of the new topic. Partitions whose claims were opened in its log are left out.
         """
         pause_s = RETRY_S
         while outdated := self._subscription.mark_recreated(topic, created):
@@ -212,7 +213,7 @@ class OwnedOffsets:
         self, topic: str, created: int, outdated: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, KielGroupsError]:
         """
-        Reset those partitions whose new log start the brokers return.
+        Reset the partitions for which brokers return the start of the new log.
 
         An offset that an operator has already set in the new log is adopted. Unreadable data is overwritten.
 
@@ -223,7 +224,7 @@ class OwnedOffsets:
         # Outside the lock: brokers may take long, and the member's other partitions must be committed meanwhile.
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self.writing:
-            # Meanwhile some may have been released, or their topic created once more.
+            # Some partitions may have been released meanwhile, or the topic created once more.
             still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
             states = {partition: state for partition in still if (state := self._subscription.state(partition))}
 
@@ -248,7 +249,7 @@ class OwnedOffsets:
             )
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
-        """Adopt a stored offset; returns whether an earlier commit of this consumer stored it."""
+        """Adopt another writer's offset; if an earlier commit of this consumer stored it, record that, return True."""
         state = self._subscription.state(partition)
         if state is None:
             return False

@@ -26,8 +26,8 @@ __all__ = ["LookUp", "StartOffsets"]
 
 log = logging.getLogger(__name__)
 
-#: The most offsets of a topic that one transaction creates. With all of them in one, no reader sees half of them and
-#: concludes that the topic has grown. So many take about 400 kB of the 1 MiB that a server accepts.
+#: The most offsets of a topic that one transaction creates. A reader that saw only some of a topic's offsets would
+#: conclude that the topic has grown. 3,000 offsets take about 400 kB of the 1 MiB that a server accepts.
 MOST_CREATES = 3_000
 
 #: The most partitions that a log line or an error names.
@@ -39,7 +39,7 @@ LookUp = Callable[[Collection[TopicPartition], str], Awaitable[LogOffsets]]
 
 class StartOffsets:
     """
-    Looks up and creates the offsets that a group is missing; on one member's session.
+    Looks up and creates a group's missing offsets, on one member's session.
 
     Args:
         session: The member's session.
@@ -67,14 +67,14 @@ class StartOffsets:
         self._unless_recreated = unless_recreated
 
     async def of_new_logs(self, partitions: Collection[TopicPartition]) -> LogOffsets:
-        """Look up the earliest offsets of partitions whose topic was created again; the policy does not matter."""
+        """Look up the earliest offsets of partitions whose topic was created again, whatever the reset policy is."""
         return await self._look_up(partitions, "earliest")
 
     async def of_log(self, partitions: Sequence[TopicPartition], *, late: bool) -> LogOffsets:
         """
         Look up start offsets of partitions of one topic that have no stored offset.
 
-        ``late`` means that the group has already begun in the topic. With the policy ``none`` each of the partitions
+        ``late`` means that the group has already started in the topic. With the policy ``none``, each of the partitions
         fails with NoOffsetsError, late or not.
         """
         if self._reset == "none":
@@ -82,7 +82,7 @@ class StartOffsets:
         return await self._look_up(partitions, self._policy(late=late))
 
     def _policy(self, *, late: bool) -> str:
-        # A late partition must not start at "latest": that skips the records since the group began in the topic.
+        # A late partition must not start at "latest": that skips the records since the group started in the topic.
         return "earliest" if late else self._reset
 
     def _no_offsets(self, partitions: Sequence[TopicPartition]) -> NoOffsetsError:
@@ -98,14 +98,15 @@ class StartOffsets:
         """
         Create the missing offsets that leaders return, in ascending order, and in one transaction if they fit.
 
-        Offsets are only created: a member that comes second keeps the stored ones. A group starts in all partitions of
-        a topic at one moment. After that, a member creates offsets of its own partitions only: if an operator has
-        deleted offsets, the owners of the other partitions still know theirs and store them again.
+        Stored offsets are not changed, so a second member keeps those of the first. The first member creates the
+        offsets of all partitions, because a group starts in all partitions of a topic at one moment. After that, a
+        member creates offsets of its own partitions only: if an operator has deleted offsets, the owners of the other
+        partitions still know theirs and store them again.
 
         Args:
             topic: The topic of all of these partitions.
             numbers: The numbers of the topic's partitions.
-            mine: The partitions that this member has claimed and that have no offset.
+            mine: The partitions without an offset that this member has claimed.
 
         Returns:
             The partitions of ``mine`` that still have no offset, each with the reason.
@@ -125,12 +126,12 @@ class StartOffsets:
             if not found:
                 break
             self._log_start(topic, sorted(found), late=late)
-            # The first member creates them all; on a refusal the others read again instead of trying each offset.
+            # The first member creates all offsets. Others are refused, and read again instead of trying each offset.
             items = self._creations(found, None if late else node)
             await self._writer.write(items, give_up, renew=renew, most=MOST_CREATES + 2)
             stored, node = await self._read_folder(folder)
             if stored:
-                # Another member was faster, perhaps before the topic grew: what is missing now is late.
+                # Another member was faster, perhaps before the topic grew: a partition without an offset is late now.
                 late = True
         return {p: error for p, error in failures.items() if p in mine and str(p.partition) not in stored}
 
@@ -138,11 +139,12 @@ class StartOffsets:
         self, offsets: Mapping[TopicPartition, int], folder: Node | None
     ) -> dict[str, tuple[Operation, ...]]:
         """
-        Build the items that create offsets; if the group begins in the topic, only while ``folder`` is unchanged.
+        Build the items that create offsets; they succeed only if a given ``folder`` is unchanged.
 
-        Two members may know the leaders of different partitions, so neither would create a znode that the other one
-        creates. The second member would start its partitions later than the group began, and "latest" would skip the
-        records in between. So the transaction also writes the folder: its new version makes the second one fail.
+        The caller passes the folder if the group starts in the topic. Two members may then reach the leaders of
+        different partitions, and would create different znodes. The second member's partitions would start later than
+        the group, and "latest" would skip the records in between. So each transaction also writes the folder, whose
+        new version makes the second transaction fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:
@@ -172,14 +174,14 @@ class StartOffsets:
     async def _read_folder(self, folder: str) -> tuple[set[str], Node]:
         """Read the names of the offset znodes of a topic, and their parent znode, which is created if missing."""
         while True:
-            # The names are read before the folder, so a change in between makes its pzxid too new, not too old. The
-            # caller's claims are older than that change, and still count as made before the group began.
+            # The names are read before the folder, so a change in between makes its pzxid too new, not too old. Claims
+            # older than that change then count as opened, so the missing offsets are late ones: nothing is skipped.
             names, node = await asyncio.gather(self._session.children(folder), self._session.get(folder))
             if node is not None and names is not None:
                 return set(names), node
             await self._session.ensure([folder])
 
     async def _claimed_after(self, topic: str, numbers: Sequence[int], zxid: int) -> set[int]:
-        """Return the partitions of a topic that have no owner, or one that claimed them after ``zxid``."""
+        """Return the partitions of a topic that have no owner, or that were claimed after ``zxid``."""
         owners = await self._session.exists_many([self._layout.owner(TopicPartition(topic, n)) for n in numbers])
         return {n for n, owner in zip(numbers, owners, strict=True) if owner is None or owner.czxid > zxid}

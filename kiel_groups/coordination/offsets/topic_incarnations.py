@@ -19,7 +19,7 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
-    are meaningless. ``on_recreated`` is called at once with the topic and the new zxid, once for each new incarnation.
+    are meaningless. ``on_recreated`` is called with the topic and the new zxid as soon as a new incarnation is read.
     """
 
     on_recreated: Callable[[str, int], None]
@@ -36,7 +36,7 @@ class TopicIncarnations:
         self._reading = asyncio.Lock()
 
     async def follow(self, topics: Collection[str]) -> None:
-        """Start to watch these topics as well; to be called before their positions are read."""
+        """Start to watch these topics as well, and wait for their first read; to be called before reading positions."""
         for topic in sorted(topics):
             if topic not in self._first_reads:
                 self._hints[topic] = partial(self._hint, topic)
@@ -47,11 +47,11 @@ class TopicIncarnations:
             await asyncio.shield(self._first_reads[topic])
 
     def creation(self, topic: str) -> int:
-        """Return the creation zxid of a topic as last read, 0 if it was not."""
+        """Return the creation zxid of a topic as last read; 0 if the topic was not read, or did not exist."""
         return self._created.get(topic, 0)
 
     def recheck(self) -> None:
-        """Read all topics again, because watches may be gone."""
+        """Read all topics again, because watches may have been lost."""
         self._hint(*self._hints)
 
     def _hint(self, *topics: str) -> None:
@@ -61,7 +61,7 @@ class TopicIncarnations:
 
     async def catch_up(self) -> None:
         """
-        Read all topics whose watch has fired, or wait for a call that does; to be called before offsets are stored.
+        Wait until all topics whose watch has fired have been read; to be called before offsets are stored.
 
         After an outage, or a long block of the event loop, watches have fired for topics that are not read yet.
         """

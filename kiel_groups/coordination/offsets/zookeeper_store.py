@@ -1,8 +1,8 @@
 """
-Implement the ``zookeeper`` offset store: fenced writes of the v0 offset znodes that every tool of 0.8 reads.
+Implement the ``zookeeper`` offset store: fenced writes of the v0 offset znodes that every tool of Kafka 0.8 reads.
 
-A commit sets an offset znode at the version it was last seen with, in a transaction that checks the member znode. So
-ZooKeeper refuses a late write of a former owner, and a write that would hide an operator's reset.
+A commit expects the version that the member last saw of an offset znode, in a transaction that checks the member znode.
+So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Starts(NamedTuple):
     """
     The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim that is in neither of them is opened by another call, or its owner znode is gone.
+    A claim that is in neither is opened by a later call, or its owner znode is gone.
     """
 
     found: dict[TopicPartition, StartPosition]
@@ -60,10 +60,10 @@ class Starts(NamedTuple):
 
 class _ClaimOffsets(NamedTuple):
     """
-    The claims of one topic, by whether their offsets can be rewritten now.
+    The claims of one topic, divided by whether their offsets can be rewritten now.
 
     ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` their offsets as far as they were read already. ``failures`` has the reason why the others have none.
+    ``stored`` their offsets as far as they were read already. ``failures`` has the reason for each claim without one.
     """
 
     created: int
@@ -73,7 +73,7 @@ class _ClaimOffsets(NamedTuple):
 
 
 class _OpenedClaims(NamedTuple):
-    """Claims of a topic with their offsets and new versions; and the reason for each claim that has none."""
+    """The opened claims of a topic with their offsets and new versions, and the reasons why others have no offset."""
 
     created: int
     versions: dict[TopicPartition, int]
@@ -82,11 +82,11 @@ class _OpenedClaims(NamedTuple):
 
 
 class ZooKeeperOffsetStore:
-    """Offsets of one group, on one member's session."""
+    """Reads and writes the offsets of one group on one member's session."""
 
     #: Whether a release commits in the transaction that deletes the owner znode.
     commits_with_release = True
-    #: Whether an offset at a version that this member did not write is certainly another writer's.
+    #: Whether a version that this member did not write always means that another writer stored the offset.
     versions_identify_writers = True
 
     def __init__(
@@ -105,28 +105,28 @@ class ZooKeeperOffsetStore:
         self._topics = topics
         self._metrics = metrics
         self._first = StartOffsets(session, layout, writer, look_up, reset, self.unless_recreated)
-        #: The claims that are being opened, each with the creation zxid of its topic when that began.
+        #: The claims that are being opened, each with the creation zxid that its topic had when opening started.
         self._created_at_claim: dict[TopicPartition, int] = {}
 
     def hurry(self, within_s: float) -> None:
-        """Limit all waits but those for ZooKeeper to so many seconds from now, because the member leaves."""
+        """Limit waits for brokers to ``within_s``, because the member is leaving; this store has no such waits."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget that these claims are being opened: they are open, or lost."""
+        """Stop tracking these claims as being opened: they are open, released or lost."""
         for partition in partitions:
             self._created_at_claim.pop(partition, None)
 
     def creation(self, topic: str) -> int:
-        """Return the creation zxid of the newest known topic of that name, 0 if none is known."""
+        """Return the creation zxid of the topic's newest known incarnation, 0 if none is known."""
         return self._topics.creation(topic)
 
     def is_outdated(self, partition: TopicPartition) -> bool:
-        """Return whether the topic was created again since the claim began to open: its writes are of the old log."""
+        """Return whether the topic was created again since opening the claim started: its offset is of the old log."""
         created = self.creation(partition.topic)
         return self._created_at_claim.get(partition, created) != created
 
     def sent(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether another process may still store this offset for this member; never in this store."""
+        """Return whether a broker may still store this offset for this member; always False in this store."""
         return False
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
@@ -139,7 +139,7 @@ class ZooKeeperOffsetStore:
         }
 
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
-        """Read the offsets whose version differs from these; a deleted znode is skipped: the next commit creates it."""
+        """Read the offsets whose version differs from ``versions``; skip deleted znodes, which a commit recreates."""
         found = await self.read(list(versions))
         return {partition: stored for partition, stored in found.items() if stored.version != versions[partition]}
 
@@ -154,12 +154,12 @@ class ZooKeeperOffsetStore:
 
     async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
-        Open freshly claimed partitions, and return where they start.
+        Open freshly claimed partitions, and return their start positions.
 
-        Partitions whose stored offsets are valid are opened first, because they need no broker. Only if there are none
-        are the missing offsets looked up. They are looked up for the whole topic and stored as far as leaders return
-        them: so the group starts at one moment, and tools that count offset znodes see all of them. The member rewrites
-        the offsets of its own claims unchanged: the new version fences every older writer.
+        If some partitions of a topic have a valid stored offset, only those are opened, because they need no broker.
+        Otherwise, missing offsets are looked up for the whole topic, and stored as far as leaders return them: so the
+        group starts at one moment, and tools that count offset znodes see all of them. The member rewrites the offsets
+        of its own claims unchanged: the new version fences every older writer.
         """
         by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for partition in sorted(partitions):
@@ -179,7 +179,7 @@ class ZooKeeperOffsetStore:
 
     async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Find the partitions of ``mine`` that have a valid offset; if none has one, create those that leaders return.
+        Return the partitions of ``mine`` with valid offsets; if there are none, create offsets that leaders return.
 
         Offsets of partitions that no member owns yet are created together with the missing ones of ``mine``.
         """
@@ -190,7 +190,7 @@ class ZooKeeperOffsetStore:
         )
         created = 0 if topic_node is None else topic_node.czxid
         stored = {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
-        # Offsets older than the topic belong to a deleted one of the same name.
+        # Offsets older than the topic belong to a deleted topic of the same name.
         outdated = [p for p, found in stored.items() if self.is_outdated(p) or found.mzxid < created]
         sound = {p: found for p, found in stored.items() if found.offset is not None and p not in outdated}
         if sound:
@@ -221,11 +221,11 @@ class ZooKeeperOffsetStore:
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
         Each replaces the version that was just read. An offset that another writer has stored since the topic was
-        created is kept: an operator has set it in the new log. ``is_known`` returns whether this member has seen, or
-        written, a stored offset in the old log.
+        created is kept, because an operator has set it in the new log; this requires ``versions_identify_writers``.
+        ``is_known`` returns whether this member has seen, or written, a stored offset in the old log.
 
         Returns:
-            The offsets stored now, without those that ``renew`` left alone.
+            The offsets that are stored now, without those that ``renew`` dropped.
         """
         created, current, waiting = self.creation(topic), dict[TopicPartition, StoredOffset](), sorted(earliest)
         while waiting:
@@ -249,14 +249,14 @@ class ZooKeeperOffsetStore:
 
     async def prepare(self, topics: Collection[str]) -> None:
         """
-        Create the parent znodes of offsets; to be called before partitions of these topics are claimed.
+        Create the parent znodes of the topics' offsets; to be called before partitions of these topics are claimed.
 
-        The owner of a claim that is older than the last change of the parent znode counts as one that knows its offset.
+        If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
         """
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
     def unless_recreated(self, topic: str) -> Renew[object]:
-        """Return a ``renew`` function that drops all writes as soon as a newer topic of that name is known."""
+        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 
@@ -281,7 +281,7 @@ class ZooKeeperOffsetStore:
         known: Mapping[TopicPartition, StoredOffset],
         renew: Renew[object],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Write stored offsets again, to fence older writers; returns versions and offsets. ``known`` saves a read."""
+        """Rewrite stored offsets to fence older writers; return versions and offsets. ``known`` ones are not read."""
         versions: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         waiting: Sequence[TopicPartition] = partitions
@@ -306,19 +306,19 @@ class ZooKeeperOffsetStore:
         is_outdated: Callable[[TopicPartition], bool],
         metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """Write as ``put`` does. An offset znode has no room for ``metadata``."""
+        """Write as ``put`` does, without ``metadata``, for which an offset znode has no room."""
         return await self.put(offsets, is_outdated)
 
     async def put(
         self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
-        Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+        Write next offsets, each with the version that its znode must have: ``{partition: (offset, version)}``.
 
-        Partitions for which ``is_outdated`` is true at the time of writing are left alone.
+        Partitions for which ``is_outdated`` is true right before they are written are skipped.
 
         Returns:
-            What was stored, with its new version; and the offsets of other writers, which are now valid.
+            The stored offsets with their new versions; and the offsets of other writers, which apply from now on.
 
         Raises:
             SessionLostError: The session is over; nothing more was stored.
@@ -329,11 +329,11 @@ class ZooKeeperOffsetStore:
         self, offsets: Mapping[TopicPartition, tuple[int, int]], renew: Renew[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
-        Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+        Write next offsets, each with the version that its znode must have: ``{partition: (offset, version)}``.
 
         Returns:
-            What was stored, with its new version; and the offsets of other writers. Partitions that ``renew`` left
-            alone are in neither.
+            The stored offsets with their new versions; and the offsets of other writers. Partitions that ``renew``
+            dropped are in neither.
         """
         stored: dict[TopicPartition, StoredOffset] = {}
         foreign: dict[TopicPartition, StoredOffset] = {}
@@ -353,19 +353,19 @@ class ZooKeeperOffsetStore:
         return stored, foreign
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
-        """Return the operation that commits one partition."""
+        """Return the operation that writes a partition's offset if its znode has this version."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
     def on_refused(
         self, partition: TopicPartition, refused: Operation, failure: Failure, offset: int
     ) -> tuple[Operation, ...] | None:
-        """Create a deleted znode again; leave one alone that another writer changed, or whose parent is gone."""
+        """Create a deleted znode again; drop the write if another writer changed the znode, or its parent is gone."""
         if failure is Failure.NO_NODE and not isinstance(refused, Create):
             return (Create(self._layout.offset(partition), encode_offset(offset)),)
         return None
 
     async def restore_parents(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
-        """Create deleted parent znodes of offsets again; returns the refused partitions that had lost theirs."""
+        """Create deleted parent znodes of offsets again; return the dropped partitions whose parent was missing."""
         orphaned = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
         folders = sorted({self._layout.topic_offsets(partition.topic) for partition in orphaned})
         if folders:
@@ -386,7 +386,7 @@ class ZooKeeperOffsetStore:
         foreign: dict[TopicPartition, StoredOffset],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Read what is stored after refusals and unknown outcomes, and sort it into ``stored`` and ``foreign``.
+        Read the offsets whose write was refused or has an unknown outcome, and add them to ``stored`` or ``foreign``.
 
         Returns:
             The offsets that were not written and must be tried again.
@@ -400,7 +400,7 @@ class ZooKeeperOffsetStore:
             if found is None or found.version == version:
                 again[partition] = wanted[partition]
             elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):
-                # After a refusal the offset is another writer's, even if it is the same one: a reset is followed.
+                # After a refusal the offset is another writer's. Even with the same value it is a reset to follow.
                 stored[partition] = found
             else:
                 foreign[partition] = found

@@ -24,17 +24,16 @@ class DeliveryGate:
         self.deadline_s = _NEVER
         self.suspended = False
         self.shut_reason: str | None = None
-        #: The session timeout that leases count with, in milliseconds; 0 before a server granted one.
+        #: The session timeout from which leases are computed, in milliseconds; 0 before a server has granted one.
         self.timeout_ms = 0
         self._first_ms = 0
 
     def grant(self, session_timeout_ms: int) -> None:
         """
-        Compute leases with the session timeout that a server granted, in milliseconds, from now on.
+        Use the session timeout that a server granted, in milliseconds, for all leases from now on.
 
-        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A timeout
-        longer than the first one is cut to it: the member has published the first one, and a release by force waits
-        for that long.
+        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A longer one
+        is cut to the first timeout: the member znode contains the first timeout, and a forced release waits that long.
         """
         self._first_ms = self._first_ms or session_timeout_ms
         self.timeout_ms = min(session_timeout_ms, self._first_ms)
@@ -42,9 +41,9 @@ class DeliveryGate:
 
     def renew(self, sent_s: float) -> None:
         """
-        Extend the lease, because ZooKeeper answered a quorum write that was sent at this boot time.
+        Extend the lease after ZooKeeper has answered a quorum write that was sent at the boot time ``sent_s``.
 
-        A gate that is shut is not renewed: the heartbeat would keep a session alive that must not be used again.
+        A shut gate is not renewed: the heartbeat would otherwise keep a session alive that must not be used again.
         """
         if self.timeout_ms and self.shut_reason is None:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
@@ -55,14 +54,14 @@ class DeliveryGate:
             self.shut_reason = reason
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether a lease was granted and has run out at this boot time; if so, shut the gate."""
+        """Return whether a granted lease has run out at the boot time ``now_s``; if so, shut the gate."""
         over = _NEVER != self.deadline_s <= now_s
         if over:
             self.shut("lease over")
         return over
 
     def is_open(self, now_s: float) -> bool:
-        """Return whether records may be delivered and offsets committed at this boot time."""
+        """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
         if now_s < self.deadline_s:
             return not self.suspended and self.shut_reason is None
         self.is_over(now_s)

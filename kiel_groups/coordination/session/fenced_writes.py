@@ -1,5 +1,5 @@
 """
-Write transactions that are fenced by the member znode: each begins with a check that it exists.
+Send transactions that are fenced by the member znode: the first operation of each checks that this znode exists.
 
 The member znode is ephemeral. So ZooKeeper refuses a transaction that kazoo sends again on a later session, or that
 arrives after the end of the session.
@@ -32,10 +32,10 @@ __all__ = ["FencedWriter", "Outcome", "Renew", "give_up"]
 
 Key = TypeVar("Key")
 
-#: Decides about one refused item: returns the operations to write in its place, or None to drop it.
+#: Called for an item that ZooKeeper refused; returns the operations to write instead, or None to drop the item.
 OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
 
-#: Decides right before a transaction what to write for one item: returns its operations, or None to leave it alone.
+#: Called for each item right before its transaction; returns the operations to write, or None to write nothing.
 Renew = Callable[[Key, "tuple[Operation, ...]"], "tuple[Operation, ...] | None"]
 
 
@@ -44,7 +44,7 @@ class Stop(Exception):  # noqa: N818 -- not an error
 
 
 def give_up(key: object, operation: Operation, failure: Failure) -> None:
-    """Leave all items alone that are not written yet; an OnRefused."""
+    """Stop, and leave all remaining items unwritten; an ``OnRefused``."""
     raise Stop
 
 
@@ -54,8 +54,8 @@ class Outcome(Generic[Key]):
     The results of writing a set of items.
 
     ``done`` maps an item to the versions that its operations produced, ``dropped`` to the reason of its refusal. Items
-    in ``unknown`` may be written or not; the session was proved alive since, so a read now finds the final state. Items
-    that ``renew`` left alone are in none of the three.
+    in ``unknown`` may or may not have been written. The member znode was checked after that, so a read now finds the
+    final state. Items that ``renew`` removed, or that were left unwritten by ``Stop``, are in none of the three.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
@@ -65,10 +65,10 @@ class Outcome(Generic[Key]):
 
 class FencedWriter:
     """
-    Writes one member's transactions on its own session.
+    Sends a member's transactions on the member's own session.
 
-    Before each transaction the writer waits until the gate is open, which it is not while the connection is broken.
-    Watches may fire during that wait, so ``catch_up`` then waits until their znodes have been read.
+    Before each transaction the writer waits until the gate is open. Watches may fire during that wait, so the writer
+    then awaits ``catch_up``, which reads their znodes.
     """
 
     def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
@@ -78,9 +78,9 @@ class FencedWriter:
 
     async def prove(self) -> None:
         """
-        Wait for an answered transaction that only checks the member znode.
+        Check the member znode in a transaction, which is repeated until ZooKeeper answers.
 
-        It goes through the quorum: later reads on this session are no older than its answer.
+        The transaction goes through the quorum, so later reads on this session are no older than its answer.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -106,10 +106,11 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items, each of them atomically, with at most ``most`` operations in a transaction.
+        Write many items, each of them atomically, with up to ``most`` operations in a transaction.
 
-        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the rest is sent again; with ``give_up``
-        the rest is left unwritten. Right before each transaction ``renew`` confirms or changes each item in it.
+        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. With
+        ``give_up`` they are left unwritten. Right before each transaction, ``renew`` confirms, changes or removes each
+        of its items.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -147,7 +148,7 @@ class FencedWriter:
 
     async def wait_ready(self) -> None:
         """
-        Wait until the gate is open and all watch events are processed: at that moment a write may be sent.
+        Wait until the gate is open and all watch events are processed, so that a write may be sent at once.
 
         Raises:
             SessionLostError: The session is over.
@@ -162,7 +163,7 @@ class FencedWriter:
 
     @staticmethod
     def _renew(pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key]) -> bool:
-        """Apply ``renew`` to a batch; returns whether no item changed."""
+        """Apply ``renew`` to a batch; return True if it changed no item."""
         renewed = {key: renew(key, pending[key]) for key in batch}
         changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
         for key, operations in changed.items():
@@ -197,7 +198,7 @@ class FencedWriter:
 
 
 def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
-    """Return the first items that fit in one transaction beside the proof, by number of operations and by size."""
+    """Return the first items that fit in one transaction, by operations and size; always at least one item."""
     batch: list[Key] = []
     count, size = 1, 0
     for key, operations in islice(pending.items(), most):

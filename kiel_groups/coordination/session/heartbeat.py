@@ -3,7 +3,7 @@ Send the heartbeats of one session, on a thread of its own: a busy event loop mu
 
 Each beat is a transaction that only checks the member znode; it goes through the quorum, which pings and reads do not.
 kazoo counts requests as pings, which disables its detection of dead connections. So this thread drops the connection
-if a beat stays unanswered, and kazoo tries the next server while the session still lives.
+if a beat stays unanswered, and kazoo tries the next server while the session is still alive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Heartbeat:
     Args:
         connection: The connection of the session's client.
         gate: The session's gate.
-        proof: The znode that every beat checks; the session's member znode if it has one.
+        proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
         metrics: Observes ``heartbeat``, the time to an answer.
         on_dead: Called with the reason when the session must not be used any more, on this thread or on kazoo's.
         interval_ms: The time between beats; None: a sixth of the granted timeout.
@@ -68,17 +68,21 @@ class Heartbeat:
         self._ticker.start()
 
     def stop(self) -> None:
-        """Make the thread end soon; never blocks."""
+        """Have the thread end soon, without waiting for it."""
         self._stopped = True
         self._ticker.wake()
 
     def beat_now(self) -> None:
-        """Beat at once, because the connection is back and the lease may end soon; may be called from any thread."""
+        """
+        Have the thread send a beat at once; may be called from any thread.
+
+        To be called when the connection is back, because the lease may end soon.
+        """
         self._sent_s, self._due_s = None, float("-inf")
         self._ticker.wake()
 
     def _tick(self) -> float | None:
-        """Do what is due; returns the seconds until the next tick, None to end the thread."""
+        """Run the due checks and beats; return the seconds until the next tick, or None to end the thread."""
         try:
             return self._check()
         except Exception as error:
@@ -109,7 +113,7 @@ class Heartbeat:
         return self._pause_s(now_s, limit_s)
 
     def _pause_s(self, now_s: float, limit_s: float) -> float:
-        """Return the seconds until the next beat, the limit of an unanswered one, or the end of the lease."""
+        """Return the seconds until the next beat, the time limit of an unanswered beat, or the end of the lease."""
         sent_s, deadline_s = self._sent_s, self._gate.deadline_s
         if sent_s is not None:
             at_s = min(self._due_s, sent_s + limit_s) if self._due_s > now_s else sent_s + limit_s
@@ -131,7 +135,7 @@ class Heartbeat:
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
-        """Process the answer to a beat: on kazoo's thread, or on this one if the answer was there already."""
+        """Process the answer to a beat: on kazoo's thread, or on this one if the answer came before ``rawlink``."""
         if self._sent_s == sent_s:
             self._sent_s = None
             if boot_time_s() >= self._due_s:

@@ -2,8 +2,8 @@
 Close one ZooKeeper session, whether or not its client is connected at that moment.
 
 A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
-consumer uses them. kazoo closes a session over its connection; without one it stops, and no server learns of it. This
-module then resumes the session with a client made for that purpose, and closes it with the first request.
+consumer uses them. kazoo closes a session over its connection. Without a connection, its client stops and leaves the
+session open. This module then resumes the session with a new client, and closes it with the first request.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ THREAD_S = 1.0
 
 class SessionClose:
     """
-    Ends a session's client, and the session with it.
+    Stops a session's client, and closes the session.
 
-    Safety: a client that resumes names the session by its id and password, sends one request, Close, and stops. If a
-    server refuses because the session is over, kazoo would open a new one; the client is stopped before that.
+    A client that resumes the session connects with the session's id and password, sends one request, Close, and stops.
+    If a server answers that the session is over, kazoo would open a new session; the client is stopped before that.
 
     Args:
         config: The servers, and the session timeout to request.
         client: The session's own client.
         stopped: Called on this object's thread when that client has ended, with or without a close.
-        ended: Called on this object's thread at the end: the session is over, or it cannot be closed any more.
+        ended: Called on this object's thread at the end: the session is closed, was never opened, or must have expired.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class SessionClose:
         self._connected = False
         #: When to give up, in seconds of boot time: by then the servers have expired the session themselves.
         self._give_up_s = float("inf")
-        #: When the present client began to stop; None while it connects.
+        #: When the current client started to stop, in seconds of boot time; None before that.
         self._stopping_s: float | None = None
         self._ticker = runtime.ticker(self._step, "close")
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
-        """Take a server's response to Connect; called on kazoo's thread."""
+        """Process a server's response to Connect; called on kazoo's thread."""
         if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
             self._is_over = True
             if not self._is_own:
@@ -77,7 +77,7 @@ class SessionClose:
         self._timeout_ms = max(self._timeout_ms, timeout_ms)
 
     def state_changed(self, state: str) -> None:
-        """Take a state of the connection; called on kazoo's thread, which calls its listeners in any order."""
+        """Process a change of the connection's state; called on kazoo's thread, whose listeners have no fixed order."""
         if state == KazooState.CONNECTED:
             self._connected = True
             self._session = self._session or self._client.client_id
@@ -88,12 +88,12 @@ class SessionClose:
         self._ticker.wake()
 
     def begin(self) -> None:
-        """Start to close the session, on a thread of its own; to be called once, from any thread."""
+        """Start a thread that closes the session; may be called only once, from any thread."""
         self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000
         self._ticker.start()
 
     def _step(self) -> float | None:
-        """Take the next step of the close; returns the seconds until the one after it, None at the end."""
+        """Perform the next step of the close; return the seconds until the following step, or None at the end."""
         now_s, client = runtime.boot_time_s(), self._client
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
@@ -106,7 +106,7 @@ class SessionClose:
                 return None
             self._resume(self._session)
         elif now_s - self._stopping_s >= answer_limit_s(self._timeout_ms):
-            # The server received the request and does not answer; another one may.
+            # The server does not answer in time. Another server may.
             self._stopping_s = now_s
             self._drop_connection()
         return LOOK_S

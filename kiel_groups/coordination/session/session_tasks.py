@@ -28,7 +28,7 @@ class TaskSet:
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine as a task; after ``cancel`` it is closed instead."""
+        """Run a coroutine as a task; after ``cancel``, close the coroutine instead."""
         if self._closed:
             work.close()
             return

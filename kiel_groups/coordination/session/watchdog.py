@@ -1,5 +1,5 @@
 """
-Close the session of a member that makes no progress, so that others take over its partitions, or the lead.
+Close the session of a process that makes no progress, so that other members take over its partitions, or the lead.
 
 Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
 lease. This thread checks for progress: does the loop still run callbacks, and is the application busy with the same
@@ -7,8 +7,8 @@ work as before? At half of the time limit the application is notified. At the li
 closed, without the loop, which may never run again. Until then this thread does nothing that may block: it neither
 calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
 
-Time counts only while this thread runs as well: a process that was stopped, or a computer that was suspended, has lost
-its lease, but it was not slow.
+Only time in which this thread runs as well is counted. If the process was stopped or the computer suspended, the lease
+is lost, but the application did not stall.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger(__name__)
 
-#: Shares of a time limit: when the application is notified of stalled work, and how often work is checked.
+#: Shares of a time limit: the time after which the application is notified of a stall, and the interval of the checks.
 HURRY_SHARE = 0.5
 LOOK_SHARE = 0.1
 
@@ -49,9 +49,9 @@ class Watchdog:
 
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop; 0: no limit.
-        in_progress: Returns the work that the application is busy with; called on this thread.
+        in_progress: Returns the application's work in progress; called on the watchdog's thread.
         hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
-        on_stalled: Called with the reason when a time limit is reached; on this thread, once.
+        on_stalled: Called once, with the reason, when a time limit is reached; on the watchdog's thread.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
     """
 
@@ -79,13 +79,13 @@ class Watchdog:
         self._ticker = ticker(self._tick, "watchdog")
 
     def start(self) -> None:
-        """Start the thread, if there is any limit."""
+        """Start the thread if at least one time limit is set."""
         if self._pause_s:
             self._last_s = boot_time_s()
             self._ticker.start()
 
     def stop(self) -> None:
-        """Make the thread end soon; never blocks."""
+        """Have the thread end soon, without waiting for it."""
         self._stopped = True
         self._ticker.wake()
 
@@ -93,7 +93,7 @@ class Watchdog:
         if self._stopped:
             return None
         now_s = boot_time_s()
-        # If this thread slept longer than the pause, the whole process did, or the computer: that is no stall.
+        # If this thread slept longer than the pause, so did the whole process or the computer: that is no stall.
         passed_s, self._last_s = min(now_s - self._last_s, self._pause_s), now_s
         try:
             stalled = self._look_at_loop(passed_s) or self._look_at_work(passed_s)
@@ -110,7 +110,7 @@ class Watchdog:
         return None
 
     def _look_at_loop(self, passed_s: float) -> Stall | None:
-        """Schedule a callback on the loop, and count the time until it runs."""
+        """Schedule a callback on the loop, and add up the time until it runs; return its stall at the limit."""
         if not self._loop_limit_s:
             return None
         if self._loop_probe is None:
@@ -133,7 +133,7 @@ class Watchdog:
         return next((stall for stall in stalls if stall is not None), None)
 
     def _add_time(self, watched: _Watched, passed_s: float, limit_s: float) -> Stall | None:
-        """Add time to one piece of work; returns its stall if the limit is reached."""
+        """Add time to one piece of work: at half of the limit start ``_notify``, at the limit return the stall."""
         watched.elapsed_s += passed_s
         stall = Stall(watched.work.kind, watched.work.partitions, watched.elapsed_s, limit_s)
         if stall.elapsed_s >= limit_s:

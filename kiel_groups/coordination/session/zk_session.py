@@ -49,10 +49,10 @@ __all__ = ["Session", "SessionEvent", "Node"]
 log = logging.getLogger(__name__)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
-#: How often a wait for the gate checks it, in seconds. Another thread opens the gate, and a closed gate is rare.
+#: The pause between two checks of a gate that is not open, in seconds. Another thread opens it, and waits are rare.
 GATE_PAUSE_S = 0.02
 
-#: Reads that one call has in flight at once; more only fill kazoo's queue, and heartbeats wait behind them.
+#: The most reads that one call has in flight. More would only fill kazoo's queue and delay the heartbeats behind them.
 MOST_READS = 500
 
 
@@ -63,16 +63,16 @@ class SessionEvent(Enum):
     SUSPENDED = auto()
     #: The connection is back, on the same session; watches are gone and must be set again.
     RESUMED = auto()
-    #: The session is over. Final.
+    #: The session is over for good.
     ENDED = auto()
 
 
 class Node(NamedTuple):
     """
-    A znode as read.
+    A znode's data and state, as read from ZooKeeper.
 
-    ``owner`` is the session of an ephemeral znode, 0 otherwise; ``pzxid`` is the zxid of the last change of its
-    children.
+    ``owner`` is the id of the session that an ephemeral znode belongs to, 0 for any other znode. ``pzxid`` is the zxid
+    of the last change of the znode's children.
     """
 
     data: bytes
@@ -90,8 +90,8 @@ class Session:
     """
     One ZooKeeper session, for use on the event loop.
 
-    Reads wait for a broken connection to come back; transactions do not, their answer is Unknown. ``listener`` is
-    called on the loop with each SessionEvent.
+    If the connection breaks, reads are repeated when it is back, but the answer to a transaction is Unknown.
+    ``listener`` is called on the loop with each SessionEvent.
     """
 
     def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
@@ -124,7 +124,7 @@ class Session:
 
     @property
     def timeout_ms(self) -> int:
-        """The session timeout that the server granted, in milliseconds; never more than the first one."""
+        """The session timeout that the server granted, in milliseconds, but never more than the first one granted."""
         return self.gate.timeout_ms
 
     @property
@@ -133,7 +133,7 @@ class Session:
 
     async def wait_trusted(self) -> None:
         """
-        Wait until the gate is open; to be awaited before every write that only an owner may make.
+        Wait until the gate is open; to be awaited before every write that only an owner may send.
 
         Raises:
             SessionLostError: The gate is shut for good.
@@ -145,7 +145,7 @@ class Session:
 
     async def open(self) -> None:
         """
-        Connect and wait for the session without a limit; the caller sets one.
+        Connect and wait for the session; the caller sets the time limit.
 
         Raises:
             NoZooKeeperError: No host has an address.
@@ -164,7 +164,7 @@ class Session:
             )
 
     def _granted(self, session_id: int, timeout_ms: int) -> None:
-        """Take a server's response to Connect; on kazoo's thread, before listeners learn of the connection."""
+        """Process a server's response to Connect; called on kazoo's thread, before it notifies its listeners."""
         self._close.granted(session_id, timeout_ms)
         if self._id not in (0, session_id):
             # After an expiry or a refusal kazoo has opened another session, which must not be used.
@@ -174,7 +174,7 @@ class Session:
             self.gate.grant(timeout_ms)
 
     def _state_changed(self, state: str) -> None:
-        """Update the gate at once and notify the loop; on kazoo's thread."""
+        """Update the gate at once and notify the loop; called on kazoo's thread."""
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
@@ -204,7 +204,11 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def end(self, reason: str) -> None:
-        """End the session's use: shut the gate and fail all unanswered requests; ``close`` must still be called."""
+        """
+        Stop using the session: shut the gate and fail all unanswered requests.
+
+        The caller must still call ``close``.
+        """
         self._end(reason)
 
     def abandon(self, reason: str) -> None:
@@ -214,7 +218,7 @@ class Session:
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Do as ``abandon``, and wait without an event loop; returns whether the session was closed in that time."""
+        """Call ``abandon``, then wait without an event loop; return whether the session ended within ``timeout_s``."""
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
         if closed:
@@ -223,10 +227,10 @@ class Session:
 
     async def close(self) -> None:
         """
-        Close the session, once; ZooKeeper then deletes its ephemeral znodes immediately.
+        Close the session; ZooKeeper then deletes its ephemeral znodes immediately.
 
-        Return when the session is closed, or at once if there is no connection. In the latter case the session is
-        closed in the background, on the next connection, unless the process or the session ends before that.
+        The call returns when kazoo's client has stopped. If the client had no connection or got no answer, a thread
+        closes the session in the background, over another connection, unless the process or the session ends first.
         """
         self.gate.shut("closed")
         self._begin_closing()
@@ -234,7 +238,7 @@ class Session:
         self._end("closed")
 
     def _begin_closing(self) -> None:
-        """Start the close, only once; may be called from any thread."""
+        """Start to close the session, unless that was done before; may be called from any thread."""
         if self._close_started.acquire(blocking=False):
             self._close.begin()
 
@@ -242,7 +246,7 @@ class Session:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop, from any thread; if the loop is closed, drop the call."""
+        """Call a function on the loop, or drop the call if the loop is closed; may be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -254,7 +258,7 @@ class Session:
     async def _read_many(
         self, ask: Callable[..., Any], paths: Sequence[str], watchers: Sequence[Watcher | None] | None
     ) -> list[Any]:
-        """Send pipelined reads, again after each break of the connection; None for a znode that does not exist."""
+        """Send pipelined reads, and repeat those that a broken connection lost; None for a missing znode."""
         found: list[Any] = [None] * len(paths)
         pairs = zip(paths, watchers or [None] * len(paths), strict=True)
         requests = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
@@ -275,7 +279,7 @@ class Session:
         return found
 
     def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
-        """Return kazoo's callback for a watcher: the same object each time, so that a watch set twice fires once."""
+        """Return the same callback each time for a watcher, so that kazoo calls it once if a watch is set twice."""
         if watcher is None:
             return None
         if watcher not in self._watchers:
@@ -288,50 +292,50 @@ class Session:
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
         """
-        Read data and state of a znode, None if it does not exist; a watcher is set on an existing znode only.
+        Read a znode's data and state; if it does not exist, return None and set no watch.
 
-        A watcher is called on the loop when the znode changes and when the connection breaks: a hint to read again.
+        ``watcher`` is called on the loop when the znode changes or the connection breaks: a hint to read again.
         """
         return _with_data(await self._read(self.client.get_async, path, watcher))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
-        """Read the state of a znode without its data, None if it does not exist; a watcher is set in both cases."""
+        """Read a znode's state without its data, None if it does not exist; a watch is set in both cases."""
         return _without_data(await self._read(self.client.exists_async, path, watcher))
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
-        """Read the names of a znode's children, None if it does not exist."""
+        """Read the names of a znode's children; if the znode does not exist, return None and set no watch."""
         children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
         return children
 
     async def get_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
-        """``get`` many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        """Perform ``get`` for many znodes in one pipeline, each with its watcher, in the order of ``paths``."""
         return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, watchers)]
 
     async def exists_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
-        """``exists`` for many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        """Perform ``exists`` for many znodes in one pipeline, each with its watcher, in the order of ``paths``."""
         return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, watchers)]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """``children`` for many znodes, pipelined; in the order of ``paths``."""
+        """Perform ``children`` for many znodes in one pipeline, in the order of ``paths``."""
         return await self._read_many(self.client.get_children_async, paths, None)
 
     async def transact(self, operations: Iterable[Operation]) -> Answer:
         """
         Send one transaction.
 
-        A Done answer proves the session to a quorum, and renews the lease from the moment of sending.
+        The answer Done proves that the session was alive when the transaction was sent, and renews the lease from then.
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused it for lack of rights.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing.
         """
         return await self.submit(operations)
 
     def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
-        Send one transaction now, and return a coroutine to await for the answer, as ``transact`` does.
+        Send one transaction at once, and return a coroutine that waits for its answer as ``transact`` does.
 
-        Requests are answered in their order: a read that is sent after this call is no older than the transaction.
+        The server handles requests in order, so a read that is sent after this call is no older than the transaction.
 
         Raises:
             SessionLostError: The session is over.
@@ -375,7 +379,7 @@ class Session:
                     and answer.failure is Failure.NO_NODE
                     and await self.get("/") is not None
                 ):
-                    # Its parent was deleted since: look again. Without the chroot, that would never end.
+                    # The parent was deleted since, so start again. If the chroot were gone, that would never end.
                     break
                 if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                     raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
@@ -392,13 +396,13 @@ def _nothing() -> None:
 
 
 def _with_parents(path: str) -> list[str]:
-    """``/a/b`` → ``/a``, ``/a/b``."""
+    """Return the parents of a path and the path itself: ``/a`` and ``/a/b`` for ``/a/b``."""
     names = path.strip("/").split("/")
     return ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
 
 
 def _with_data(found: Any) -> Node | None:
-    # zkCli and Kafka write null if no data is given.
+    # zkCli and Kafka create znodes without data as null.
     return None if found is None else _node(found[0] or b"", found[1])
 
 

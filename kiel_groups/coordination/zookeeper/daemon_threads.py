@@ -2,7 +2,7 @@
 Run blocking functions on daemon threads, off the event loop.
 
 The threads are daemons so that a call that never returns does not keep the process alive. Callers go through
-``runtime``, so that the simulator can do without threads.
+``runtime``, where the simulator replaces the threads.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Ticker:
     """
     Calls ``tick`` repeatedly on a thread of its own.
 
-    ``tick`` returns the seconds until the next call, or None to end; ``wake`` makes that call earlier. ``tick`` must
-    not raise: an exception would end the thread unnoticed.
+    ``tick`` returns the seconds until the next call, or None to end the thread; ``wake`` cuts that wait short. ``tick``
+    must not raise, because an exception would end the thread unnoticed.
     """
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
@@ -69,11 +69,11 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it ticks at once."""
+        """Start the thread, which calls ``tick`` at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Make the next tick happen soon; may be called from any thread and never blocks."""
+        """Have the thread call ``tick`` soon; may be called from any thread, and never blocks."""
         self._wake.set()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
 """
 Find ZooKeeper hosts that have no address.
 
-kazoo would try to connect to them until its time is up, and would not report why it failed.
+kazoo would retry such hosts until the connect timeout, and would not report why the connection failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check_hosts(config: ZooKeeperConfig) -> None:
 
 
 def without_address(config: ZooKeeperConfig) -> str:
-    """Return a suffix for an error text that names the hosts without an address, "" if all have one; may block."""
+    """Return text to append to an error that names the hosts without an address; "" if all have one. May block."""
     unresolved = _unresolved(_servers(config))
     return f" (without an address: {', '.join(unresolved)})" if unresolved else ""
 

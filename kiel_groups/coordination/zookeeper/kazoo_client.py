@@ -1,8 +1,8 @@
 """
 Extend kazoo's client: interruptible requests, a stop that does not wait, connections that can be dropped.
 
-The module also observes how the client connects: which session and timeout the server grants. It limits the time that
-a server has for that.
+The module also reports which session and timeout a server grants to the client, and limits the time that a server may
+take to accept the client.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SE
 
 def connect_limit_s(asked_timeout_ms: int) -> float:
     """
-    Return how long a server has to accept a connection, and again to answer Connect, in seconds.
+    Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for either: on a host that swallows packets, and on a server that accepted the
-    connection and went silent (a frozen one, or 3.9.5 in the first moments of its start). That is longer than a lease.
-    When a dead connection is noticed, a third of the timeout is over. The lease leaves a sixth, for such a server and
-    the next one.
+    kazoo waits a whole session timeout for either, which is longer than a lease: for a host that drops packets, and for
+    a server that accepted the connection and does not answer (a frozen one, or 3.9.5 just after its start). When a dead
+    connection is noticed, a third of the timeout is over. The lease leaves a sixth, which must suffice for such a
+    server and the next one.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.
@@ -50,10 +50,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
 
 class InterruptibleClient(KazooClient):  # type: ignore[misc]
     """
-    A kazoo client that lets a KeyboardInterrupt through.
+    A kazoo client that does not swallow a KeyboardInterrupt.
 
     kazoo treats any exception that is raised while it wakes its connection thread as the end of the connection. A
-    Ctrl-C that hits the main thread at that moment would be lost, and the session with it.
+    Ctrl-C that interrupts the main thread at that moment would be lost, and the session with it.
     """
 
     def _call(self, request: Any, answer: Any) -> bool | None:
@@ -69,8 +69,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
         except OSError:
             answer.set_exception(ConnectionClosedError("Connection has been closed"))
         except BaseException:
-            # kazoo sends one request for each byte. An extra byte does no harm; a missing one would block the last
-            # request for ever, and that may be the close of the session.
+            # kazoo sends one request for each byte. An extra byte does no harm. If one were missing, the last request,
+            # which may be the close of the session, would never be sent.
             if wake is not None:
                 wake.send(b"\0")
             raise
@@ -78,7 +78,7 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Stop a client as kazoo's ``stop()`` does, without the wait: if it is connected, it closes its session first."""
+    """Start to stop a client as kazoo's ``stop()`` does, without waiting; a connected client closes its session."""
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -106,14 +106,18 @@ class Connection:
 
     @property
     def current(self) -> socket.socket | None:
-        """The socket now, to be read before a request is sent: kazoo uses a new socket for each connection."""
+        """
+        The current connection's socket.
+
+        Read it before sending a request, and pass it to ``leave``; kazoo uses one socket per connection.
+        """
         connection: socket.socket | None = self.client._connection._socket
         return connection
 
     def leave(self, used: socket.socket | None, why: str) -> None:
-        """Shut down the socket ``used`` if it is still current; kazoo then tries the next server on this session."""
+        """Shut down the socket ``used`` if it is still current; kazoo then resumes the session on the next server."""
         with self._dropping:
-            # A client that is stopping has its last request under way: the close of the session.
+            # A client that is stopping has sent its last request, the close of the session.
             if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():
                 return
             self._dropped = used
@@ -129,11 +133,11 @@ def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callabl
     """
     Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
 
-    kazoo keeps the timeout that it requested. The granted one is only in that response; it is 0 if the server does not
-    know the session any more.
+    kazoo itself does not keep the granted timeout, only the requested one. The granted timeout is 0 if the server does
+    not know the session any more.
 
-    Before the first session there is no lease to keep: each server that is tried has twice the time of the one before,
-    up to kazoo's own limit, so that slow servers can be joined, too.
+    Before the first session there is no lease to keep. So each attempt may take twice as long as the previous one, up
+    to kazoo's own limit, and slow servers can be joined, too.
     """
     connection = client._connection
     invoke = connection._invoke

@@ -1,4 +1,4 @@
-"""Provide kazoo's handler, which runs its threads, callbacks and sockets, at less cost than kazoo's own."""
+"""Provide a handler for kazoo's threads, callbacks and sockets that costs less than kazoo's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class _ImmediateQueue:
-    """Replaces kazoo's queue and the thread that empties it: a callback that is put in runs at once."""
+    """Replaces kazoo's callback queue and the thread that empties it: ``put`` runs the callback at once."""
 
     def put(self, callback: Callable[[], object]) -> None:
         try:
@@ -34,11 +34,11 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
     response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
-    a request: half of the cost of a request.
+    a request. Together that is half of the cost of a request.
 
     Args:
         connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
-            timeout for a host that swallows packets, and lose the session although another server is well.
+            timeout for a host that drops packets, and lose the session although another server is available.
     """
 
     name = "prompt_handler"
@@ -66,7 +66,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Do as ``select.select``, for descriptors of any number; ``timeout`` in seconds, None waits for ever."""
+        """Work as ``select.select``, without its limit on descriptor numbers; ``timeout`` None waits forever."""
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for socket in sockets:

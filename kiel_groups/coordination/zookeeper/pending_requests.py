@@ -68,7 +68,7 @@ class PendingRequests:
         Wait for the answers to the requests of one ``send``.
 
         Returns:
-            For each request ZooKeeper's answer, or the error.
+            ZooKeeper's answer, or the error, for each request.
 
         Raises:
             SessionLostError: The session is over.

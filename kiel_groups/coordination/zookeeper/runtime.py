@@ -1,8 +1,8 @@
 """
-Provide what coordination takes from outside: clocks, names, randomness, threads, and the ZooKeeper client.
+Provide the external dependencies of coordination: clocks, names, randomness, threads, and the ZooKeeper client.
 
-There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another one: so
-the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
+There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another one: with
+that, the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
     "replaced",
 ]
 
-#: Silenced, because kazoo logs every broken connection and we log what follows. A level set by the user is kept.
+#: Silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the user is kept.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
 if kazoo_log.level == logging.NOTSET:
     kazoo_log.setLevel(logging.CRITICAL)
@@ -105,7 +105,7 @@ _runtime = Runtime()
 
 @contextmanager
 def replaced(runtime: Runtime) -> Iterator[None]:
-    """Use another runtime for a block."""
+    """Use another runtime during the block."""
     global _runtime
     before, _runtime = _runtime, runtime
     try:
@@ -115,32 +115,32 @@ def replaced(runtime: Runtime) -> Iterator[None]:
 
 
 def boot_time_s() -> float:
-    """Seconds on a clock that keeps running while the computer is suspended, as leases do."""
+    """Return the seconds of a clock that also runs while the computer is suspended, as leases do."""
     return _runtime.boot_time_s()
 
 
 def wall_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the milliseconds since 1970."""
     return _runtime.wall_ms()
 
 
 def unique_name() -> str:
-    """A globally unique name of 32 hexadecimal digits."""
+    """Return a globally unique name of 32 hexadecimal digits."""
     return _runtime.unique_name()
 
 
 def host() -> str:
-    """The name of this host."""
+    """Return the name of this host."""
     return _runtime.host()
 
 
 def pid() -> int:
-    """The id of this process."""
+    """Return the id of this process."""
     return _runtime.pid()
 
 
 def uniform(low: float, high: float) -> float:
-    """A random number between the two, so that many members do not act at once."""
+    """Return a random number between ``low`` and ``high``, so that many members do not act at once."""
     return _runtime.uniform(low, high)
 
 
@@ -160,5 +160,5 @@ async def check_hosts(config: ZooKeeperConfig) -> None:
 
 
 def client(config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-    """Create a kazoo client, not started; given the id and password of a ``session``, it resumes that session."""
+    """Create a kazoo client that is not started; given a ``session``'s id and password, it resumes that session."""
     return _runtime.client(config, session)

@@ -23,7 +23,7 @@ from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete,
 
 __all__ = ["MOVED", "answer_of", "reports_move", "transaction_of"]
 
-#: The end of a log line, for a server that reports that the session has moved.
+#: The end of a log line about a server that reports that the session has moved.
 MOVED = "reported that the session has moved to another server"
 
 _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
@@ -55,17 +55,17 @@ def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> Tran
 
 def reports_move(results: Any) -> bool:
     """
-    Return whether a transaction was refused because ZooKeeper's leader saw its session move to another server.
+    Return whether a transaction failed with SessionMovedError.
 
-    The leader is wrong if it learned of an abandoned connection after it learned of the next one. Servers of 3.4 then
-    refuse every transaction and keep the connection open; later ones close it, as all versions do for other requests.
-    Only a new connection makes the session usable again.
+    ZooKeeper's leader raises it wrongly if it processes a client's abandoned connection after the connection that
+    replaced it. Servers of 3.4 then refuse every transaction and keep the connection open; later versions close it, as
+    all versions do for other requests. Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer; kazoo returns a transaction's failures among them and raises none."""
+    """Convert kazoo's results to an answer; kazoo returns a transaction's errors among its results and raises none."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     for index, error in errors:
         if not isinstance(error, _BYSTANDERS):

@@ -10,11 +10,11 @@ __all__ = ["Wakeup"]
 
 class Wakeup:
     """
-    Both ends of what kazoo uses as a pair of sockets: a counter in the kernel, readable while it is not 0.
+    Replaces both ends of kazoo's pair of sockets by a counter in the kernel, which is readable while it is not 0.
 
-    kazoo takes one byte from its pair for each request that it sends, and none while there is no connection. A real
-    pair has room for 278 bytes. A caller that makes more requests then, such as the event loop, would block until a
-    server answers, or for ever if the client is stopped before that.
+    For each request, the caller writes a byte to the pair, and kazoo's thread reads one when it sends the request.
+    Without a connection it reads none, and a pair of sockets has room for 278 bytes. A caller that makes more requests
+    then, such as the event loop, would block until a server answers, or forever if the client is stopped before that.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class Wakeup:
 
     def recv(self, _count: int) -> bytes:
         """
-        Take one wake-up.
+        Remove one wake-up.
 
         Raises:
-            OSError: There is none, or the pair is closed.
+            OSError: There is no wake-up, or the pair is closed.
         """
         self._check_open()
         os.eventfd_read(self._descriptor)

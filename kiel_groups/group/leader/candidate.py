@@ -43,17 +43,17 @@ SEQUENCE_DIGITS = 10
 
 
 class ElectionPhase(Enum):
-    """The position of a candidate in the election."""
+    """The phase of a candidate in the election."""
 
-    #: Not a candidate: before the start and after the session's end.
+    #: Not a candidate: before the start, and after the end of the session.
     OUT = "out"
-    #: Entry: asked to run. Duty: create the znode. Exit: it was created, or may have been.
+    #: Entry: the candidate has no znode. Duty: create one. Exit: the znode was created, or the outcome is unknown.
     CREATING = "creating"
-    #: Entry: something changed. Duty: read the candidates. Exit: their names were read.
+    #: Entry: the candidates changed. Duty: read their names. Exit: the names were read.
     READING = "reading"
-    #: Entry: another znode is lower. Duty: watch the next lower one. Exit: that one is gone.
+    #: Entry: another znode is lower. Duty: watch the next lower znode. Exit: that znode is gone.
     FOLLOWING = "following"
-    #: Entry: no znode is lower. Duty: lead. Exit: only at the session's end, or if its znode was deleted.
+    #: Entry: no znode is lower. Duty: lead. Exit: the session has ended, or the candidate's znode was deleted.
     LEADING = "leading"
 
 
@@ -62,8 +62,8 @@ class Candidate:
     """
     The state of one candidate in the election.
 
-    ``uuid`` identifies this candidate's znode; ``name`` is that znode's name once it is known. ``followed`` says
-    whether another candidate ever preceded this one.
+    ``uuid`` identifies this candidate's znode; ``name`` is the name of that znode, None while it is unknown.
+    ``followed``: another candidate was ahead of this one at some time.
     """
 
     uuid: str
@@ -83,14 +83,14 @@ class EnterElection:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The znode was created under this name; None: the outcome is unknown."""
+    """The znode was created as ``name``, or the outcome is unknown (None)."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The names of all candidates, as read."""
+    """The names of all candidates were read."""
 
     names: tuple[str, ...]
 
@@ -132,7 +132,11 @@ class WatchPredecessor:
 
 @dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """Lead, or continue to lead, with a fresh plan. If it ``succeeds`` another leader, members have joined."""
+    """
+    Lead, or continue to lead, with a fresh plan.
+
+    ``succeeds``: another candidate was ahead before, so the leader need not wait for the first members.
+    """
 
     name: str
     succeeds: bool = False
@@ -147,7 +151,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 
 
 def sequence(name: str) -> int | None:
-    """Return the number that ZooKeeper appended to a candidate's name, None if there is none."""
+    """Return the sequence number that ZooKeeper appended to a candidate's name; None if the name has none."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -155,7 +159,7 @@ def sequence(name: str) -> int | None:
 
 
 def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Return the next state and the effects of an event; total and deterministic."""
+    """Return the next state and the effects of an event. The function is total and deterministic."""
     match event:
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()
@@ -175,7 +179,7 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
 
 
 def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Find this candidate among all candidates: it leads, follows the next lower one, or needs a new znode."""
+    """Compare this candidate with all others: it leads, follows the next lower one, or needs a new znode."""
     resign = (ResignLeader(),) if candidate.leads else ()
     ranked = sorted((number, name) for name in names if (number := sequence(name)) is not None)
     # The uuid finds the candidate's znode even if the answer to its creation was lost.

@@ -16,28 +16,28 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["MOST_PATH_BYTES", "TOO_MANY", "limit_claims"]
 
-#: Less than half of what survived: the claims that a member is still draining come on top of its assignment.
+#: Less than half of the size that survived: a member may still own partitions that its new assignment does not include.
 MOST_PATH_BYTES = 512 << 10
 
-#: Reserved for a member's other ephemeral znodes: its member znode, its consumer id, its candidate.
+#: Reserved for a member's other ephemeral znodes: its member znode, its consumer id and its election znode.
 _OTHERS_BYTES = 2 << 10
 
-#: Why a partition has no owner although there is a member for it.
+#: The reason why a partition has no owner although a member subscribes to its topic.
 TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths); start more members"
 
 
 def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     """
-    Return the target without the partitions that would be too many for one session.
+    Return the target without the partitions that exceed the limit of their member.
 
     Args:
-        target: The allocation that an allocator decided.
+        target: The allocation to limit.
         layout: The group's paths.
-        chroot: The chroot, which precedes each of these paths on the server.
+        chroot: The chroot, which precedes each path on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
-    # The common case is cheap: no member owns so many partitions that even paths of the greatest length would be too
-    # much. 300 bytes are the longest topic name (255), two slashes and the partition number.
+    # The common case is cheap: no member has so many partitions that they would exceed the limit even if every path had
+    # the greatest length. 300 bytes are the longest topic name (255), two slashes and the partition number.
     longest = len(chroot) + len(layout.owners) + 300
     if all(len(owned) * longest <= left for owned in target.allocation.values()):
         return target
@@ -52,7 +52,7 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
 def _surplus(
     owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
 ) -> frozenset[TopicPartition]:
-    """Return the last partitions in order, those that do not fit: what fits stays the same from plan to plan."""
+    """Return the partitions beyond the limit: the last ones in order, so that successive plans keep the same ones."""
     surplus = set()
     for partition in sorted(owned):
         left -= chroot_bytes + len(layout.owner(partition))

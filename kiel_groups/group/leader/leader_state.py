@@ -43,33 +43,34 @@ __all__ = [
     "step",
 ]
 
-#: Seconds from a plan that could not be made or published to the next attempt.
+#: Seconds between a plan that failed, or that could not be published, and the next attempt.
 RETRY_S = 0.5
 
 
 class LeaderPhase(Enum):
-    """The present task of a leader."""
+    """The phase of a leader."""
 
     #: Not elected. Exit: elected.
     NONE = "none"
-    #: Elected, and nothing to do. Exit: an input of the plan changes.
+    #: Entry: the last plan is done, and no input changed since. Exit: an input of the plan changes.
     WATCHING = "watching"
-    #: Entry: an input changed. Duty: wait until the changes are over. Exit: the deadline.
+    #: Entry: an input changed. Duty: wait for more changes. Exit: the deadline.
     SETTLING = "settling"
-    #: Entry: the deadline passed. Duty: read all inputs, run the allocator. Exit: its plan.
+    #: Entry: the deadline passed. Duty: read all inputs, run the allocator. Exit: the plan.
     PLANNING = "planning"
-    #: Entry: a plan that changes something. Duty: create the folders, then write, one by one. Exit: the last answer.
+    #: Entry: the plan is a change. Duty: create the folders, then send one write at a time. Exit: the last answer.
     PUBLISHING = "publishing"
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderState:
     """
-    What a leader knows of its term and its plan.
+    The state of a leader's term and of its plan.
 
-    ``term`` counts its elections. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for that,
-    and ``since_s`` when the first change was seen; all are on the driver's clock. ``causes`` are the reasons for the
-    plan, in order; those that arrive during a plan belong to the next one. ``written`` counts answered writes.
+    ``term`` counts its elections. While the leader settles, ``due_s`` is the time of the next plan, ``bound_s`` the
+    latest possible one, and ``since_s`` when the first change was seen; all are on the driver's clock. ``causes`` are
+    the reasons for the plan, in order; causes that arrive during a plan belong to the next one. ``written`` counts
+    answered writes.
     """
 
     debounce: DebounceConfig
@@ -89,7 +90,7 @@ class Elected:
     """
     This candidate was elected, or still leads after a pause; ``candidate`` is the path of its znode.
 
-    If it ``succeeds`` another leader, the group's members have joined already, and the initial delay is skipped.
+    ``succeeds``: another candidate was ahead before, so the members have joined, and the initial delay is skipped.
     """
 
     candidate: str
@@ -104,7 +105,7 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An input of the plan changed; ``cause`` says which. Urgent changes bypass the debounce."""
+    """An input of the plan changed; ``cause`` names the change. Urgent changes bypass the debounce."""
 
     cause: str
     now_s: float
@@ -127,7 +128,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Planning ended: with nothing to change if ``publication`` is None, without a plan if it ``failed``."""
+    """Planning has ended. ``publication`` is None if there is nothing to publish, or if planning ``failed``."""
 
     term: int
     publication: Publication | None
@@ -137,7 +138,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The folders exist, or creating them ``failed``."""
+    """The folders of the publication exist, or creating them ``failed``."""
 
     term: int
     now_s: float
@@ -158,7 +159,7 @@ Event: TypeAlias = Elected | Deposed | Changed | DebounceChanged | Tick | Planne
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Prove leadership, read, allocate; answer with Planned. ``since_s`` is when the first change was seen."""
+    """Verify leadership, read the inputs, allocate; answer with Planned. ``since_s``: when a change was first seen."""
 
     term: int
     candidate: str
@@ -168,7 +169,7 @@ class MakePlan:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Create these folders where they are missing; answer with Prepared."""
+    """Create the persistent znodes ``folders`` that are missing; answer with Prepared."""
 
     term: int
     folders: tuple[str, ...]
@@ -184,7 +185,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A plan was published; for logs and metrics."""
+    """A plan was published. The driver logs and counts it."""
 
     generation: int
     moved: int
@@ -194,7 +195,7 @@ Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 
 def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """Return the next state and the effects of an event; total and deterministic."""
+    """Return the next state and the effects of an event. The function is total and deterministic."""
     match event:
         case Deposed():
             return LeaderState(leader.debounce, leader.term), ()
@@ -238,7 +239,11 @@ def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[
 
 
 def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: bool) -> LeaderState:
-    """Start a term. The group's first leader waits for members to join; any other plans as after a change."""
+    """
+    Start a term, or record a change if this candidate leads already.
+
+    The first leader of a group waits for ``initial_delay_ms``, a successor for the debounce.
+    """
     if leader.duty is not LeaderPhase.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
     debounce = leader.debounce
@@ -257,7 +262,11 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
 
 
 def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """Note a change: it extends the wait, starts one, or is kept for after the present plan."""
+    """
+    Record a change: it starts the debounce, or extends it up to the bound.
+
+    A change during planning or publishing is kept until that ends.
+    """
     causes = (*leader.causes, cause)
     if leader.duty in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):
         return replace(leader, causes=causes)
@@ -272,7 +281,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
 
 
 def _finish(leader: LeaderState, now_s: float) -> LeaderState:
-    """End a plan: return to watching, or settle if something changed meanwhile."""
+    """End a plan: return to watching, or to settling if an input changed meanwhile."""
     idle = replace(leader, duty=LeaderPhase.WATCHING, publication=None, written=0, due_s=None, causes=())
     for cause in leader.causes:
         idle = _changed(idle, cause, now_s)
@@ -280,7 +289,7 @@ def _finish(leader: LeaderState, now_s: float) -> LeaderState:
 
 
 def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """Schedule another plan after a pause: what this one was made from is outdated, or could not be read."""
+    """End this plan and schedule another one after ``RETRY_S``: planning, preparing or publishing it failed."""
     settling = _changed(_finish(leader, now_s), cause, now_s)
     due_s = now_s + RETRY_S
     return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
@@ -289,7 +298,7 @@ def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
 def _written(
     leader: LeaderState, publication: Publication, answer: Answer, now_s: float
 ) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """Send the next write, or end the publication after the last one; give up at any other answer."""
+    """Process the answer to a write: after Done, send the next write or finish; otherwise, plan again later."""
     if not isinstance(answer, Done):
         return _replan_later(leader, "publication interrupted", now_s), ()
     written = leader.written + 1

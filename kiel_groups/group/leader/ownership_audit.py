@@ -1,4 +1,4 @@
-"""Compare the owners of partitions with the plan, and raise alarms for differences that last too long; pure."""
+"""Compare the owners of partitions with the plan, and raise alarms for differences that last too long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["OwnerMismatch", "Alarm", "find_mismatches", "alarms"]
 
 @dataclass(frozen=True, slots=True)
 class OwnerMismatch:
-    """A partition assigned to one member has had another owner, or none (None), since ``since_s``."""
+    """A partition assigned to ``wanted`` has had another ``owner``, or no owner (None), since ``since_s``."""
 
     wanted: MemberId
     owner: MemberId | None
@@ -21,7 +21,7 @@ class OwnerMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Some partitions have had the wrong owner for too long; ``kind`` names a metric, ``text`` is for operators."""
+    """Some partitions have not had their owner for too long; ``kind`` names a metric, ``text`` is for operators."""
 
     kind: str
     partitions: tuple[TopicPartition, ...]
@@ -40,9 +40,9 @@ def find_mismatches(
     Args:
         before: The result of the previous call.
         wanted: The member that each partition is assigned to.
-        owners: The owners of the partitions that were read now, None for no owner. A partition that was not read keeps
-            its suspicion.
-        now_s: The time of this reading; a suspicion counts from the first reading that found the same difference.
+        owners: The owners of the partitions that were read now, None for no owner. For a partition that was not read,
+            an earlier mismatch is kept.
+        now_s: The time of this reading. A mismatch dates from the first reading that found the same difference.
     """
     found = {}
     for partition, member in wanted.items():
@@ -60,13 +60,13 @@ def alarms(
     suspicions: Mapping[TopicPartition, OwnerMismatch], members: Container[MemberId], now_s: float, limit_s: float
 ) -> Iterator[Alarm]:
     """
-    Yield one alarm per pair of assigned member and owner for partitions that have been suspicious for ``limit_s``.
+    Yield one alarm for each pair of assigned member and owner that has had mismatches for ``limit_s`` or longer.
 
     Args:
         suspicions: The result of ``find_mismatches``.
         members: The live members; a partition with any other owner is orphaned.
-        now_s: The present time, on the clock of the suspicions.
-        limit_s: The age from which a suspicion raises an alarm, in seconds.
+        now_s: The present time, on the clock of ``find_mismatches``.
+        limit_s: The age from which a mismatch raises an alarm, in seconds.
     """
     together: dict[tuple[str, MemberId | None], list[TopicPartition]] = {}
     since_s: dict[tuple[str, MemberId | None], float] = {}
@@ -88,7 +88,7 @@ def _problem(
     for_s: float,
     partitions: tuple[TopicPartition, ...],
 ) -> tuple[str, tuple[TopicPartition, ...], str]:
-    """Return the fields of an alarm: its metric, its partitions, and the likely cause for operators."""
+    """Return the fields of an alarm: its kind, its partitions, and a text with the likely cause for operators."""
     if owner is None:
         text = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
         return "partitions_unowned", partitions, text

@@ -1,9 +1,9 @@
 """
-Compute the transactions that publish a plan: a pure function of what the leader has read.
+Compute the transactions that publish a plan, from the data that the leader has read.
 
-A plan is compared with the *stored assignments*, never with the group state, so the comparison also completes whatever
-an earlier leader left half-published. Its generation is above every generation in the group state, in an assignment
-or in the history.
+A plan is compared with the *stored assignments*, not only with the group state, so it also completes a publication
+that an earlier leader did not finish. Its generation is above every generation in the group state, in an assignment or
+in the history.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ MOST_CAUSES = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
     """
-    Everything that a plan is made from, read after a proof of leadership.
+    All inputs of a plan, read after the leadership was verified.
 
-    ``members`` holds one member per slot, the newest. ``assignments`` holds None for an assignment that cannot be read.
-    ``away`` holds the assignments of static slots whose member may come back, ``history`` the generations with a
-    history entry. ``weights`` are empty if the znode is absent; if it is unreadable, they are those read before.
-    ``group_state`` is None if the znode is absent or unreadable, ``group_state_version`` only if it is absent.
+    ``members`` has one member per slot, the newest. ``topics`` has the partition numbers of each topic, ``brokers`` is
+    the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
+    assignments of static slots whose member may return, ``history`` the generations with a history entry. ``weights``
+    are empty if the znode is absent; if it is unreadable, they are the last readable ones. ``group_state`` is None if
+    the znode is absent or unreadable, ``group_state_version`` only if it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -64,9 +65,9 @@ class Inputs:
     @property
     def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
         """
-        The topics of which each slot gets partitions.
+        The topics whose partitions each slot may get.
 
-        A drained slot has none. A slot whose member is away has the topics of its stored assignment.
+        A drained slot gets none. A slot whose member is away has the topics of its stored assignment.
         """
         wanted = {slot: member.subscription for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
@@ -74,14 +75,14 @@ class Inputs:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """All partitions of the topics."""
+        """All partitions of all topics."""
         return frozenset(
             TopicPartition(topic, partition) for topic, numbers in self.topics.items() for partition in numbers
         )
 
     @property
     def subscribed(self) -> frozenset[str]:
-        """Topics that some member subscribes to, whether they exist or not."""
+        """The topics that at least one member subscribes to, whether they exist or not."""
         return frozenset(topic for member in self.members.values() for topic in member.subscription)
 
     @property
@@ -93,10 +94,10 @@ class Inputs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """
-    The allocation that an allocator decided.
+    The allocation to publish.
 
-    ``unassigned`` maps partitions to the reason why no member may own them. ``fallback`` says what replaced a failing
-    allocator; it is "" if none failed.
+    ``unassigned`` maps partitions to the reason why no member may own them. ``fallback`` describes what replaced the
+    plan of an allocator that failed; it is "" if none failed.
     """
 
     allocation: Allocation
@@ -133,18 +134,19 @@ def plan(
     """
     Return the writes that make the stored assignments match the target.
 
-    Returns None if they match already, or if the group never had a member. A plan that fits is one transaction; for a
-    larger one, the group state says ``publishing`` from the first transaction until the last.
+    Return None if nothing has to be published: the group state and the assignments match already, or the group never
+    had a member. A plan that fits into one transaction is published by one; during a larger publication, the group
+    state is ``publishing`` from the first transaction until the last.
 
     Args:
         layout: The group's paths.
-        inputs: What the leader has read.
+        inputs: The data that the leader has read.
         target: The allocation to publish, with an entry for every slot.
         leader: The publishing member's id.
         candidate: Path of the leader's election znode; every write checks that it still exists.
-        cause: Why there is a new plan, for operators.
+        cause: The reason for the new plan, for operators.
         now_ms: Wall-clock time, milliseconds since 1970.
-        took_ms: Milliseconds from the first change that this plan answers to the plan.
+        took_ms: Milliseconds from the first change that caused this plan to the plan itself.
     """
     if not inputs.members and _is_untouched(inputs):
         return None
@@ -164,8 +166,8 @@ def plan(
     else:
         version = inputs.group_state_version + 1
         opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)
-    # Every later transaction requires the version that the opening one produced: once another leader or an operator
-    # has written the group state, no remaining write of this plan can succeed.
+    # Every later transaction requires the version that the first one produces: once another leader or an operator has
+    # written the group state, no remaining write of this plan can succeed.
     guard = (proof, Check(layout.group_state, version))
     done = replace(group_state, state=DONE).encode()
     moved = _moved(inputs, target)
@@ -182,21 +184,29 @@ def plan(
 
 
 def _is_untouched(inputs: Inputs) -> bool:
-    """Whether nothing was ever published: a leader that is not a member may precede the first member."""
+    """
+    Whether the group has no group state, assignment or history.
+
+    An allocator process may be elected before the first member joins.
+    """
     return inputs.group_state_version is None and not inputs.assignments and not inputs.history
 
 
 def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
-    """Whether changes justify a generation; departed members' empty assignments are deleted along with the next one."""
+    """
+    Whether the changes justify a new generation.
+
+    The deletion of departed members' empty assignments does not; these are deleted with the next generation.
+    """
     empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
 
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored group state is complete and says what a fresh one would.
+    Whether the stored group state is ``done``, with the same counts, reasons and allocator as the fresh one.
 
-    Only *whether* the allocator fails counts. The text of its error may differ at every attempt.
+    Of ``fallback``, only whether it is empty is compared: the text of the allocator's error may differ in every plan.
     """
     compared = ("members", "partitions", "unassigned", "allocator")
     same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
@@ -205,10 +215,10 @@ def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
 
 def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:
     """
-    Return the writes for assignments that differ from the target: slots that gain, slots that lose, slots without use.
+    Return the writes for the assignments that differ from the target.
 
-    A member that gains a partition is notified before the one that loses it, so that its watch on the owner znode is
-    set by the time of the release.
+    Slots that gain partitions come first, then other changed slots, then deletions. So a member that gains a partition
+    is notified before the one that loses it, and has set its watch on the owner znode by the time of the release.
     """
     ranked: list[tuple[bool, Slot, Operation]] = []
     for slot, wanted in target.allocation.items():
@@ -224,7 +234,7 @@ def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, ge
 
 
 def _assignment(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
-    """Return a slot's new assignment; while its member is away, it keeps that member's id."""
+    """Return a slot's new assignment; if the slot's member is away, the assignment keeps that member's id."""
     if slot in inputs.members:
         return MemberAssignment(generation, inputs.members[slot].member_id, wanted)
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
@@ -275,7 +285,7 @@ def _moved(inputs: Inputs, target: Target) -> int:
 
 
 def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
-    """Return the parents of history entries, owner znodes and offset znodes; Kafka's tools expect the latter two."""
+    """Return the parent znodes of history entries, and of subscribed topics' owner znodes and offset znodes."""
     return (
         layout.history,
         *(
@@ -288,10 +298,10 @@ def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
 
 def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     """
-    Return the plan to publish if the group's allocator failed.
+    Return the target to publish if the group's allocator failed.
 
-    It is the last plan if that still fits. Otherwise it is ``fresh``, a plan by the sticky allocator, which moves as
-    few partitions as possible.
+    It is the last plan if that still fits, otherwise ``fresh``, a target by the sticky allocator, which moves as few
+    partitions as possible.
     """
     if still_fits(inputs):
         return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
@@ -313,10 +323,10 @@ def still_fits(inputs: Inputs) -> bool:
 
 def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
-    Describe what changed between two plans, for operators: ``join of m1, new partitions of t``; "" if nothing did.
+    Describe for operators what changed between two plans: ``join of m1, new partitions of t``; "" if nothing changed.
 
-    A member subscribes to nothing before it leaves; any other member that is gone died or lost its session. A new
-    leader has observed neither, and compares with the stored assignments.
+    A member that leaves first drops its subscription, so any other member that disappears has died or lost its session
+    (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
 
     Args:
         before: The inputs of the last plan; None if this leader has not planned yet.
@@ -325,7 +335,7 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     if before is None and after.group_state is None and not after.assignments:
         return ""
     if before is None:
-        # This leader cannot tell a leave from an expiry: only the previous one saw the members that are gone.
+        # This leader cannot tell a leave from an expiry: only the previous leader saw the members that are gone.
         causes = [f"leader change, {counted(after.members, 'member', 'members')}"]
         causes += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
         causes += [
@@ -337,7 +347,7 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         *_membership_changes(before, after),
         *(["config"] if after.dynamic_config != before.dynamic_config else []),
     ]
-    # Until the znode is read again, both are the same object: skip the comparison of up to 100,000 weights.
+    # Until the weights are read again, both are the same object: skip the comparison of up to 100,000 weights.
     if after.weights is not before.weights and after.weights != before.weights:
         causes.append("weights")
     for topic in sorted(after.topics.keys() | before.topics.keys()):
@@ -359,7 +369,7 @@ def _shortened(causes: list[str]) -> str:
 
 
 def describe_allocator(stored: GroupState | None, target: Target) -> str:
-    """Say whether the allocator failed or recovered since the stored group state was written; "" if neither."""
+    """Describe whether the allocator failed or recovered since the stored group state was written; "" if neither."""
     failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
     if failed == fails:
         return ""

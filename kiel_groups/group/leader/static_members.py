@@ -19,18 +19,18 @@ def absences(
     assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
-    Return the assignments of static slots whose member left less than the grace period ago, with the time it left.
+    Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: As they are stored; None for one that cannot be read, which keeps no slot.
+        assignments: The stored assignments; None for an unreadable one, whose slot is not kept.
         present: Slots that have a member.
-        now_ms: Wall-clock time, milliseconds since 1970. Clocks of leaders may differ: a time in the future counts as
-            now.
-        grace_ms: How long a slot is kept.
+        now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
+            future counts as now.
+        grace_ms: How long a slot is kept, in milliseconds.
     """
     away = {}
     for slot, stored in assignments.items():
-        # A dynamic member's slot is its member id, which no later member ever has.
+        # A dynamic member's slot is its member id, which no later member can have.
         if stored is None or slot in present or stored.member_id == slot:
             continue
         since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)

@@ -5,20 +5,20 @@ Rules
   1. Safety rests on the owner znodes alone: records are delivered only between a partition's claim and the end of its
      drain.
   2. Steps are level-triggered: whatever the event, the assignment is compared with the phase of every partition. A lost
-     watch therefore costs a delay and never a partition.
-  3. No partition waits for another: drains, watches and reads are effects; their outcomes return as events.
+     watch therefore delays a step, but loses no partition.
+  3. No partition waits for another: drains, watches and reads are effects, whose outcomes return as events.
   4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
      valid assignment revokes; an empty one revokes everything.
-  5. If another session owns a partition, a watch on the owner znode waits for its release; there is no retry budget.
+  5. If another session owns a partition, the member watches the owner znode until the release, however long that takes.
   6. If a claim is no longer wanted once its position was read, it is released at once, since nothing was delivered.
      If it is wanted again later, it starts anew with a claim.
-  7. A drain that has started runs to its end, whatever the assignment says meanwhile.
+  7. A drain that has started runs to its end, even if the partition is assigned again meanwhile.
   8. A partition of a topic that the member does not subscribe to is never claimed: the assignment may be garbled, or
      older than the subscription. Existing claims stay until an assignment revokes them: if a member drops a topic, or
      leaves, the next plan revokes its partitions one by one.
-  9. An assignment of this member's slot may name another member. A member without claims treats it as unknown: it is a
-     returning instance that gets its assignment soon. A member with claims was replaced: it releases everything and
-     claims no more.
+  9. The assignment of this member's slot may name another member. A member without claims treats it as unknown: this
+     member is a returning instance, and the leader will name it soon. A member with claims was replaced: it releases
+     everything and claims no more.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ Partitions: TypeAlias = frozenset[TopicPartition]
 
 
 class Phase(Enum):
-    """The phase of a partition; a partition without a phase is free."""
+    """The phase of a partition. A partition without a phase is free."""
 
-    #: Entry: assigned, but another session's owner znode exists. Duty: a watch on it. Exit: it is gone.
+    #: Entry: assigned, but another session's owner znode exists. Duty: watch that znode. Exit: the znode is gone.
     WAITING = "waiting"
-    #: Entry: assigned and believed free. Duty: a transaction that creates the owner znode. Exit: its answer.
+    #: Entry: assigned and believed free. Duty: create the owner znode in a transaction. Exit: its answer.
     CLAIMING = "claiming"
     #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are read.
     OPENING = "opening"
     #: Entry: the position is read. Duty: fetch and deliver. Exit: revoked, leaving, or lost.
     OWNED = "held"
-    #: Entry: revoked. Duty: let in-flight records finish, notify the listener. Exit: finished.
+    #: Entry: revoked. Duty: wait for in-flight records, notify the listener. Exit: both are done.
     DRAINING = "draining"
-    #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: it is gone.
+    #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: the znode is gone.
     RELEASING = "releasing"
 
 
-#: Every legal move; None is "free".
+#: The legal changes of a partition's phase; None is a free partition.
 MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
     None: frozenset({Phase.CLAIMING}),
     Phase.WAITING: frozenset({Phase.CLAIMING, Phase.OPENING, None}),
@@ -94,8 +94,9 @@ class Claims:
     """
     The phase of every partition of this member.
 
-    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: no other topic is claimed.
-    ``ended`` is final: the session is over. ``replaced``: the member leaves because another member has its slot.
+    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: partitions of other topics
+    are not claimed. ``ended``: the session is over, which is final. ``replaced``: the member leaves because another
+    member has its slot.
     """
 
     want: Partitions | None = None
@@ -138,7 +139,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRead:
-    """The assignment was read; None: it is absent or unreadable."""
+    """The assignment was read; ``partitions`` is None if it is absent or unreadable."""
 
     partitions: Partitions | None
 
@@ -152,7 +153,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The slot's assignment was read, and it names another member."""
+    """The assignment of the member's slot was read, and it names another member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class OwnerGone:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The owner znodes of these partitions are this session's."""
+    """The owner znodes of these partitions belong to this session."""
 
     partitions: Partitions
 
@@ -178,28 +179,28 @@ class Contended:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Positions and fencing tokens were read, and the positions written back."""
+    """Positions and fencing tokens of these partitions were read, and the positions were written back."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The application has finished these partitions."""
+    """The application has finished all in-flight records of these partitions."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """This member deleted the owner znodes."""
+    """This member has deleted the owner znodes of these partitions."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimGone:
-    """The owner znodes are gone, or another session's, although this member did not release them."""
+    """The owner znodes are gone or belong to another session, although this member did not release them."""
 
     partitions: Partitions
 
@@ -256,14 +257,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Start to fetch and deliver these partitions."""
+    """Start fetching and delivering these partitions."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Stop fetching, let the application finish, notify the listener; answer with Drained."""
+    """Stop fetching, wait for the application, notify the listener; answer with Drained."""
 
     partitions: Partitions
 
@@ -277,7 +278,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Stop at once; these partitions must be neither delivered nor committed any more."""
+    """Stop these partitions at once: no more of their records may be delivered or committed."""
 
     partitions: Partitions
 
@@ -297,9 +298,9 @@ _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
 
 def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    Return the next state and the effects of an event; total and deterministic.
+    Return the next state and the effects of an event. The function is total and deterministic.
 
-    An answer about a partition that has left the phase that asked for it is ignored.
+    An answer is ignored for each partition that has left the phase in which the answer was requested.
     """
     if claims.ended:
         return claims, ()
@@ -325,7 +326,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
         case OwnerGone(partitions):
             moves = _moves(claims, partitions, Phase.WAITING, lambda _: None)
         case Claimed(partitions):
-            # A waiting partition counts, too: an owner znode of this session is a claim, whichever read finds it.
+            # Waiting partitions count, too: an owner znode of this session is a claim, whichever request found it.
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)
             moves |= _moves(claims, partitions, Phase.WAITING, lambda _: Phase.OPENING)
         case Contended(partitions):
@@ -347,12 +348,12 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
-    """Return the moves of those partitions that are in the ``source`` phase."""
+    """Return the moves of the partitions that are in the ``source`` phase."""
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    """Free the partitions; those that may have been delivered from are lost first, before they are claimed again."""
+    """Free the partitions. Emit Lose for the owned, draining or releasing ones, before any new claim."""
     claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     after, effects = _reconcile(claims, dict.fromkeys(claimed))
@@ -360,7 +361,7 @@ def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[E
 
 
 def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tuple[Claims, tuple[Effect, ...]]:
-    """Apply the moves, then those that follow from comparing the assignment with the phase of each partition."""
+    """Apply the moves, then compare the assignment with the phase of each partition, and revoke and claim."""
     phases = dict(claims.phases)
     entered: dict[TopicPartition, Phase] = {}
 

@@ -1,9 +1,9 @@
 """
 Compute how long a member may trust its claims.
 
-A claim is as valid as the session behind it was when ZooKeeper last confirmed it. Only an answered quorum write
-confirms a session, since a server cut off from its quorum still answers pings and reads. It proves that the session
-existed when the write was *sent*.
+A claim is valid as long as the session is. Only an answered quorum write confirms the session, because a server that is
+cut off from its quorum still answers pings and reads. The answer proves that the session existed when the write was
+*sent*.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEASE_SHARE = 0.5
 
 def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: float = LEASE_SHARE) -> float:
     """
-    Return the moment at which claims become untrusted unless ZooKeeper confirms the session before.
+    Return the time until which claims may be trusted, unless ZooKeeper confirms the session again.
 
     Args:
         last_proof_s: Send time of the newest answered quorum write, in seconds on the boot-time clock.
@@ -28,7 +28,7 @@ def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: flo
         reserve: Share of the timeout reserved for pauses and clock drift, ``0.5 <= reserve < 1``.
 
     Returns:
-        Seconds on the same clock; fetching, delivering and committing must have ceased by then.
+        Seconds on the same clock; fetching, delivering and committing must have stopped by then.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -49,8 +49,8 @@ def heartbeat_interval_s(session_timeout_ms: int, asked_ms: int | None = None) -
 
     Args:
         session_timeout_ms: The timeout that the server granted, in milliseconds.
-        asked_ms: ``heartbeat_interval_ms``. None is a sixth of the timeout, so that two heartbeats may be lost before a
-            lease of half the timeout ends.
+        asked_ms: The setting ``heartbeat_interval_ms``. None means a sixth of the timeout, so that two heartbeats may
+            be lost before a lease of half the timeout ends.
 
     Returns:
         The requested interval, but at most a third of the timeout.
@@ -66,7 +66,7 @@ def check_heartbeat_interval(session_timeout_ms: int, asked_ms: int | None) -> N
     Refuse an interval so long that a single slow heartbeat would end the lease.
 
     Raises:
-        ConfigError: Over a third of the timeout that the server granted.
+        ConfigError: The interval is over a third of the timeout that the server granted.
     """
     most_ms = int(session_timeout_ms * LARGEST_HEARTBEAT_SHARE)
     if asked_ms is not None and asked_ms > most_ms:
@@ -78,5 +78,5 @@ def check_heartbeat_interval(session_timeout_ms: int, asked_ms: int | None) -> N
 
 
 def answer_limit_s(session_timeout_ms: int) -> float:
-    """Return the seconds after which an unanswered heartbeat means a dead connection."""
+    """Return the number of seconds after which an unanswered heartbeat means that the connection is dead."""
     return session_timeout_ms / 1000 * HEARTBEAT_SHARE

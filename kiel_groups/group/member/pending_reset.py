@@ -18,7 +18,7 @@ class PendingReset:
     A position that was chosen for a partition and is not stored yet.
 
     ``lost`` is the position that the log lacks. ``start`` and ``end`` are the log's first and next offset at the time
-    of the choice. ``position`` is where the reset policy continues.
+    of the choice. ``position`` is the offset at which the reset policy continues.
     """
 
     lost: int
@@ -28,10 +28,10 @@ class PendingReset:
 
     def offset_after(self, done: int) -> int:
         """
-        Return the next offset to store if all records before ``done`` are done.
+        Return the offset to store if all records before the offset ``done`` are done.
 
-        Records between ``done`` and the lost position that are still in the log must still be delivered. If there are
-        any, the reset may move the offset back, but not forward past them.
+        Records between ``done`` and the lost position that the log still has must be delivered. If there are any, the
+        reset may move the offset back, but not forward past them.
         """
         owed = max(done, self.start)
         return min(owed, self.position) if owed < min(self.lost, self.end) else self.position

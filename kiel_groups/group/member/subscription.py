@@ -21,7 +21,7 @@ __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
 @dataclass(frozen=True, slots=True)
 class StartPosition:
     """
-    Where a claim starts.
+    The start position of a claim.
 
     ``offset`` is the next offset, ``version`` the version of the offset znode after the write-back. ``token`` is the
     claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition. ``created``
@@ -39,12 +39,12 @@ class PartitionState:
     """
     The progress of this consumer in one partition, during one claim.
 
-    ``sent`` are offsets of commits against ``version`` whose outcome is unknown: the commit is in flight, or its
-    caller was interrupted. ``unreadable``: the store's value at ``version`` is not an offset; the next commit replaces
+    ``sent`` has the offsets of commits against ``version`` whose outcome is unknown: the commit is in flight, or its
+    caller was interrupted. ``unreadable``: the stored value at ``version`` is not an offset; the next commit replaces
     it, even if no record has finished since. ``adopted`` is the version at which another writer's offset was last
     adopted. ``created`` identifies the topic incarnation that this state belongs to, by the topic's creation zxid;
-    ``newest`` is the latest incarnation known. ``reset`` is chosen if the log lacks the position, and None again once
-    it is stored.
+    ``newest`` identifies the latest known incarnation. ``reset`` is set if the log lacks the position, until the new
+    position is stored.
     """
 
     token: int
@@ -61,33 +61,33 @@ class PartitionState:
 
     @property
     def outdated(self) -> bool:
-        """Whether the topic was created again since: offsets of a deleted log must not be committed."""
+        """Whether the topic has a newer incarnation than this state, whose offsets must then not be committed."""
         return self.created < self.newest
 
     @property
     def uncommitted(self) -> bool:
-        """Whether a commit has something to store; offsets beyond the end of a truncated log are never stored."""
+        """Whether a commit has an offset to store; offsets beyond the end of a truncated log are never stored."""
         beyond_log = self.reset is not None and self.finished > self.reset.end
         return not self.outdated and not beyond_log and (self.unreadable or self.finished != self.committed)
 
     def reset_offset(self, *, autocommit: bool) -> int | None:
         """
-        Return the offset that the chosen reset stores, None without a reset.
+        Return the offset that the chosen reset stores; None if there is no reset.
 
-        If the application commits by itself (no ``autocommit``), records that it has yet to commit are not skipped.
+        If the application commits by itself (no ``autocommit``), its uncommitted records are not skipped.
         """
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
     def made(self, offset: int | None, version: int) -> bool:
-        """Whether a commit of this consumer wrote the stored offset."""
+        """Whether the stored ``offset`` at ``version`` was written by a commit of this consumer."""
         return version == self.version + 1 and offset in self.sent
 
     def knows(self, offset: int | None, version: int) -> bool:
         """
         Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
 
-        An adopted offset does not count: another writer may have set it for the log of a topic that was created again,
-        before this consumer learned of that. It must then survive the reset to the new log.
+        An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
+        consumer learned of that incarnation. The offset must then survive the reset to the new log.
         """
         return version == self.version != self.adopted or self.made(offset, version)
 
@@ -109,10 +109,10 @@ class SubscriptionState:
         Replace the subscription.
 
         Returns:
-            Whether it changed.
+            Whether the subscription changed.
 
         Raises:
-            ConfigError: A name that no topic of Kafka 0.8 can have.
+            ConfigError: A name is not legal for a topic of Kafka 0.8.
         """
         wanted = frozenset(topic_names(topics))
         changed = wanted != self._topics
@@ -120,7 +120,7 @@ class SubscriptionState:
         return changed
 
     def assigned_partitions(self) -> frozenset[TopicPartition]:
-        """The partitions whose records may be delivered."""
+        """Return the partitions whose records may be delivered."""
         return frozenset(self._assigned)
 
     def is_assigned(self, partition: TopicPartition) -> bool:
@@ -139,49 +139,49 @@ class SubscriptionState:
             )
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions that were released or lost."""
+        """Remove partitions that were released or lost."""
         for partition in partitions:
             self._assigned.pop(partition, None)
 
     def state(self, partition: TopicPartition) -> PartitionState | None:
-        """Return the state of a partition, None if it is not assigned."""
+        """Return the state of a partition; None if the partition is not assigned."""
         return self._assigned.get(partition)
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset to deliver, None if the partition is not assigned."""
+        """Return the next offset to deliver; None if the partition is not assigned."""
         state = self._assigned.get(partition)
         return None if state is None else state.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at ``offset``: later records count as neither delivered nor finished. A pending reset is dropped."""
+        """Set the position and the finished offset to ``offset``, and drop a pending reset."""
         state = self._assigned[partition]
         state.position = state.finished = offset
         state.reset = None
 
     def choose_reset(self, partition: TopicPartition, reset: PendingReset) -> None:
-        """Note the position chosen to replace one that the log lacks."""
+        """Record the reset that replaces a position that the log lacks."""
         self._assigned[partition].reset = reset
 
     def reset_of(self, partition: TopicPartition) -> PendingReset | None:
-        """Return the reset of a partition that is chosen and not stored yet, None without one."""
+        """Return the pending reset of a partition; None if it has none."""
         state = self._assigned.get(partition)
         return None if state is None else state.reset
 
     def resetting(self) -> frozenset[TopicPartition]:
-        """Return the partitions with a reset that is chosen and not stored yet."""
+        """Return the partitions with a pending reset."""
         return frozenset(partition for partition, state in self._assigned.items() if state.reset is not None)
 
     def all_consumed_offsets(self) -> dict[TopicPartition, int]:
-        """Return what a commit would store now: the finished offset of each partition whose stored offset differs."""
+        """Return the offsets that a commit would store now: the finished ones of all ``uncommitted`` partitions."""
         return {partition: state.finished for partition, state in self._assigned.items() if state.uncommitted}
 
     def mark_sent(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """
-        Note that a commit of these offsets is in flight.
+        Record that a commit of these offsets is in flight.
 
         Returns:
             The offsets to pass to ``mark_answered``. An offset that an earlier commit sent, with unknown outcome, is
-            left out: the answer to this commit says nothing about that one.
+            left out: the answer to this commit does not resolve the earlier one.
         """
         fresh = {partition: offset for partition, offset in offsets.items() if offset not in self._sent(partition)}
         for partition, offset in fresh.items():
@@ -192,13 +192,13 @@ class SubscriptionState:
         return self._assigned[partition].sent
 
     def mark_answered(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note that the outcome of a commit is known."""
+        """Record that the outcome of the commit of these offsets is known."""
         for partition, offset in offsets.items():
             if (state := self._assigned.get(partition)) is not None:
                 state.sent.discard(offset)
 
     def mark_committed(self, partition: TopicPartition, offset: int, version: int) -> None:
-        """Note that the store now has ``offset`` at ``version``."""
+        """Record that the store now has ``offset`` at ``version``."""
         state = self._assigned.get(partition)
         if state is not None:
             state.committed = offset
@@ -219,7 +219,7 @@ class SubscriptionState:
 
     def mark_recreated(self, topic: str, created: int) -> frozenset[TopicPartition]:
         """
-        Note that a topic has a new incarnation, identified by ``created``, its creation zxid.
+        Record that a topic has a new incarnation, identified by ``created``, its creation zxid.
 
         Returns:
             The partitions whose state belongs to an earlier incarnation, unless a later one is already known.
@@ -236,12 +236,12 @@ class SubscriptionState:
         self.mark_committed(partition, offset, version)
 
     def mark_unreadable(self, partition: TopicPartition, version: int) -> None:
-        """Note that the store's value at ``version`` is not an offset, so that the next commit replaces it."""
+        """Record that the stored value at ``version`` is not an offset, so that the next commit replaces it."""
         self._assigned[partition].version = version
         self._assigned[partition].unreadable = True
 
     def allocation(self) -> defaultdict[str, list[int]]:
-        """Return the assigned partitions of each topic, ascending; any other topic maps to []."""
+        """Return the assigned partitions of each topic in ascending order; any other topic maps to ``[]``."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._assigned):
             topics[topic].append(partition)

@@ -2,8 +2,8 @@
 The data of a group's znodes: values, and how they are encoded and parsed.
 
 All data is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
-Kafka 0.8 writes them. Parsing is strict: any other data raises ProtocolError naming the path, and the caller decides
-what follows (an unreadable member is left out, an unreadable assignment means "unknown").
+Kafka 0.8 writes them. Parsing is strict: any other data raises ProtocolError, which names the path, and the caller
+decides what to do (an unreadable member is left out, an unreadable assignment is "unknown").
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> M
 
 
 def unsigned_hex(session_id: int) -> str:
-    """Return a session id in hex, as ZooKeeper's tools print it; as a number it is a signed int64."""
+    """Return a session id, a signed int64, as unsigned hex: the form that ZooKeeper's tools print."""
     return f"{session_id & 0xFFFFFFFFFFFFFFFF:x}"
 
 
 def encode_object(fields: Mapping[str, Any]) -> bytes:
-    """Encode a JSON object, with sorted keys and without blanks."""
+    """Encode a JSON object, with sorted keys and no blanks between its parts."""
     return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
@@ -95,9 +95,10 @@ def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
     """
-    A member's own description of itself; ``session_timeout_ms`` is the timeout that the server granted.
+    A member's description of itself, the data of its member znode.
 
-    ``instance_id`` is the name by which a static member keeps its slot, None for a dynamic member.
+    ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
+    keeps its slot, None for a dynamic member.
     """
 
     member_id: MemberId
@@ -157,8 +158,9 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` names
-    the first hundred of them. ``fallback`` says what replaced a failed allocator, "" if it did not fail.
+    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` has the
+    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, "" if the
+    allocator did not fail.
     """
 
     generation: int
@@ -217,10 +219,11 @@ class GroupState:
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
     """
-    The partitions that one slot must own, since ``generation``; ``member_id`` is the member that filled the slot then.
+    The partitions that the member of one slot must own.
 
-    ``away_since_ms`` is when a leader first found the member of a static slot gone, in milliseconds since 1970; None
-    while the slot has a member.
+    ``generation`` is the one that last changed the assignment, ``member_id`` the member that filled the slot then.
+    ``away_since_ms`` is when a leader first found that a static member had left, in milliseconds since 1970; None while
+    the slot has a member.
     """
 
     generation: int
@@ -298,14 +301,14 @@ def encode_consumer_id(subscription: Iterable[str], started_ms: int) -> bytes:
     """
     Encode the consumer id znode as Kafka 0.8 reads it.
 
-    Its JSON parser takes every number for an int32, so the timestamp is a string.
+    Kafka's JSON parser reads every number as an int32, so the timestamp is a string.
     """
     topics = dict.fromkeys(sorted(subscription), 1)
     return encode_object({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
 
 
 def encode_owner(member_id: MemberId) -> bytes:
-    """Encode an owner znode as Kafka 0.8 reads it: a consumer id and a thread index; a member has one thread."""
+    """Encode an owner znode as Kafka 0.8 reads it: a consumer id, a dash, and a thread index, here always 0."""
     return ensure_binary(f"{member_id}-0")
 
 
@@ -318,12 +321,12 @@ def parse_owner(data: bytes, path: str) -> MemberId:
 
 
 def encode_offset(offset: int) -> bytes:
-    """Encode the next offset as plain decimal; a newline, a blank or quotes would break Kafka's own tools."""
+    """Encode the next offset as a plain decimal number; a newline, a blank or quotes would break Kafka's own tools."""
     return ensure_binary(str(offset))
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Parse an offset znode; Kafka's own tools may have written it."""
+    """Parse an offset znode, which Kafka's own tools may have written."""
     text = ensure_text(data, errors="replace")
     offset = _number(text, LARGEST_OFFSET)
     if offset is None:
@@ -332,7 +335,7 @@ def parse_offset(data: bytes, path: str) -> int:
 
 
 def _number(text: str, largest: int) -> int | None:
-    """Parse a plain decimal of 0 or more; None if it is anything else, or larger than ``largest``."""
+    """Parse a decimal number from 0 to ``largest``; return None for any other text."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or int(text) > largest:
         return None
     return int(text)
@@ -349,7 +352,7 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_broker(data: bytes, path: str) -> tuple[str, int]:
-    """Return host and port of a broker, from its znode under ``/brokers/ids``."""
+    """Return the host and the port of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
     return typed_field(fields, "host", str, path), typed_field(fields, "port", int, path)
 

@@ -22,19 +22,19 @@ from kiel_groups.model import Slot
 __all__ = ["DynamicConfig"]
 
 _DURATIONS = tuple(field.name for field in fields(DebounceConfig))
-#: The other fields of that znode: the settings that members agree on.
+#: The other fields of the ``config`` znode: its version, and the settings that all members agree on.
 _AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicConfig:
     """
-    The dynamic settings of a group; where a field is absent (None, or empty), the leader's own setting applies.
+    The dynamic settings of a group. If a field is None or empty, the leader's own setting applies.
 
     ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
     ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
-    ``unknown`` are field names that this version does not know. A later version may, so they are reported and not
-    refused.
+    ``unknown`` has the field names that this version does not know. A later version may know them, so they are reported
+    and not refused.
     """
 
     allocator: str | None = None
@@ -49,7 +49,7 @@ class DynamicConfig:
         Read a group's ``config`` znode.
 
         Raises:
-            ProtocolError: The data is not JSON, or a field is invalid; says which and what was expected.
+            ProtocolError: The data is not JSON, or a field is invalid; the text says which, and what was expected.
         """
         found = parse_object(data, path)
         try:
@@ -64,11 +64,11 @@ class DynamicConfig:
             raise ProtocolError(f"{path}: {error}") from error
 
     def debounced(self, own: DebounceConfig) -> DebounceConfig:
-        """Return the debounce of a leader whose own setting is ``own``."""
+        """Return the leader's own debounce with the fields that operators have set for the group."""
         return replace(own, **dict(self.debounce))
 
     def unknown_field_hints(self) -> Iterator[str]:
-        """Yield a sentence for each unknown field, with the known field that was probably meant."""
+        """Yield a text for each unknown field, with the known field that was probably meant, if any."""
         for name in self.unknown:
             near = get_close_matches(name, _FIELDS, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
@@ -78,8 +78,8 @@ class DynamicConfig:
         """
         Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 
-        A member id ends in its session; after that session, an id left in the list is harmless. An id that ends in the
-        session of one of ``slots`` was meant to be that slot.
+        A member id ends in its session. The id of a departed member may stay in the list; an id that ends in the
+        session of one of ``slots``, but is not that slot, is a misspelling of it.
         """
         sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
         return tuple(

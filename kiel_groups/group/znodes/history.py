@@ -12,7 +12,7 @@ from kiel_groups.model import MemberId
 
 __all__ = ["HistoryEntry", "generation_of", "record", "MOST_KEPT"]
 
-#: Enough to reconstruct a night of incidents.
+#: Enough to reconstruct the incidents of a night.
 MOST_KEPT = 100
 
 _DIGITS = 10
@@ -23,8 +23,8 @@ class HistoryEntry:
     """
     The cause of a generation, and its effect.
 
-    ``moved`` counts the partitions that changed owner. ``took_ms`` is the time from the first change that caused the
-    generation to its plan.
+    ``moved`` counts the partitions that the plan moved from one slot to another. ``took_ms`` is the time from the first
+    change that caused the generation to its plan.
     """
 
     generation: int
@@ -49,18 +49,18 @@ class HistoryEntry:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation of the history entry with this name, None if the name is not one of an entry."""
+    """Return the generation in the name of a history entry's znode; None for any other name."""
     return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
 
 
 def record(layout: GroupLayout, entry: HistoryEntry, kept: Iterable[int]) -> Iterator[Operation]:
     """
-    Yield the writes, part of a publication, that add an entry and delete the oldest ones.
+    Yield the writes that add an entry and delete the oldest ones; they belong to the last transaction of a publication.
 
     Args:
         layout: The group's paths.
         entry: The new entry.
-        kept: The generations that have an entry already.
+        kept: The generations that already have an entry.
     """
     yield Create(_path(layout, entry.generation), entry.encode())
     for generation in sorted(kept)[: -(MOST_KEPT - 1)]:

@@ -47,13 +47,13 @@ def partition_state_path(partition: TopicPartition) -> str:
 
 
 def consumer_root(group: str) -> str:
-    """Return Kafka 0.8's own parent znode of a group."""
+    """Return the znode under which Kafka 0.8 keeps a group."""
     return f"{CONSUMERS}/{group}"
 
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """The paths of one group; constant ones are computed once."""
+    """The paths of one group. Paths without parameters are computed only once."""
 
     group: str
 
@@ -88,7 +88,7 @@ class GroupLayout:
 
     @cached_property
     def config(self) -> str:
-        """The settings that members agree on, and those that operators change while the group runs."""
+        """The settings that all members agree on, and those that operators change while the group runs."""
         return f"{self.root}/config"
 
     @cached_property

@@ -27,31 +27,32 @@ _VERSION = 1
 #: Larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
 LARGEST_LOAD = 10**15
 
-#: The decompressed size at most, about 300,000 partitions: zlib may expand a thousandfold, 1 MB to 1 GB.
+#: The largest decompressed size, enough for about 300,000 partitions; zlib may expand a thousandfold, 1 MB to 1 GB.
 LARGEST_TEXT = 32 << 20
 
 
 def checked_weights(given: Mapping[str, Any]) -> dict[TopicPartition, float]:
     """
-    Check loads as users and programs write them, by ``topic:partition``; the order is kept.
+    Check loads that a user or a program has given by ``topic:partition``, and return them in the same order.
 
     Raises:
-        ConfigError: A name is not a partition, or a load not a number from 0 to ``LARGEST_LOAD``; says which.
+        ConfigError: A name is not a partition, or a load is not a number from 0 to ``LARGEST_LOAD``; the text says
+            which.
     """
     return {_partition(name): _load(name, load) for name, load in given.items()}
 
 
 def printed_weights(weights: Weights) -> dict[str, float]:
-    """Return weights in the form of ``checked_weights``, sorted, to six significant digits; whole numbers are ints."""
+    """Return weights by ``topic:partition``, sorted, with six significant digits; whole numbers are ints."""
     return {str(partition): _rounded(weights[partition]) for partition in sorted(weights)}
 
 
 def encode_weights(weights: Weights) -> bytes:
     """
-    Encode the znode's data. Loads keep six significant digits: measurements are no more precise, and digits take room.
+    Encode the znode's data. To save space, loads keep six significant digits; measurements are not more precise.
 
     Raises:
-        ConfigError: The weights do not fit into a znode; says how large they are.
+        ConfigError: The weights do not fit into a znode; the text says how large they are.
     """
     text = encode_object({"version": _VERSION, "weights": printed_weights(weights)})
     data = zlib.compress(text)
@@ -81,7 +82,7 @@ def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
         what = f"more than {LARGEST_TEXT >> 20} MiB" if unpacking.unconsumed_tail else "the beginning only"
         raise ProtocolError(f"{path}: weights packed by zlib were expected, found {what} of something")
     fields = parse_object(text, path)
-    # Another version may have other units or names, and loads that are misread move partitions for nothing.
+    # Another version may have other units or names, and misread loads would move partitions needlessly.
     if (version := typed_field(fields, "version", int, path)) != _VERSION:
         raise ProtocolError(f"{path}: field 'version' should be {_VERSION}, found {version}")
     try:

@@ -12,7 +12,7 @@ __all__ = ["Snapshot", "Znode"]
 @dataclass(frozen=True, slots=True)
 class Znode:
     """
-    One znode.
+    One znode, as it was read.
 
     ``session`` is the session that an ephemeral znode belongs to, 0 for a persistent one. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and

@@ -1,8 +1,8 @@
 """
 ZooKeeper transactions as values: the operations that a pure state machine requests, and their outcome.
 
-A transaction is atomic. Its answer is one of three: ``Done``, ``Refused`` (nothing happened; says which operation
-failed) or ``Unknown`` (the connection broke: it may have happened or not).
+A transaction is atomic. Its answer is ``Done``, ``Refused`` (one operation failed, so none was executed) or ``Unknown``
+(the connection broke: the transaction may or may not have been executed).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "size_of",
 ]
 
-#: Operations per transaction: few enough that repeating one that a single operation made fail is cheap.
+#: The most operations per transaction: if one operation fails, the whole transaction is repeated, which must be cheap.
 MOST_OPERATIONS = 200
 
 #: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split are
@@ -42,7 +42,7 @@ LARGEST_BYTES = 960 << 10
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Require that the znode exists at this version (−1: any)."""
+    """Require that the znode exists with this version; −1 means any version."""
 
     path: str
     version: int = -1
@@ -60,7 +60,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace the data of a znode at this version (−1: any)."""
+    """Replace the data of a znode with this version; −1 means any version."""
 
     path: str
     data: bytes
@@ -69,7 +69,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a znode at this version (−1: any)."""
+    """Delete a znode with this version; −1 means any version."""
 
     path: str
     version: int = -1
@@ -94,8 +94,8 @@ class Done:
     """
     The transaction was executed.
 
-    Per operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
-    produced, with the digits of a sequence; both are None for other operations.
+    For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
+    produced, with the appended digits of a sequential znode; each is None for other operations.
     """
 
     versions: tuple[int | None, ...]
@@ -104,7 +104,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing happened: the operation at ``index`` failed."""
+    """The transaction was not executed: the operation at ``index`` failed."""
 
     index: int
     failure: Failure
@@ -112,7 +112,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The connection broke before the answer: the transaction may have been executed or not."""
+    """The connection broke before the answer arrived: the transaction may or may not have been executed."""
 
 
 Answer: TypeAlias = Done | Refused | Unknown
