@@ -14,8 +14,8 @@ def main() -> None:
     """
     Run ``kiel-groups`` with the arguments of the process, and exit.
 
-    The exit status is 0 done, 1 failed, 2 wrong usage or setting, 130 after Ctrl-C, 143 after SIGTERM, 141 when the
-    reader of the output is gone.
+    The exit status is 0 if the command is done, 1 if it failed, 2 for wrong usage or a wrong setting, 130 after Ctrl-C,
+    143 after SIGTERM, and 141 if the reader of the output is gone.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""Checks for what Spark needs on a machine: its Python libraries and a recent Java."""
+"""Check that this machine has what Spark needs: pyspark, pyarrow and a recent Java."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check_java() -> None:
     Check that the Java that Spark will start is new enough.
 
     Raises:
-        ConfigError: There is no Java, or it is too old; the message says which was found and what to do.
+        ConfigError: Java is missing, too old, or does not print its version; the message names the remedy.
     """
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")

@@ -1,4 +1,4 @@
-"""Create readers and writers from options and a schema, of the class that the installed Spark supports."""
+"""Create readers and writers from options and a schema, with the features that the installed Spark supports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
     Create the reader of a batch query.
 
     Raises:
-        ConfigError: An option or the schema cannot work.
+        ConfigError: An option or the schema is not valid.
     """
     return BatchReader(ReadOptions.parse(options, streaming=False), check_read_schema(schema))
 
@@ -37,7 +37,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReade
     Create the reader of a streaming query.
 
     Raises:
-        ConfigError: An option or the schema cannot work, or needs a later Spark.
+        ConfigError: An option or the schema is not valid, or an option needs a later Spark.
     """
     read = ReadOptions.parse(options, streaming=True)
     return _stream_reader_class(read)(read, check_read_schema(schema))
@@ -66,7 +66,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
     Create the writer of a batch query.
 
     Raises:
-        ConfigError: An option or a column cannot work, or the mode would have to delete records.
+        ConfigError: An option or a column is not valid, or the mode is ``overwrite``: records cannot be replaced.
     """
     if overwrite:
         raise ConfigError("mode: 'overwrite' given, and records of a topic cannot be replaced; expected 'append'")
@@ -81,7 +81,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     Create the writer of a streaming query.
 
     Raises:
-        ConfigError: An option or a column cannot work, or the output mode would have to delete records.
+        ConfigError: An option or a column is not valid, or the output mode is ``complete``: records cannot be replaced.
     """
     if overwrite:
         raise ConfigError("outputMode: 'complete' given, and records of a topic cannot be replaced; expected 'append'")

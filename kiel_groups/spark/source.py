@@ -1,7 +1,7 @@
 """
 The data source ``kiel``, which Spark instantiates for ``format("kiel")``.
 
-Spark imports this module in many short-lived processes, even when a query uses another source. So it imports little.
+Spark imports this module in many short-lived processes, even for queries of other sources. So it imports little.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KielDataSource(PortablePickle, DataSource):
     A data source that presents topics of Kafka 0.8 as tables and streams; ``docs/spark.rst`` lists its options.
 
     Raises:
-        ConfigError: pyarrow is missing; its methods raise it for an option or a schema that cannot work.
+        ConfigError: pyarrow is missing. The methods raise it for an option or a schema that is not valid.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

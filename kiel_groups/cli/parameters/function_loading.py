@@ -17,10 +17,10 @@ __all__ = ["load_allocator", "load_function"]
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """
-    Load an allocator by its name, or a function of the user's.
+    Load a built-in allocator by its name, or a user's function.
 
     Args:
-        name: One of ``ALLOCATORS``, or ``module:function``; None for the default.
+        name: One of ``ALLOCATORS``, or ``module:function``; None is returned for None.
         setting: The name of the setting in errors.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Complete names for a shell after TAB; completion never fails, and never takes long."""
+"""Complete names for a shell after TAB; if ZooKeeper fails or is slow, there are no names to complete."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def complete_topics(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the groups with this prefix, foreign ones included; ZooKeeper is found as for topics."""
+    """Return the groups with this prefix, including those of other clients; ZooKeeper is found as for topics."""
     from kiel_groups.admin.group_inspection import list_groups
 
     return _from_zookeeper(context, typed, list_groups)
 
 
 def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the ids with this prefix of members of the group on the command line."""
+    """Return the member ids with this prefix in the group that the command line names."""
     from kiel_groups.admin.group_inspection import list_members
 
     group = str(context.params.get("group") or "")
@@ -45,7 +45,7 @@ def complete_allocators(context: click.Context, parameter: click.Parameter, type
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the names with this prefix of running clusters of this user."""
+    """Return the names of this user's running clusters that have this prefix."""
     from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
     return _matching(typed, (running.name for running in running_clusters()))

@@ -3,7 +3,7 @@ The sources of options: the command line, then the environment, then a file.
 
 The file is TOML. ``brokers`` and ``zookeeper`` are keys at its top, and apply to every command; a table for a command,
 such as ``[consume]`` or ``[topics.create]``, has its other options, named as on the command line without the leading
-dashes. In the environment they are ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
+dashes. Environment variables have names such as ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kiel_groups.errors import ConfigError
 __all__ = ["config_option", "default_file", "name_variables", "source_of"]
 
 _PREFIX = "KIEL_GROUPS"
-#: The key in click's context under which errors find the path of the file.
+#: The key of the file's path in click's context, for errors.
 _FILE_KEY = "kiel_groups.file"
 #: How similar a variable must be to one of ours to count as misspelt: other programs may use our prefix, too.
 _SIMILARITY = 0.85
@@ -64,7 +64,7 @@ config_option = click.option(
 
 
 def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
-    """Return the variable or the file that sets a parameter, None if it is the command line; for errors."""
+    """Return the variable or the file that sets a parameter; None for the command line or the built-in default."""
     source = context.get_parameter_source(parameter.name or "")
     if source is click.core.ParameterSource.DEFAULT_MAP:
         return str(context.meta.get(_FILE_KEY))
@@ -74,7 +74,7 @@ def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
 
 
 def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
-    """Give every option of a command a variable named after both, unless it has a variable already."""
+    """Give every option of a command an environment variable named after both, unless the option has one already."""
     inner = f"{prefix}_{_upper(name)}"
     if isinstance(command, click.Group):
         for further, subcommand in command.commands.items():
@@ -155,7 +155,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> N
 
 
 def _value(value: Any, place: str, multiple: bool = False) -> Any:
-    """Return a value of the file; a list is several values, or one value with commas. A table is an error."""
+    """Return a value of the file; join a list with commas, unless the option is ``multiple``. A table is an error."""
     if isinstance(value, Mapping):
         raise ConfigError(f"{place}: a table given; expected a value")
     if isinstance(value, list):

@@ -17,7 +17,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Offset(int):
-    """The offset of a record, in contrast to a plain int, which is BEGINNING or END."""
+    """An offset to start at; a plain int is BEGINNING or END."""
 
 
 #: BEGINNING, END, an offset, a time, or how long ago.

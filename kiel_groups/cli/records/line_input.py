@@ -1,4 +1,4 @@
-"""Lines of a file, a pipe or a terminal as they arrive, read without blocking the event loop."""
+"""Read the lines of a file, a pipe or a terminal as they arrive, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LineInput:
     """
     Reads lines from an open descriptor, without Python's buffers.
 
-    ``size_bytes`` is the size of the input, None if unknown; ``read_bytes`` is how much was read so far.
+    ``size_bytes`` is the size of the input, None if unknown; ``read_bytes`` is the number of bytes read so far.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -32,7 +32,7 @@ class LineInput:
 
     async def lines(self) -> AsyncIterator[list[bytes]]:
         """
-        Yield lists of lines without their newlines as soon as they arrive, with a last line that has no newline.
+        Yield lists of lines, without newlines, as soon as they arrive; the last line need not have a newline.
 
         Raises:
             ConfigError: The input cannot be read, or has a line of over 64 MiB.
@@ -62,7 +62,7 @@ class LineInput:
         return data
 
     async def _wait(self) -> None:
-        """Wait for data; a file always has some, so this only lets other tasks run."""
+        """Wait for data; for a file, which is always readable, only let other tasks run."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
             loop.add_reader(self._descriptor, readable.set)

@@ -1,4 +1,4 @@
-"""Send lines to a topic, and record by number which were stored and which were not."""
+"""Send lines to a topic, and report the numbers of lines that were not stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kiel_groups.metrics import Metrics
 
 __all__ = ["LineSender", "check_topic", "ranges"]
 
-#: Errors that every further line would meet, too.
+#: Errors that every further line would cause, too.
 _FATAL = (ConfigError, NoBrokersError)
 _MOST_RANGES = 10
 _SHOW_INTERVAL_S = 0.1
@@ -34,7 +34,7 @@ class LineSender:
         topic: The topic to send to.
         key_separator: The text between key and value of a line; without one, lines have no key.
         partition: The only partition; without one, the producer's partitioner chooses.
-        say: Called at once with the first line of every kind of failure.
+        say: Called with a message about each kind of failure, when it first occurs.
 
     ``show`` is called ten times a second, for a display of the progress.
     """
@@ -75,30 +75,31 @@ class LineSender:
 
     @property
     def failed(self) -> int:
-        """How many lines are known not to be stored."""
+        """The number of lines that are known not to be stored."""
         return len(self._failed)
 
     @property
     def failed_lines(self) -> str:
-        """Their numbers, such as ``3, 7 to 12``."""
+        """The numbers of the failed lines, such as ``3, 7 to 12``."""
         return ranges(sorted(self._failed))
 
     @property
     def unknown(self) -> int:
-        """How many lines were sent and may or may not be stored."""
+        """The number of lines that were sent, and may or may not be stored."""
         return len(self._unknown)
 
     @property
     def unknown_lines(self) -> str:
-        """Their numbers, such as ``3, 7 to 12``."""
+        """The numbers of the lines with an unknown outcome, such as ``3, 7 to 12``."""
         return ranges(sorted(self._unknown))
 
     async def run(self, source: LineInput) -> int:
         """
-        Read to the end, and wait until every record has an outcome.
+        Send all lines of the input, and wait until every record has an outcome.
 
         Returns:
-            0, or 128 plus the number of the signal that ended it; lines read before it had two seconds to be stored.
+            0, or 128 plus the number of the signal that ended the run. After a signal, reading stops, and lines that
+            were read have two seconds to be stored.
 
         Raises:
             KielGroupsError: The input cannot be read, no broker answers, or no line can be stored at all.
@@ -178,7 +179,7 @@ async def _called_regularly(show: Callable[[], None]) -> AsyncIterator[None]:
 
 async def check_topic(brokers: str, topic: str) -> None:
     """
-    Check that a topic exists, as sending a first record does; brokers that create topics on demand create it.
+    Check that a topic exists. Brokers that create topics on demand create it now, as they do for a first record.
 
     Raises:
         UnknownTopicError: The topic does not exist.

@@ -1,4 +1,4 @@
-"""A record as a line: its value, its key and its value, or JSON."""
+"""Format a record as a line: its value, its key and value, or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RecordLine: TypeAlias = Callable[[Record], bytes]
 
 
 def plain_line(key_separator: bytes | None = None) -> RecordLine:
-    """Return a format of values as they are, with a separator after their keys; null is empty."""
+    """Return a format of the value, after the key and ``key_separator`` if one is given; null is empty."""
 
     def line(record: Record) -> bytes:
         key = b"" if key_separator is None else (record.key or b"") + key_separator
@@ -27,7 +27,7 @@ def plain_line(key_separator: bytes | None = None) -> RecordLine:
 
 def json_line(record: Record) -> bytes:
     """
-    Format a record as an object: topic, partition, offset, key and value.
+    Format a record as a JSON object: topic, partition, offset, key and value.
 
     A key or value that is not UTF-8 is in ``key_base64`` or ``value_base64`` instead.
     """

@@ -18,7 +18,7 @@ class Output:
     """
     Writes bytes to an open file, pipe or terminal at once, without Python's buffers.
 
-    Written bytes have left this process, so they survive any end of it.
+    Written bytes have left this process, so they are not lost if it is killed.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -39,7 +39,7 @@ class Output:
             while rest:
                 if not self._poll.poll(0):
                     await self._wait_until_writable()
-                # A pipe that is writable at all takes PIPE_BUF bytes; more might block.
+                # A writable pipe accepts at least PIPE_BUF bytes; more might block.
                 rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
         except BrokenPipeError:
             raise
@@ -55,7 +55,7 @@ class Output:
             loop.remove_writer(self._descriptor)
 
     def when_reader_goes(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, on the running loop, when the reader of the pipe is gone; only works for pipes."""
+        """Call ``callback`` once, on the running loop, when the reader of a pipe is gone; ignore other outputs."""
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             return
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ def standard_output() -> Output:
     Return the standard output of this process.
 
     Raises:
-        KielGroupsError: It was closed before the start; its descriptor may be that of a connection by now.
+        KielGroupsError: Standard output was closed before the start; its descriptor may belong to a connection now.
     """
     if sys.stdout is None:
         raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")

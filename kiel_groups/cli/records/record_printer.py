@@ -22,10 +22,10 @@ class RecordPrinter:
 
     Args:
         consumer: Not connected yet; it is closed at the end.
-        output: Where lines are written; a record is finished when its whole line is.
+        output: The output of the lines; a record is finished when its whole line is written.
         line: Formats a record as a line.
-        most: How many records to print before it ends; None for no limit.
-        timeout_s: How long to wait for a record before it ends; None for no limit.
+        most: The number of records after which printing ends; None for no limit.
+        timeout_s: The number of seconds without a record after which printing ends; None for no limit.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class RecordPrinter:
 
     async def run(self, subscribe: Callable[[], Awaitable[None]]) -> int:
         """
-        Subscribe, print, and leave.
+        Subscribe, print records, and close the consumer.
 
         Returns:
-            The exit status: 0, or 128 plus the number of the signal that ended it: 130 (Ctrl-C), 143 (SIGTERM), 141
-            (the reader of the output is gone). A second signal does not wait until the member has left the group.
+            The exit status: 0, or 128 plus the number of the signal that ended the run: 130 (Ctrl-C), 143 (SIGTERM),
+            141 (the reader of the output is gone). A second signal does not wait until the consumer is closed.
 
         Raises:
             KielGroupsError: Connecting, reading or writing the output failed.

@@ -19,11 +19,11 @@ __all__ = ["progress"]
 @contextmanager
 def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callable[[Batch], None]]:
     """
-    Show the progress within the block; yields the function to call after each batch.
+    Show the progress within the block, and yield the function to call after each batch.
 
     Args:
-        lines: Prints lines where there is no bar.
-        total: How many records there were at the start; None for an archive without an end.
+        lines: Prints a line for each batch if no bar can be shown.
+        total: The most records to archive; None for a run without an end.
         quiet: Show nothing.
     """
     if quiet:
@@ -44,7 +44,7 @@ class _Count:
         self.records = 0
 
     def add(self, batch: Batch) -> str:
-        """Count one more batch, and return the text about the progress so far."""
+        """Count one more batch, and return a text about the progress so far."""
         self.records += batch.records
         left = batch.left
         if left is None and self._total is not None:

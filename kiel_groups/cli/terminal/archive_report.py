@@ -22,14 +22,14 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
-    """Yield lines about what would be read, and where it would be written."""
+    """Yield lines that describe the offsets to read and the folders to write."""
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
 def plan_document(plan: ArchivePlan) -> dict[str, Any]:
-    """Return the plan for programs."""
+    """Return the plan as a JSON document."""
     return {
         "records": plan.records,
         "topics": _topics(plan.ranges),
@@ -40,7 +40,7 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
-    """Yield lines about what was read, and where it was written."""
+    """Yield lines that describe the archived records, the new files and the commit."""
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
         yield from _topic_lines(summary.ranges)
@@ -55,7 +55,7 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
-    """Return the summary for programs; ``took_s`` is in seconds."""
+    """Return the summary as a JSON document; ``took_s`` is in seconds."""
     return {
         "records": summary.records,
         "topics": _topics(summary.ranges),
@@ -68,7 +68,7 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """Print a document on standard output."""
+    """Print a JSON document on standard output."""
     click.echo(json.dumps(document, indent=2))
 
 

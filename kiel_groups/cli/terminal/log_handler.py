@@ -26,7 +26,7 @@ def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] 
     handler = _LineHandler(lines, timed=timed)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
     for name in _KAZOO:
-        # Kazoo warns of every refused connection, one a second; the group already logs once that ZooKeeper is away.
+        # Kazoo warns of every refused connection, once a second; the group itself logs once that ZooKeeper is away.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
     if not verbose:
         handler.addFilter(lambda record: record.name not in reported_elsewhere)
@@ -48,6 +48,6 @@ class _LineHandler(logging.Handler):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """Return the message; of a traceback only the exception."""
+    """Return the message and, if the record has an exception, its type and text without the traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return record.getMessage() + (f": {type(error).__name__}: {error}" if error is not None else "")

@@ -10,7 +10,7 @@ __all__ = ["Lines"]
 
 
 class Lines:
-    """Prints ``level: text``, without repetition: the error that ends a command has often been logged just before."""
+    """Prints lines ``level: text``, without repetition: the error that ends a command is often logged just before."""
 
     def __init__(self) -> None:
         self._last = ("", "")
@@ -18,7 +18,7 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
         """
-        Print a line, unless the previous line ended with the same text or a line of this level reported the same.
+        Print a line, unless the previous line of this level ended with the same text, or an earlier one reported it.
 
         Args:
             level: The level, such as ``error``, with which the line begins.
@@ -33,6 +33,6 @@ class Lines:
         if reports is not None:
             self._reported.add((level, " ".join(line.strip() for line in str(reports).splitlines())))
         if not is_repeated:
-            # Named here: rich replaces sys.stderr while a bar is shown, and click alone would write to the original.
+            # Pass the present sys.stderr: rich replaces it while a bar is shown, and click would use the original one.
             click.echo(f"{stamp}{' ' if stamp else ''}{level}: {line}", file=sys.stderr, err=True)
         self._last = (level, line)

@@ -33,12 +33,13 @@ _UNBOUNDED = 100_000
 
 def console(file: IO[str] | None = None) -> Console:
     """
-    Return a rich console for standard output, without markup; as wide as the terminal, unbounded if it is not one.
+    Return a rich console for standard output, without markup.
 
-    It has no colours if the output is not a terminal, or NO_COLOR is set.
+    It is as wide as the terminal; without a terminal, its width is unbounded. It has no colours without a terminal, or
+    if NO_COLOR is set.
 
     Args:
-        file: Where to write instead, formatted as for standard output.
+        file: A file to write to instead, with the format for standard output.
 
     Raises:
         KielGroupsError: Standard output is closed.
@@ -83,12 +84,12 @@ def rendered(*things: RenderableType) -> list[str]:
 
 
 def without_blank_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines without those that are blank on the terminal."""
+    """Return the lines that show text on the terminal; colour codes alone count as blank."""
     return [line for line in lines if Text.from_ansi(line).plain.strip()]
 
 
 def rows_to_clear() -> int | None:
-    """Return the height of the terminal; None if standard output is not a terminal, or one that cannot be cleared."""
+    """Return the height of the terminal; None if standard output is not a terminal that can be cleared."""
     output = console()
     return output.height if output.is_terminal and not output.is_dumb_terminal else None
 

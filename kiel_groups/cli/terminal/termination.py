@@ -17,7 +17,7 @@ class Termination:
     """
     Cancels the current task at the first SIGINT or SIGTERM, or by ``end``; a second signal kills the process.
 
-    ``status`` is the exit status, None until then.
+    ``status`` is the exit status, None until the task is cancelled.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class Termination:
             loop.add_signal_handler(number, self._on_signal, number)
 
     def end(self, number: int) -> None:
-        """Cancel the task as if this signal had arrived; does nothing after ``settle`` or a first call."""
+        """Cancel the task as if this signal had arrived; do nothing after ``settle`` or an earlier cancellation."""
         if self.status is None and not self._is_settled and self._task is not None:
             self.status = _SIGNALLED + number
             self._task.cancel()
 
     def settle(self) -> None:
-        """Ignore further ends: the work is done, and a cancellation would only disturb the closing."""
+        """Ignore ``end`` and the next signal: the work is done, and a cancellation would only disturb the close."""
         self._is_settled = True
 
     def _on_signal(self, number: int) -> None:
@@ -49,7 +49,7 @@ class BlockingTermination:
     """
     Sets the event ``asked`` at the first signal, for a command without an event loop; a second one kills the process.
 
-    ``status`` is the exit status, None until then.
+    ``status`` is the exit status, None until the first signal.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""``--watch``: repeated reports, on a terminal that is cleared for each, or one below the other."""
+"""Repeat a report for ``--watch``: clear a terminal before each report; elsewhere print one below the other."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def watch(
 
 def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: Listed | None, *, first: bool) -> None:
     """
-    Show one report of many.
+    Show one of the repeated reports.
 
     Args:
-        report: Makes the report; its argument says which partitions to list.
+        report: Returns the report; its argument says which partitions to list.
         listed: Which partitions to list; None lists as many as fit the terminal.
         first: Whether this is the first report.
     """
@@ -106,7 +106,7 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
 
 
 def _fitting(text: str, taken: int) -> str:
-    """Return the text, on a terminal cut to one row, in which ``taken`` columns are used already."""
+    """Return the text; on a terminal, cut it to the columns left in a row of which ``taken`` are used."""
     if not sys.stderr.isatty():
         return text
     room = max(1, shutil.get_terminal_size().columns - taken)

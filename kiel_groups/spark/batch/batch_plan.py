@@ -15,7 +15,7 @@ __all__ = ["plan_batch"]
 
 def plan_batch(options: ReadOptions) -> list[ReadTask]:
     """
-    Look up partitions and offsets, and plan the tasks.
+    Look up the partitions and offsets of a batch, and plan its tasks.
 
     Raises:
         ConfigError: The given offsets do not fit the partitions.

@@ -1,4 +1,4 @@
-"""The batch reader, which reads the messages between two offsets of each partition, once."""
+"""The reader of a batch query, which reads the messages between two offsets of each partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BatchReader"]
 
 
 class BatchReader(PortablePickle, DataSourceReader):
-    """A reader that Spark creates in a planner's process for ``partitions``, and pickles for workers, for ``read``."""
+    """A batch reader: Spark calls ``partitions`` in the planning process, and ``read`` on pickled copies on workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

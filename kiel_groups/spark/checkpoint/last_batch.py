@@ -1,8 +1,8 @@
 """
-Find out from a query's checkpoint whether its last batch was done: Spark does not notify a source of that.
+Read from a query's checkpoint whether its last batch is done, because Spark does not notify a source of that.
 
 Spark writes ``offsets/<number>`` when it has planned a batch, and ``commits/<number>`` once the sink has stored it.
-Both are in the checkpoint folder, which is an option of the query's writer.
+Both are in the checkpoint folder, which the user names in an option of the query's writer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 def local_folder(name: str, text: str) -> Path:
     """
-    Return the folder of a checkpoint's location, which is a path or a ``file:`` URI.
+    Return the folder of a checkpoint location, which must be a path or a ``file:`` URI of this machine.
 
     Raises:
-        ConfigError: The location is on another file system, which this source cannot read.
+        ConfigError: The location has no path, or is on another file system, which this source cannot read.
     """
     location = urlsplit(text.strip())
     if location.scheme not in ("", "file") or location.netloc or not location.path:
@@ -40,8 +40,8 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
     """
     Return whether the last batch that the checkpoint records as done ended exactly at ``end``.
 
-    A checkpoint that cannot be read counts as not done: the next run makes up for a missing commit, but a commit of
-    a batch that is not done would lose its records.
+    Return False if the checkpoint cannot be read: the next run repeats a missing commit, but the commit of an
+    unfinished batch would lose its records.
     """
     try:
         done = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]
@@ -51,7 +51,7 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
     except (OSError, UnicodeDecodeError) as error:
         log.warning("not committing the last batch, as the checkpoint does not show whether it is done: %s", error)
         return False
-    # The file has some lines of Spark's own, and then one for each source of the query.
+    # The file has lines of Spark's own first, and then one line for each source of the query.
     wanted = end.to_json()
     return any(_parsed(line) == wanted for line in lines)
 

@@ -1,15 +1,15 @@
 """
-Positions of a query in the form of its checkpoint, and the ranges of offsets between two of them.
+The positions of a query, as its checkpoint stores them in JSON, and the ranges of offsets between two positions.
 
 ``{"topic": {"0": {"from": 10, "to": 42, "token": 8589934}}}``: the partition is read up to offset 42 (exclusive), in an
 interval of reading that began at offset 10. ``token`` identifies the interval. If the start and the end of a batch
 have different tokens, reading does not continue from the start, but begins at ``from``. An interval begins with the
 query, with a partition that appears later, after a loss of data, and, for a group's member, with each claim of the
-partition. So a batch that is repeated has the same records, whatever has happened since. A member adds ``"group"``, the
+partition. So a repeated batch has the same records, even if a log has changed since. A member adds ``"group"``, the
 offset that the group had committed when the batch was planned.
 
 ``"@query"``, which cannot be a topic's name, is the id of the query; the default name of its group contains that id.
-``"@initial"`` marks the start of a new query.
+``"@initial"`` marks the start of a new query that is not a group member.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ _TOKEN_BITS = 48
 
 class Span(NamedTuple):
     """
-    How far a partition is read: the next offset ``to``, and the interval of reading that it belongs to.
+    The position in one partition: the next offset ``to``, and the interval of reading that it belongs to.
 
-    ``token`` is None if the interval is not known: before Spark 4.2, a source does not learn the query's position.
-    Then ``begin`` is where the first batch begins; for later batches it equals ``to``. ``group`` is the offset that the
-    group had committed when the batch was planned: while it is unchanged, no other member has read the partition.
+    ``begin`` is the first offset of the interval, and ``token`` identifies it. Before Spark 4.2, a source does not
+    learn the query's position. Then ``token`` is None, and ``begin`` is the start of the first batch; in later batches
+    it equals ``to``. ``group`` is the offset that the group had committed when the batch was planned: while it is
+    unchanged, no other member has read the partition.
     """
 
     begin: int
@@ -45,7 +46,7 @@ class Span(NamedTuple):
     group: int | None = None
 
     def up_to(self, offset: int) -> Span:
-        """Return the same interval, read up to another offset."""
+        """Return this span with the next offset ``offset``; without a token, it also begins there."""
         return self._replace(to=offset) if self.token is not None else Span(offset, offset)
 
 
@@ -58,13 +59,18 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of offsets; a compacted log has fewer messages."""
+        """The number of offsets; a compacted log may have fewer messages."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The position of a query in each partition; ``initial`` while the query has read nothing."""
+    """
+    The position of a query in each partition.
+
+    ``query`` is the id of the query, None if it is not known. ``initial`` marks the start of a new query that is not a
+    group member.
+    """
 
     spans: Mapping[TopicPartition, Span] = field(default_factory=dict)
     query: str | None = None
@@ -75,7 +81,7 @@ class Positions:
         return {partition: span.to for partition, span in self.spans.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that Spark stores; equal positions give the same bytes."""
+        """Return the positions as JSON for the checkpoint; equal positions give equal documents."""
         document: dict[str, Any] = {} if self.query is None else {_QUERY: self.query}
         if self.initial:
             document[_INITIAL] = True
@@ -86,10 +92,10 @@ class Positions:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Positions:
         """
-        Decode what ``to_json`` returned.
+        Decode a document of ``to_json``.
 
         Raises:
-            ProtocolError: The document has another form; another source wrote it.
+            ProtocolError: The document has another form, because another data source wrote it.
         """
         try:
             spans = {
@@ -109,7 +115,7 @@ class Positions:
 
 
 def new_token() -> int:
-    """Return a random number to identify a new interval of reading."""
+    """Return a random number that identifies a new interval of reading."""
     return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
 
 
@@ -122,18 +128,18 @@ def _entry(span: Span) -> dict[str, int]:
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """
-    Return what a batch reads, in the order of partitions, without empty ranges.
+    Return the ranges that a batch reads, in ascending order of partitions, without empty ones.
 
     Args:
         start: The end of the previous batch, or the start of the query.
-        end: The end of this batch; partitions that it does not name are not read.
-        earliest: The first offsets of partitions that only ``end`` names, without an interval.
+        end: The end of this batch; partitions that are not in it are not read.
+        earliest: The first offsets of those partitions that are not in ``start``, and have no token in ``end``.
     """
     ranges = []
     for partition, span in sorted(end.spans.items()):
         known = start.spans.get(partition)
         if known is not None and span.token is None:
-            # ``begin`` matters in a repeated first batch, whose process has resolved the start of the query again.
+            # A process that repeats the first batch has resolved ``start`` again; ``begin`` has the original start.
             begin = span.begin if start.initial else known.to
         elif known is not None and span.token == known.token:
             begin = known.to

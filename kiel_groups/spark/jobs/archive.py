@@ -3,7 +3,7 @@ Archive topics as Parquet files, every record exactly once.
 
 Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began. Spark's checkpoint records
 the offsets of each batch before the batch is read, and the lists of Spark's file sink record its files. So an
-interrupted batch is repeated with the same records and the same date, and counts once.
+interrupted batch is repeated with the same records and the same date, and its files are listed once.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _MAX_STARTS = 4
 @dataclass(frozen=True, slots=True)
 class ArchiveSummary:
     """
-    The results of one run.
+    The results of one run of an archive.
 
     Args:
-        ranges: The offsets that the run added, for every partition that it read, in ascending order.
-        records: The number of records; a compacted log has fewer records than offsets.
+        ranges: The range of offsets that the run added for each partition, in ascending order; it may be empty.
+        records: The number of records that the run added; a compacted log has fewer records than offsets.
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
-        group: The group whose offsets were committed; None if nothing was planned, or the commit failed and was logged.
+        group: The group whose offsets were committed; None if there was no batch yet, or the commit failed.
         output: The URI of the archive.
     """
 
@@ -67,19 +67,20 @@ def archive(
     stopping: Event | None = None,
 ) -> ArchiveSummary:
     """
-    Add to an archive the records since the last run; with ``interval_s``, continue until ``stopping`` is set.
+    Add the records since the last run to an archive. With ``interval_s``, continue until ``stopping`` is set.
 
     Args:
-        spark: A session, which keeps running.
-        settings: The archive, and what to read into it.
+        spark: The session to use; it is not stopped.
+        settings: The topics to read, and the folders of the archive.
         on_batch: Called after each batch that had records.
         stopping: Set it, from a signal handler or another thread, to stop after the running batch.
 
     Returns:
-        What the run added. It is committed for the group, unless ``group`` is None.
+        A summary of the added records. Their offsets are committed for its ``group``, unless that is None.
 
     Raises:
-        ConfigError: A setting, a topic or a folder cannot work; the message has the remedy.
+        ConfigError: A setting, a topic or a folder is not valid; the message names the remedy.
+        OffsetOutOfRangeError: Records were lost before they were archived, and ``fail_on_data_loss`` is set.
         BrokerError: The brokers could not be reached.
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
@@ -129,14 +130,14 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
 
 
 def _columns(rows: DataFrame) -> DataFrame:
-    """Select the archive's columns; a repeated batch has the same date, because Spark stores the time of each plan."""
+    """Select the archive's columns; a repeated batch keeps its date, because Spark stores the time of its planning."""
     now = current_timestamp()
     date = to_date(to_utc_timestamp(now, current_timezone()))
     return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
-    """Run a query to its end; start it again, a few times, if Spark gave up on a Python process that started slowly."""
+    """Run a query to its end; start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
     for remaining in reversed(range(_MAX_STARTS)):
         query = start()
         try:
@@ -160,14 +161,18 @@ def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRa
 
 
 def _start(before: Span | None, after: Span) -> int:
-    """Return where the added offsets begin; in a new interval, as of a topic created again, that is its begin."""
+    """Return where the added offsets begin: at the previous end, or where a new interval begins (a recreated topic)."""
     if before is None or after.token not in (None, before.token):
         return after.begin
     return min(before.to, after.to)
 
 
 def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
-    """Commit what a stopped query did not: a query commits each batch together with the next one."""
+    """
+    Commit the end of the last batch, and return the name of the group; None if that failed.
+
+    The query itself commits each batch only when it plans the next one.
+    """
     options = settings.read_options()
     group = group_name(options.group, reached)
     with LogView(options) as view:

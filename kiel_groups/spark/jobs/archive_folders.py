@@ -1,11 +1,11 @@
 """
-The folders of an archive: which archive they belong to, which batches are done, and which files count.
+The folders of an archive: its description, its completed batches and its files.
 
 Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
-listed files count, and each batch is listed once. An interrupted batch leaves files that are not listed, and its
-records are written again into other files. Spark reads by the lists, but other readers read every file. So leftovers
-are moved aside where that is safe: on this machine, where a lock proves that no other run is writing. Nothing is ever
-deleted: lists can be lost, and files can belong to a user.
+listed files belong to the archive, and each batch is listed once. An interrupted batch leaves files that are not
+listed, and its records are written again into other files. Spark reads only listed files, but other readers read every
+file. So unlisted files are moved aside where that is safe: on this machine, where a lock proves that no other run is
+writing. No file is ever deleted: lists can be lost, and files can belong to a user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ArchiveFolders"]
 
 log = logging.getLogger(__name__)
 
-#: The description of the archive, in both folders: each must name the other one.
+#: The file that describes the archive, in each of its folders; it names both folders.
 _IN_OUTPUT: Final = "_archive.json"
 _IN_CHECKPOINT: Final = "archive.json"
 _LOCK: Final = "archive.lock"
@@ -44,15 +44,17 @@ _MAX_NAMES: Final = 3
 
 class ArchiveFolders:
     """
-    The folders of one archive; it writes nothing before ``claim``.
+    The folders of one archive.
+
+    Creating this object checks the folders. It writes only a probe file, which it deletes at once.
 
     Args:
         settings: The folders, and the topics of the archive.
         spark: A session; needed if one of the folders is not on this machine.
 
     Raises:
-        ConfigError: The folders cannot be written, or belong to another archive or to something else; the message has
-            the remedy.
+        ConfigError: The folders cannot be written, have lost files, belong to another archive, or are no archive and
+            not empty; the message names the remedy.
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
@@ -71,7 +73,7 @@ class ArchiveFolders:
     # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Read the description that an earlier run wrote, and check it against the settings; None for a new archive."""
+        """Return the description that an earlier run wrote, checked against the settings; None for a new archive."""
         settings = self._settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
@@ -92,7 +94,7 @@ class ArchiveFolders:
         return found[-1]
 
     def _check_batches(self) -> None:
-        """Check that every completed batch is listed, and every listed batch planned; else a folder has lost files."""
+        """Check that every completed batch has a list, and every list a planned batch; else a folder has lost files."""
         settings = self._settings
         compacted, listed = self._lists()
         unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
@@ -111,7 +113,7 @@ class ArchiveFolders:
             )
 
     def _check_empty(self) -> None:
-        """Check that the folders have no foreign files, hidden ones included, which may be a user's."""
+        """Check that the folders have no other files, not even hidden ones: they may belong to a user."""
         settings = self._settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
@@ -158,7 +160,7 @@ class ArchiveFolders:
             brokers: All brokers of the cluster, as ``host:port``.
 
         Raises:
-            ConfigError: The last run has seen none of these brokers.
+            ConfigError: None of these brokers was in the cluster of the last run.
         """
         if self._known is not None and not set(brokers).intersection(self._known["brokers"]):
             raise ConfigError(
@@ -168,7 +170,7 @@ class ArchiveFolders:
             )
 
     def claim(self, brokers: Collection[str]) -> None:
-        """Write the description of the archive into both folders; ``brokers`` as for ``check_brokers``."""
+        """Write the description of the archive into both folders; ``brokers`` are all brokers, as ``host:port``."""
         settings = self._settings
         document = {
             "output": settings.output_uri,
@@ -185,7 +187,9 @@ class ArchiveFolders:
     @contextmanager
     def locked(self, spark: SparkSession) -> Iterator[None]:
         """
-        Lock out other runs for the block, if the checkpoint is on this machine.
+        Hold the archive's lock during the block, so that no other run starts.
+
+        Do nothing if the checkpoint is not on this machine.
 
         Spark's Java process holds the lock, because it writes the files and may outlive a driver that was killed. On
         other file systems, Spark itself detects a second run when it records a batch.
@@ -214,7 +218,7 @@ class ArchiveFolders:
 
     def positions(self) -> Positions | None:
         """
-        Return where the last completed batch ends; None if no run has planned a batch yet.
+        Return the end of the last completed batch, or else the start of the first batch; None if none was planned yet.
 
         Raises:
             ProtocolError: The checkpoint has another form, or lacks a batch.
@@ -229,14 +233,14 @@ class ArchiveFolders:
         return Positions(spans, first.query)
 
     def _planned(self, batch: int) -> Positions:
-        """Return where a batch ends, from the last line of its record, which is that of the source."""
+        """Return the end of a batch; the last line of its record in the checkpoint has the source's offsets."""
         text = self._checkpoint.read(f"offsets/{batch}")
         if text is None:
             raise ProtocolError(f"{self._settings.checkpoint_uri}/offsets/{batch} is missing; restore the checkpoint")
         return Positions.from_json(json.loads(text.splitlines()[-1]))
 
     def files(self) -> dict[str, int]:
-        """Return the files that count, by path, with their sizes in bytes."""
+        """Return the size in bytes of every listed file, by its path."""
         compacted, listed = self._lists()
         names = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
         names += [str(number) for number in sorted(listed)]
@@ -246,7 +250,7 @@ class ArchiveFolders:
         return {entry["path"]: entry["size"] for entry in entries}
 
     def _lists(self) -> tuple[int, set[int]]:
-        """Return the last batch of the newest compacted list, -1 without one, and the batches with later lists."""
+        """Return the last batch of the newest compacted list (-1 without one), and the batches with later lists."""
         names = self._output.names(_LISTS)
         compacted = max(
             _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
@@ -258,7 +262,7 @@ class ArchiveFolders:
 
     def sweep(self) -> int:
         """
-        Move files that do not count into ``_leftovers``, if the archive is on this machine; only under ``locked``.
+        Move unlisted files into ``_leftovers`` if the archive is on this machine; call it only within ``locked``.
 
         Returns:
             The number of moved files.
@@ -281,7 +285,7 @@ class ArchiveFolders:
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Check a folder of this machine before Spark starts; other file systems report errors themselves."""
+    """Check that a folder on this machine can be written, before Spark starts; other file systems report it later."""
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")

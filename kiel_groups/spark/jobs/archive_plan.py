@@ -1,4 +1,4 @@
-"""Plan what the next run of an archive would read, without writing anything."""
+"""Look up the ranges that the next run of an archive would read, without reading or archiving them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["ArchivePlan", "plan_archive"]
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """
-    What the next run of an archive would read at this moment.
+    The ranges that the next run of an archive would read if it started now.
 
-    ``ranges`` has every partition, in ascending order, even without messages to read; ``brokers`` are ``host:port``.
+    ``ranges`` has every partition, in ascending order, even those with nothing to read. ``brokers`` are ``host:port``.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -36,20 +36,21 @@ class ArchivePlan:
 
     @property
     def records(self) -> int:
-        """The largest number of records to read; a compacted log has fewer records than offsets."""
+        """The most records that the run would read; a compacted log has fewer records than offsets."""
         return sum(each.size for each in self.ranges)
 
 
 def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -> ArchivePlan:
     """
-    Look up what an archive would read, and check whatever can be checked before a run.
+    Look up the ranges that the next run of an archive would read, and check its folders, topics, brokers and group.
 
     Args:
         settings: The archive.
         spark: A session; needed if the folders are not on this machine (``settings.is_local``).
 
     Raises:
-        ConfigError: A topic does not exist, a folder is not this archive's, or the group has live members.
+        ConfigError: A topic does not exist, a folder or the cluster is another archive's, or the group has live
+            members.
         OffsetOutOfRangeError: The next messages to read are lost, and ``fail_on_data_loss`` is set.
         BrokerError: The brokers could not be reached.
     """
@@ -64,7 +65,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         starts = _starts(options, reached, partitions, view)
         ranges = _ranges(options, starts, view)
         if not set(settings.topics) <= {each.topic for each in starts}:
-            # A new topic of the settings does not exist, so this raises. Lost topics of the archive came first, above.
+            # A topic that was added to the settings does not exist: this raises. Lost topics were handled above.
             view.partitions()
     return ArchivePlan(
         ranges=ranges,
@@ -78,7 +79,12 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 def _starts(
     options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
 ) -> dict[TopicPartition, int]:
-    """Return the starts as the source does: from the checkpoint, or the first offset for later partitions."""
+    """
+    Return the start offsets that the source would choose.
+
+    A new archive starts as the options say. A later run continues at its checkpoint, and reads newer partitions from
+    their first offsets.
+    """
     if reached is not None:
         known = reached.offsets()
         return view.earliest([each for each in partitions if each not in known]) | known
@@ -87,7 +93,7 @@ def _starts(
 
 
 def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView) -> tuple[OffsetRange, ...]:
-    """Return the ranges from these starts to the ends of logs; handle data loss as the source does."""
+    """Return the ranges from ``starts`` to the ends of the logs; handle data loss as the source does."""
     bounds = BatchBounds(view, options)
     spans = {partition: Span(start, start) for partition, start in starts.items()}
     ends = bounds.ends(spans)

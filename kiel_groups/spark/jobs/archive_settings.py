@@ -23,21 +23,23 @@ class ArchiveSettings:
     An archive: the topics to read, and the folder of their records.
 
     Args:
-        topics: The names of topics; or else give ``pattern``, a regular expression that whole names match.
+        topics: The names of the topics; empty if ``pattern`` is given.
+        pattern: A regular expression that matches the whole names of the topics, instead of ``topics``.
         output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
-        brokers: Some brokers of the cluster, with commas between them.
+        brokers: Some brokers of the cluster, separated by commas.
         zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
-        group: The group that commits; without one, each archive has a group of its own, ``kiel-spark-…``.
+        group: The group to commit offsets for; without one, each archive has a group of its own, ``kiel-spark-…``.
         start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
             runs continue, and partitions that appear later are read from their beginning.
         checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
         batch_records: The most records of a batch; None for no bound. Before Spark 4.2, no bound is possible.
-        interval_s: How often to read, in seconds, until the run is stopped; None to read once what is there.
+        interval_s: The seconds from one batch to the next, until the run is stopped; None to read the records that
+            exist, and end.
         fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise the run
-            logs a warning and continues with what is left; a topic that was created again is read from its beginning.
+            logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
     Raises:
-        ConfigError: A value cannot work, or two values contradict each other.
+        ConfigError: A value is not valid, or two values contradict each other.
     """
 
     topics: tuple[str, ...] = ()
@@ -101,7 +103,11 @@ class ArchiveSettings:
 
     @property
     def _is_bounded(self) -> bool:
-        """Whether batches are bounded; before Spark 4.2 the default is no bound, and the source refuses any other."""
+        """
+        Whether to bound batches.
+
+        Before Spark 4.2 the default bound is left out; any other is passed on, and the source refuses it.
+        """
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
 
     def read_options(self) -> ReadOptions:

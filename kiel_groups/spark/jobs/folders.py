@@ -39,12 +39,12 @@ _LOCAL = "file:"
 
 
 def names_a_host(text: str) -> bool:
-    """Return whether this is a ``file:`` URI with a host, which no process can write."""
+    """Return whether ``text`` is a ``file:`` URI with a host; files on other hosts cannot be written."""
     return re.match(r"file://[^/]", text) is not None
 
 
 def located(text: str) -> str:
-    """Return a path or URI as an absolute URI, the same for every process; without escapes, like Hadoop's paths."""
+    """Return the absolute URI of a path or URI, which is valid in every process; like Hadoop's, it has no escapes."""
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
     path = re.sub(r"^file:(//)?(?=/)", "", text)
@@ -52,7 +52,7 @@ def located(text: str) -> str:
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the path of a URI of this machine; None for other file systems."""
+    """Return the path of a URI on this machine; None if the URI is on another file system."""
     return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
 
 
@@ -75,7 +75,7 @@ def obstacle(folder: Path) -> str | None:
 
 def moved(source: Path, target: Path) -> None:
     """
-    Move a file of this machine so that it survives a crash of the machine, complete, at one of the two paths.
+    Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
 
     A rename may reach the disk before the contents of the file, and need not reach it before the folders are synced.
     """
@@ -86,7 +86,7 @@ def moved(source: Path, target: Path) -> None:
 
 
 def make_folder_durably(path: Path) -> None:
-    """Create a folder of this machine and its parents so that they survive a crash of the machine."""
+    """Create a folder on this machine, and its parents, so that they survive a crash of the machine."""
     if not path.is_dir():
         make_folder_durably(path.parent)
         path.mkdir(exist_ok=True)
@@ -107,20 +107,20 @@ class FolderError(KielGroupsError):
 
 
 class Folder(Protocol):
-    """A folder that may not exist yet; names are relative to it, with slashes. All methods may raise FolderError."""
+    """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
 
     def names(self, folder: str = "") -> list[str]:
-        """List its entries, or those of a folder in it, in no order; nothing if that folder does not exist."""
+        """Return the names of the entries of ``folder``, in any order; an empty list if it does not exist."""
 
     def read(self, name: str) -> str | None:
         """Return the text of a file; None if it does not exist."""
 
     def write(self, name: str, text: str) -> None:
-        """Create or replace a file; create its folders."""
+        """Create or replace a file, and create its missing folders."""
 
 
 def draft_of(name: str) -> str:
-    """Return the name of a file while it is being written; a process that was killed may leave such a file."""
+    """Return the name that a file has until it is complete; a killed process may leave a file of this name."""
     return f".{name}.draft"
 
 

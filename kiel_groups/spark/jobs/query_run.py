@@ -20,7 +20,7 @@ from kiel_groups.spark.checkpoint.query_offsets import Positions
 
 __all__ = ["JAVA_ENDED", "Batch", "LateWorkerError", "plain_error", "run_query", "shortened_spark_errors"]
 
-#: What calls into Spark's Java process raise after it has died: the first call, and later ones.
+#: The errors of the first call and of later calls into Spark's Java process after it has died.
 JAVA_ENDED = (Py4JNetworkError, ConnectionError)
 #: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
 _POLL_S = 0.2
@@ -51,9 +51,9 @@ class LateWorkerError(KielGroupsError):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """
-    A completed batch.
+    A completed batch of a query.
 
-    ``records`` is its number of records, ``left`` the number of offsets still to be read; None if Spark does not say.
+    ``records`` is its number of records. ``left`` is the number of offsets still to be read, None if it is not known.
     """
 
     number: int
@@ -81,7 +81,7 @@ def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping
                 continue
             if awaited is None:
                 awaited = last
-            # This may interrupt a batch that has begun since then; the next run repeats it.
+            # This may interrupt a batch that has started since then; the next run repeats it.
             if last > awaited or not query.status["isTriggerActive"]:
                 query.stop()
         _report_batches(query, last, on_batch)
@@ -110,7 +110,7 @@ def shortened_spark_errors() -> Iterator[None]:
     Turn Spark's errors in the block into errors with a message of one line.
 
     Raises:
-        ConfigError: The user has to correct a setting, or two runs are active at once.
+        ConfigError: A setting is wrong, or two runs are active at once.
         OffsetOutOfRangeError: Records were lost before they were read.
         KielGroupsError: Spark failed for another reason.
     """
@@ -126,7 +126,7 @@ def shortened_spark_errors() -> Iterator[None]:
 
 
 def plain_error(text: str) -> KielGroupsError:
-    """Return the error behind Spark's report of a failure, of this package if there is one, in one line of text."""
+    """Return the cause of the failure that Spark reports in ``text``, as an error with a message of one line."""
     if any(words in text for words in _TWO_QUERIES):
         return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
     if any(words in text for words in _LATE_WORKER):
@@ -144,7 +144,7 @@ def plain_error(text: str) -> KielGroupsError:
 
 
 def _error_line(text: str) -> str:
-    """Return the last error of a Python traceback, or else the first line that is not about Spark's call."""
+    """Return the last error of a Python traceback, or else the first line that does not describe Spark's call."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
     raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
     if raised:

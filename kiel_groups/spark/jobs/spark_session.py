@@ -1,4 +1,4 @@
-"""Start and stop the Spark session of a command: with checks before, little output, and errors of one line."""
+"""Start and stop the Spark session of a command: check its needs first, print little, and shorten errors."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
     Args:
         name: The name of the job in Spark's web interface.
         master: The cluster to run on; None for that of spark-submit, or else all cores of this machine.
-        settings: Texts like ``name=value``.
-        log: The file for the standard error of Java and the workers; None for that of this process.
+        settings: Settings of Spark, each as ``name=value``.
+        log: The file for the standard error of Java and the workers; None if they share that of this process.
 
     Raises:
         ConfigError: There is no Java, it is too old, or a setting is not valid.
@@ -90,7 +90,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _errors_to(log: Path | None) -> Iterator[None]:
-    """Redirect the standard error of processes that are started in the block, as long as they run."""
+    """Redirect standard error to a file within the block; processes that are started there keep writing to the file."""
     if log is None:
         yield
         return

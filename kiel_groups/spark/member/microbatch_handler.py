@@ -2,8 +2,8 @@
 The PartitionHandler of a member that reads in micro-batches; it runs on the member's loop.
 
 A revoked partition is not part of any new batch. If the running batch reads it, the member releases it once that batch
-is known to be done; otherwise at once. What a batch read of a partition that was lost meanwhile is not committed,
-because its present owner reads it again.
+is known to be done; otherwise at once. If a partition is lost during a batch, the offsets that the batch read of it are
+not committed, because the new owner reads them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Interval:
-    """One interval of reading a partition, from ``begin`` on; ``planned`` says whether a batch was planned in it."""
+    """
+    One interval of reading a partition, from the offset ``begin`` on.
+
+    ``planned`` means that the start is final: a batch was planned in the interval, or ``offset_changed`` started it.
+    """
 
     begin: int
     token: int
@@ -41,7 +45,7 @@ class _Interval:
 
 
 class _Reading(NamedTuple):
-    """What the running batch reads of a partition: from ``start`` to the end of ``span``."""
+    """The range of a partition that the running batch reads: from ``start`` to the end of ``span``."""
 
     start: int
     span: Span
@@ -73,13 +77,14 @@ class BatchHandler:
 
     def finish(self, reached: Mapping[TopicPartition, Span] | None) -> list[OffsetRange]:
         """
-        End the batch, and mark what it read as finished.
+        End the batch, and mark the offsets that it read as finished.
 
         Args:
             reached: The query's position, which shows whether the batch ran; None means that it did.
 
         Returns:
-            The ranges of partitions that were lost or moved meanwhile, which must not be committed.
+            The ranges that must not be committed, because their partitions were lost, or their offsets were changed,
+            during the batch.
         """
         unfenced = []
         for partition, reading in self._batch.items():
@@ -94,16 +99,18 @@ class BatchHandler:
         return unfenced
 
     def drop_batch(self) -> None:
-        """Drop the batch, done or not, so that its revoked partitions can be released."""
+        """Stop tracking the batch, done or not, so that its revoked partitions can be released."""
         self._batch = {}
         self._batch_ended.set()
 
     def resume(self, wanted: Mapping[TopicPartition, Span]) -> bool:
         """
-        Move the starts of intervals to the positions of ``standing``, now that their logs are known to reach them.
+        Advance the starts of new intervals to the query's own positions, as returned by ``standing``.
+
+        The caller has checked that the logs reach these positions.
 
         Returns:
-            Whether any start moved.
+            Whether any start was advanced.
         """
         found = False
         for partition, span in wanted.items():
@@ -116,7 +123,7 @@ class BatchHandler:
         return found
 
     def restart(self, firsts: Mapping[TopicPartition, int]) -> None:
-        """Begin new intervals at the first offsets of logs that were created again; their offsets are committed."""
+        """Restart recreated partitions at the first offsets of their new logs; the caller commits these offsets."""
         for partition, first in firsts.items():
             if partition in self._intervals and self._subscription.is_assigned(partition):
                 self._subscription.seek(partition, first)
@@ -127,13 +134,14 @@ class BatchHandler:
         Return the position of every partition that may be read.
 
         A newly claimed partition continues at the query's own position if no other member has committed since the
-        query did. So the query reads nothing twice after a restart, and ``resume`` lets the group's offsets catch up.
+        query planned its last batch. So a restarted query reads nothing twice; ``resume`` then advances the group's
+        offsets.
 
         Args:
             known: The query's position; everything before it is done.
 
         Raises:
-            NoOffsetsError: The brokers refuse to look up where a topic starts.
+            NoOffsetsError: The start position of a topic is unknown; see ``start_unknown``.
         """
         if self._refused:
             raise self._refused.popitem()[1]
@@ -154,14 +162,14 @@ class BatchHandler:
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:
         """
-        Begin a batch of those partitions that the member still owns and keeps.
+        Start a batch of those partitions in ``wanted`` that the member still owns and that are not revoked.
 
         Args:
-            wanted: How far to read each partition, from its position of ``standing`` on.
-            may_read: Whether the member's claims are certain at this moment; otherwise the batch reads nothing.
+            wanted: The span to read of each partition, from its position of ``standing`` on.
+            may_read: Whether the member's gate is open; otherwise the batch reads nothing.
 
         Returns:
-            How far the batch reads each partition.
+            The position of each partition after the batch.
         """
         spans = {}
         for partition, span in wanted.items():
@@ -184,11 +192,11 @@ class BatchHandler:
     # ------------------------------------------------------------------ the group's side
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as their leaders answer."""
+        """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Let the next batch read these partitions."""
+        """Include these partitions in new batches."""
         self._stopped.difference_update(partitions)
         for partition in partitions:
             state = self._subscription.state(partition)
@@ -197,12 +205,12 @@ class BatchHandler:
         return _no_wait()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Plan no more reads of these partitions; return those that the running batch reads."""
+        """Exclude these partitions from new batches; return those that the running batch reads."""
         self._stopped.update(partitions)
         return self._in_flight(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait until no batch reads any of these partitions, and end their intervals."""
+        """Wait until the running batch reads none of these partitions, and end their intervals."""
         while self._in_flight(partitions):
             self._batch_ended.clear()
             await self._batch_ended.wait()
@@ -217,28 +225,28 @@ class BatchHandler:
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Begin a new interval at this offset: another client committed it, or the topic was created again."""
+        """Start a new interval at ``offset``, which another client committed, or where a recreated topic starts."""
         if partition in self._intervals:
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Have ``standing`` raise why the start offsets of a topic cannot be looked up."""
+        """Have the next call of ``standing`` raise ``error``: the start position of the topic is unknown."""
         self._refused[topic] = error
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask the brokers for committed offsets."""
+        """Fetch the group's committed offsets from the brokers."""
         return await fetch_offsets(self._cluster, self._group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Commit next offsets through the brokers."""
+        """Commit the group's next offsets through the brokers."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Note the partitions' leaders, for lookups of log offsets."""
+        """Use these leaders for lookups of log offsets."""
         self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
-        """Return nothing: a batch may take any time; the group leader's alarm names a job that delays others."""
+        """Return nothing: a batch may take any time. If it delays other members, the group's leader raises an alarm."""
         return ()
 
     def stalled(self, stall: Stall) -> None:

@@ -1,10 +1,10 @@
 """
-An orderly end of a query's process, to which Spark sends a SIGTERM and whose channel it closes at the same moment.
+The orderly exit of a query's process at SIGTERM.
 
-With Python's default handler, the process would exit at once, and the group would wait for the session's timeout. An
-exception raised by the handler would work while the process still reads the channel. But if the process has seen the
-channel closed, it is leaving already, and an exception would interrupt that. So the handler itself leaves, unless
-that has begun.
+When a query ends, Spark sends the signal and closes its channel to the process at the same moment. With Python's
+default handler, the process would exit at once, and the group would wait for the session timeout. If the handler raised
+an exception, it might interrupt the process while it is leaving the group, because it has seen the closed channel
+first. So the handler itself leaves the group, unless that has started already.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ _STATUS = 128 + signal.SIGTERM
 
 def on_sigterm(leave: Callable[[], bool]) -> None:
     """
-    Have a SIGTERM make this process leave and then exit, unless the application has a handler of its own.
+    Install a handler of SIGTERM that calls ``leave`` and then exits.
+
+    Do nothing outside the main thread, or if the application has a handler of its own.
 
     Args:
-        leave: Called between any two steps of the main thread; returns False if leaving has begun and must continue.
+        leave: Leaves the group; it may interrupt the main thread anywhere. It returns False if an earlier call has
+            started; the handler then returns, so that this call can complete.
     """
 
     def handle(number: int, _: FrameType | None) -> None:

@@ -1,8 +1,8 @@
 """
-Read a group's offsets, and commit those of a query that is no member of it, so that tools can show its lag.
+Read a group's offsets, and commit those of a query that is not a member of the group, so that tools can show its lag.
 
-The query itself follows its checkpoint. Commits only move forward, and follow batches that are known to be done: the
-records of a batch whose sink failed are never committed.
+The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never one whose
+sink failed; it never moves a stored offset back, unless the log was created again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _MOST_NAMES = 3
 #: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
 _CHECK_INTERVAL_S = 5.0
-#: In place of an offset where none is stored.
+#: Stands for the offset of a partition without a stored one.
 _NOTHING = -1
 
 
@@ -41,7 +41,7 @@ def committed_offsets(
 
     Raises:
         ConfigError: The brokers are of 0.8.0, which does not store offsets.
-        BrokerError: No broker answers usefully.
+        BrokerError: No broker gave a usable answer.
     """
     assert group is not None
     try:
@@ -56,7 +56,7 @@ def committed_offsets(
 
 def refuse_live_group(options: ReadOptions) -> None:
     """
-    Check that no live member uses the offsets of the group that the options name.
+    Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
 
     Raises:
         ConfigError: The group has live members, whose offsets would move; or the options do not name its ZooKeeper.
@@ -88,7 +88,7 @@ def _live_members(hosts: str, group: str) -> list[str]:
 
 class GroupOffsets:
     """
-    The commits of one query that is no member of its group.
+    Commits the offsets of one query that is not a member of its group.
 
     Args:
         view: The brokers that store the offsets.
@@ -109,21 +109,24 @@ class GroupOffsets:
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit the start of a query for partitions without an offset; stored offsets stay until a batch has passed them.
+        Commit the start offsets of a query for those partitions that have no stored offset.
 
-        So a query that restarts before its first batch was done still finds where it began.
+        So a query that restarts before its first batch is done still finds its original start. Stored offsets remain
+        until a batch has passed them.
 
         Returns:
             Whether every partition has a stored offset now. A failure is logged, and the next call tries again.
 
         Raises:
-            BrokerError: The commit failed, and ``failOnCommitError`` is set.
+            KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
         """
         return self._attempt(group, offsets, only_missing=True)
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit offsets that are above the stored ones; a failure is logged, and the next call tries again.
+        Commit offsets that are ahead of the stored ones or of a recreated log.
+
+        A failure is logged, and the next call tries again.
 
         Args:
             group: The group; None while the query has none.
@@ -133,7 +136,7 @@ class GroupOffsets:
             Whether these offsets, or later ones, are stored.
 
         Raises:
-            BrokerError: The commit failed, and ``failOnCommitError`` is set.
+            KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
         """
         return self._attempt(group, offsets, only_missing=False)
 
@@ -178,7 +181,12 @@ class GroupOffsets:
         return True
 
     def _ahead(self, offsets: Mapping[TopicPartition, int], only_missing: bool) -> dict[TopicPartition, int]:
-        """Return which of these offsets to commit, compared with the stored ones; those of unknown partitions, too."""
+        """
+        Return the offsets to commit.
+
+        These are the offsets of partitions without a stored one and, unless ``only_missing``, offsets that are ahead of
+        the stored one or belong to a recreated log.
+        """
         return {
             partition: offset
             for partition, offset in offsets.items()
@@ -206,7 +214,7 @@ class GroupOffsets:
         )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that logs were deleted or created again: lower offsets may replace those stored for the old logs."""
+        """Allow lower offsets to replace the stored ones: the logs of these partitions were deleted or recreated."""
         self._recreated.update(partitions)
 
     def _is_usable(self, group: str) -> bool:

@@ -1,4 +1,4 @@
-"""The driver's view of the cluster: the partitions, their leaders, and where their logs begin and end."""
+"""The driver's view of the cluster: the partitions, their leaders, and the first and next offsets of their logs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _LEADER_LOOKUP_S = 30.0
 
 class LogView:
     """
-    Blocking lookups on an event loop of its own, for one thread; the options bound the time of every call.
+    Looks up partitions, leaders and offsets, for use by one thread; the options bound the time of every call.
 
-    Callers send other requests to the same brokers with ``loop`` and ``cluster``.
+    The requests run on an event loop of its own. Callers may send other requests with ``loop`` and ``cluster``.
 
     Args:
         options: The brokers, and how often and how long to retry.
@@ -67,20 +67,20 @@ class LogView:
 
         Raises:
             UnknownTopicError: A named topic or partition does not exist, and ``all_must_exist`` is set.
-            BrokerError: No broker could be reached, or answers usefully.
+            BrokerError: No broker could be reached, or none gave a usable answer.
         """
         return self._run(lambda: self._find_partitions(all_must_exist))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the first offsets in the logs of these partitions; errors as ``offset_lookup.list_offsets``."""
+        """Look up the first offsets of the partitions' logs; raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the next offsets of the logs of these partitions; errors as ``offset_lookup.list_offsets``."""
+        """Look up the next offsets of the partitions' logs; raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Return the last known leaders of partitions, and look up unknown ones; None for a partition without one."""
+        """Return the last known leader of each partition, and look up unknown leaders; None if there is no leader."""
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers
@@ -88,7 +88,7 @@ class LogView:
         return {partition: None if node is None else brokers.get(node) for partition, node in nodes.items()}
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Run something else with ``cluster`` on the loop, in the same bound of time, without retries."""
+        """Run ``ask`` on the loop once, within the time of one lookup attempt."""
         return self.loop.run(_as_coroutine(ask), self._timeout_s)
 
     # ------------------------------------------------------------------ asking
@@ -98,7 +98,12 @@ class LogView:
         return self._options.request_timeout_ms / 1000 + _LEADER_LOOKUP_S
 
     def _run(self, lookup: Callable[[], Awaitable[T]]) -> T:
-        """Run a lookup; if patient, retry ``fetchOffset.numRetries`` times, and for the time of a request at least."""
+        """
+        Run a lookup.
+
+        If patient, retry retriable errors at least ``fetchOffset.numRetries`` times, and at least for the request
+        timeout.
+        """
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
         return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self._timeout_s + retries_s)
 
@@ -124,7 +129,7 @@ class LogView:
         if options.topic_pattern is not None:
             topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
-        # than the last one: a broker that is cut off from ZooKeeper would never answer better.
+        # than the last one: a broker that is cut off from ZooKeeper would repeat its outdated answer.
         await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
         numbers = {topic: self.cluster.known_partitions(topic) or () for topic in topics}
         found = {TopicPartition(topic, number) for topic in topics for number in numbers[topic]}

@@ -27,11 +27,11 @@ def resolve(
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """
-    Resolve an option to an offset for each partition.
+    Resolve the value of an option, such as ``earliest``, to an offset for each partition.
 
     Args:
         name: The name of the option, for errors.
-        place: Its value.
+        place: The value of the option.
         partitions: All partitions that the query reads.
         view: Looks up first and next offsets, where the option asks for them.
         committed: The group's offsets, for ``group``; a partition without one starts at its earliest offset.
@@ -77,7 +77,7 @@ def check_bounds(
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """
-    Return where a batch begins and ends in each partition, limited to what the logs have.
+    Return the start and end offsets of a batch in each partition, limited to those of the logs.
 
     Raises:
         ConfigError: A range ends before it begins.
@@ -99,7 +99,7 @@ def check_bounds(
 
 def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
     """
-    Raise an error or warn, as the options say, because messages that were to be read are missing.
+    Raise an error or log a warning, as the options say, because messages were lost before they were read.
 
     Args:
         what: The partition and the missing offsets, for the message.

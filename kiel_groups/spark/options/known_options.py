@@ -1,4 +1,4 @@
-"""The names of options, the kinds of query that each applies to, and why Kafka 0.8 has no use for others."""
+"""The names of the options, the kinds of query that accept them, and the reasons why other options are refused."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def spelled(name: str) -> str:
 
 def check_known(options: Iterable[str], kind: str) -> None:
     """
-    Check that every option has a meaning in this kind of query.
+    Check that every option applies to this kind of query.
 
     Args:
         options: The names of the options, in any case.
         kind: ``"batch"`` or ``"stream"`` for reading, or ``"write"``.
 
     Raises:
-        ConfigError: An option has no meaning; the message says why, or suggests a similar one.
+        ConfigError: An option does not apply; the message has the reason, or suggests a similar option.
     """
     known = {name.lower() for name in OPTION_NAMES[kind]}
     for name in sorted(name.lower() for name in options):

@@ -1,4 +1,4 @@
-"""Parse and validate the texts of options; errors name the option, the given text and what was expected."""
+"""Parse and validate the texts of options; errors name the option, the given text and the expected form."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def refuse_headers(name: str, text: str) -> None:
-    """Accept only an option that declines headers, because messages of Kafka 0.8 have none."""
+    """Accept ``false`` and refuse ``true``, because messages of Kafka 0.8 have no headers."""
     if flag(name, text):
         raise ConfigError(f"{name}: refused: messages of Kafka 0.8 have no headers; drop it")
 
 
 def pattern(name: str, text: str) -> re.Pattern[str]:
-    """Parse a regular expression for whole topic names, without the blanks around it."""
+    """Parse a regular expression for whole topic names; blanks around the expression are removed."""
     expression = text.strip()
     if not expression:
         raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")

@@ -1,5 +1,5 @@
 """
-The options of a read: parse them, check them against each other, and refuse what cannot work, with the reason.
+Parse the options of a read, check them against each other, and refuse those that are not valid, with the reason.
 
 Names and meanings are those of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names in lower
 case, together with some options of its own, which are accepted.

@@ -31,7 +31,7 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "timestampType": (IntegerType(), pa.int32()),
 }
 
-#: The schema of a read whose user gives none.
+#: The schema of a read if the user gives none.
 READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
 
 

@@ -94,8 +94,8 @@ class WriteColumns:
             topic: The topic of the options, which takes precedence over a column.
 
         Raises:
-            ConfigError: There is no value column, or neither an option nor a column names the topic; or a column has
-                another type, or no meaning.
+            ConfigError: There is no value column; neither an option nor a column names the topic; or a column is
+                unknown, occurs twice, or has a type that is not allowed.
         """
         places: dict[str, int] = {}
         for place, field in enumerate(schema.fields):

@@ -18,7 +18,7 @@ __all__ = ["BoundedStreamReader"]
 
 
 class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
-    """A stream reader whose batches the options bound."""
+    """A stream reader whose batches are bounded as the options say."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the options' bound; Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
@@ -32,10 +32,10 @@ class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return not isinstance(limit, ReadAllAvailable)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the logs ended at the last lookup; None before the first one."""
+        """Return the log ends of the last lookup, for Spark's progress reports; None before the first lookup."""
         seen = self._driver.seen()
         return None if seen is None else seen.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Stop the query where the logs end at this moment."""
+        """Bound the query by the present ends of the logs."""
         self._driver.stop_at_current_ends()

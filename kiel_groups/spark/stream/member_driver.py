@@ -1,8 +1,9 @@
 """
 The driver's side of a stream that is a member of a group: it reads the partitions that the group's leader assigns.
 
-The group stores the position of every partition: a query starts at the group's offset, and so it resumes a partition
-that it had lost. The checkpoint stores what each batch reads; it decides where no other member has read meanwhile.
+The group stores an offset for every partition: a query reads each partition that it claims from the group's offset on.
+The checkpoint stores what each batch reads. If no other member has read a partition since the last batch, the query
+continues at the checkpoint's offset instead.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class MemberDriver:
         self._bounds = BatchBounds(self._view, options)
         self._member: SparkMember | None = None
         self._leaving = False
-        #: Where the last batch ends that this process planned.
+        #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
 
     # ------------------------------------------------------------------ positions
@@ -91,7 +92,11 @@ class MemberDriver:
             default_on_sigterm()
 
     def _leave(self) -> bool:
-        """Leave the group, and close; return False if that has begun already. A SIGTERM may interrupt it to call it."""
+        """
+        Leave the group and close; return False if an earlier call does so.
+
+        The handler of SIGTERM may call this function during such a call.
+        """
         if self._leaving:
             return False
         self._leaving = True
@@ -101,7 +106,7 @@ class MemberDriver:
         return True
 
     def _done(self) -> Positions:
-        """Return the end of the last batch if the checkpoint proves that it is done, else no positions."""
+        """Return the end of the last batch if the checkpoint proves that the batch is done, else empty positions."""
         checkpoint, planned = self._options.checkpoint, self._planned
         return planned if checkpoint and planned and is_done(checkpoint, planned) else Positions()
 
@@ -137,7 +142,11 @@ class MemberDriver:
 
 
 def _group_config(options: ReadOptions) -> GroupConfig:
-    """Return the group's own settings, with the start of the query's options, and the job's name for operators."""
+    """
+    Return the member's configuration.
+
+    It has the settings that the group stores, the query's start policy unless that is ``group``, and a job name.
+    """
     assert options.group is not None
     assert options.zookeeper is not None
     settings = read_settings(options.zookeeper.hosts, options.group) or GroupSettings(

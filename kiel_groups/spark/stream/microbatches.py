@@ -1,7 +1,7 @@
 """
-Bounds and tasks of a stream's micro-batches: where logs end, what the options allow, and which messages are lost.
+Bound a stream's micro-batches by the log ends and the options, detect lost messages, and plan the tasks.
 
-Both drivers use it, that of an independent query and that of a group's member; each decides which partitions to read.
+``LogDriver`` and ``MemberDriver`` use it; each of them decides which partitions to read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BatchBounds"]
 
 log = logging.getLogger(__name__)
 
-#: How often a log's end is looked up at least, before an end below the position of the query counts as data loss.
+#: The least number of lookups of a log's end before an end below the query's position counts as data loss.
 _LOOKUPS = 3
 
 
@@ -44,7 +44,7 @@ class BatchBounds:
         self._options = options
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
-        #: Where the logs ended at the last lookup; None before the first one.
+        #: The log ends of the last lookup, capped by ``within``; None before the first lookup.
         self.seen: Positions | None = None
 
     def stop_at_current_ends(self) -> None:
@@ -53,10 +53,10 @@ class BatchBounds:
 
     def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """
-        Look up where the logs end; repeat it while an end is below the query's position, or is not known.
+        Look up where the logs end; repeat the lookup while an end is unknown or below the query's position.
 
         A leader that was just elected may not know all of its log yet, and a broker that has just started knows no
-        topics. Neither is data loss, so the lookup is repeated for the time of a request before its result counts.
+        topics. Neither is data loss, so the lookup is repeated for the request timeout before its result is accepted.
         """
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
         for lookup in count(1):
@@ -76,7 +76,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return these ends, capped at those of ``stop_at_current_ends``: later messages are left to the next run."""
+        """Cap the ends at those of ``stop_at_current_ends``, and drop later partitions: the next run reads the rest."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -139,7 +139,8 @@ class BatchBounds:
         Args:
             start: Where the batch starts.
             end: Where it ends.
-            blind: Whether the end was looked up without knowledge of the start; then losses are detected here.
+            blind: Whether ``end`` was looked up without knowledge of ``start``. Then partitions that are missing in it
+                are detected here.
 
         Raises:
             OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.

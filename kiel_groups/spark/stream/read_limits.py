@@ -11,7 +11,7 @@ __all__ = ["fair_shares", "waits_for_more"]
 
 def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
-    Return how many messages of each partition to read: at most ``most`` in all, in proportion to what is available.
+    Return the number of messages to read of each partition: at most ``most`` in all, in proportion to ``available``.
 
     The remainder of rounding goes to the partitions that lost most by it, one message each. So a query progresses even
     if the bound is below the number of partitions. The same input gives the same shares.
@@ -38,6 +38,6 @@ def waits_for_more(available: int, least: int | None, waited_ms: float, most_wai
         available: How many messages are available.
         least: The smallest batch to read; None for any.
         waited_ms: How long ago the last batch was planned.
-        most_wait_ms: The longest wait; after that, a trigger reads what is available.
+        most_wait_ms: The longest wait; after that, a trigger reads the available messages.
     """
     return least is not None and available < least and waited_ms < most_wait_ms

@@ -2,7 +2,8 @@
 The stream reader, which Spark calls for the offsets and the tasks of each micro-batch.
 
 Spark creates the reader several times: in a process that lasts as long as the query and calls for offsets and tasks,
-and in short-lived ones that only pickle ``read`` for the workers. So the first such call opens the connections.
+and in short-lived ones that only pickle it for the workers. So the connections are opened by the first call for offsets
+or tasks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["StreamReader"]
 
 
 class StreamReader(PortablePickle, DataSourceStreamReader):
-    """The stream reader for every Spark since 4.0; ``bounded_stream`` has what 4.2 adds."""
+    """The stream reader for Spark 4.0 and later; ``bounded_stream`` adds the features of Spark 4.2."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -51,10 +52,10 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """
-        Return where the next batch ends; ``start`` itself if there is nothing to read.
+        Return the end of the next batch, equal to ``start`` if there is nothing to read.
 
         Args:
-            start: Where the previous batch ended, which is done by now; None before Spark 4.2.
+            start: The end of the previous batch, which is done by now; None before Spark 4.2.
             limit: A ``ReadLimit``; None before Spark 4.2.
         """
         known = None if start is None else Positions.from_json(start)

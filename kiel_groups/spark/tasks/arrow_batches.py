@@ -1,4 +1,4 @@
-"""Convert messages to Arrow record batches of the schema that Spark expects, without copies of keys or values."""
+"""Convert messages to Arrow record batches of the schema that Spark expects, without copying keys or values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
 __all__ = ["merged", "record_batch"]
 
-#: Spark's number for "no timestamp", which is what messages of magic 0 have.
+#: Spark's timestamp type of messages that have no timestamp, such as those of magic 0.
 _NO_TIMESTAMP_TYPE = -1
 #: Each batch costs Spark as much as some thousand rows; larger batches than this gain nothing.
 _BATCH_ROWS = 8_192
@@ -35,7 +35,7 @@ def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.S
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in the same order, with small batches merged into larger ones; merging copies them."""
+    """Merge small batches into larger ones, and yield them; the rows keep their order. Merging copies the rows."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

@@ -25,7 +25,7 @@ _CORRELATION_IDS = 1 << 31
 
 class BrokerSocket:
     """
-    One connection; after a failure it is closed for good.
+    A connection to one broker; a failure closes it, and it cannot be used again.
 
     Args:
         address: The broker's address.
@@ -74,10 +74,10 @@ class BrokerSocket:
         Read the answer to the oldest request in flight.
 
         Args:
-            timeout_s: How long to wait for any part of the answer, in seconds.
+            timeout_s: How long to wait for each part of the answer, in seconds; the whole answer may take longer.
 
         Raises:
-            RequestTimeoutError: The answer did not arrive in time.
+            RequestTimeoutError: A part of the answer did not arrive in time.
             BrokerConnectionError: The connection broke.
             ProtocolError: The answer cannot be decoded, or belongs to another request.
         """
@@ -101,7 +101,7 @@ class BrokerSocket:
             raise ProtocolError(f"{self.address}: {error}") from error
 
     def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
-        """Send a request while none is in flight, and wait for its answer; errors as ``send`` and ``receive``."""
+        """Send a request while none is in flight, and return its answer; raises what ``send`` and ``receive`` raise."""
         self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
         answer: T = self.receive(timeout_s)
         return answer

@@ -1,4 +1,4 @@
-"""The progress of a task in one range of offsets: what to fetch next, and how to handle each answer."""
+"""Read one range of offsets within a task: choose the next fetch, and process its answer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SPARE_BYTES = 4 << 10
 #: The assumed size of a message until one was read; if it is too large, the first answer has room for fewer ranges.
 _ASSUMED_BYTES = 1 << 10
 _MIN_SHARE_BYTES = 16 << 10
-#: After so many empty answers in a row, messages below the high watermark count as lost. Fewer prove nothing: a broker
-#: reads its log before it reads the high watermark, so an empty answer may be older than the watermark that it reports;
-#: and a leader that is cut off answers in the same way.
+#: The empty answers in a row after which messages below the high watermark count as lost. Fewer prove nothing: a broker
+#: reads its log before its high watermark, so an empty answer may be older than the watermark that it reports. A leader
+#: that is cut off answers in the same way.
 _MAX_EMPTY_ANSWERS = 5
 
 
@@ -80,8 +80,9 @@ class RangeReader:
         Raises:
             RetriableBrokerError: The broker's high watermark covers the range, but it sent nothing; the caller should
                 retry on another connection.
-            OffsetOutOfRangeError: That happened too often, and ``fail_on_data_loss`` is set.
+            OffsetOutOfRangeError: The broker sent nothing several times in a row, and ``fail_on_data_loss`` is set.
             BrokerError: The broker refuses; the error has its code.
+            MessageTooLargeError: The next message is larger than ``max_message_bytes``.
             ProtocolError: The messages cannot be decoded.
         """
         if fetched is None:
@@ -117,7 +118,7 @@ class RangeReader:
         """
         Raise an error for a retry, or treat the rest of the range as lost.
 
-        Behind a gap that compaction has left, the broker sends the later messages: an empty answer is no sign of one.
+        A gap that compaction has left does not cause an empty answer: the broker sends the messages after the gap.
         """
         self.empty_answers += 1
         what = (
@@ -172,14 +173,14 @@ class RangeReader:
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
     """
-    Choose the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
+    Return the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
 
     A request fetches much of a few partitions rather than little of many. For each partition, a broker of 0.8 scans its
     log message by message from the last entry of its index, and there is one entry for each set that a producer sent.
 
     Args:
         readings: The ranges in the order in which to read them; one request has at most one range of a partition.
-        most_bytes: The size of the answer; exceeded if one message needs more.
+        most_bytes: The most bytes of messages in the answer; exceeded if one message needs more.
     """
     share, left = max(_MIN_SHARE_BYTES, most_bytes), most_bytes
     asked: dict[TopicPartition, tuple[RangeReader, FetchPosition]] = {}

@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 _LANES = 2
 #: How long a broker delays an answer that would be empty, in milliseconds.
 _MAX_WAIT_MS = 500
-#: Besides the messages, an answer contains names and numbers: room for those, in bytes.
+#: The room for names and numbers in an answer, besides the messages, in bytes.
 _ANSWER_BYTES = 1 << 20
 _BACKOFF = Backoff(base_ms=50, max_ms=2_000)
-#: So many attempts, because a leader that was just elected may not know all of its log yet.
+#: The failures in a row after which a log end is accepted: a leader that was just elected may not know all of its log.
 _TRIES_OUT_OF_RANGE = 6
 
 
@@ -96,7 +96,7 @@ class _TaskReader:
             each.topic_partition: task.leader for each in task.ranges
         }
         self._topics = {each.topic_partition.topic for each in task.ranges}
-        #: Ranges that a broker has called out of range.
+        #: Ranges that a broker has reported as out of range, or of which nothing has arrived for too long.
         self._out_of_range: list[RangeReader] = []
         #: The number of failures in a row.
         self._failures = 0
@@ -163,7 +163,7 @@ class _TaskReader:
     def _take(
         self, asked: Mapping[RangeReader, FetchPosition], answer: FetchResponse
     ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
-        """Return the messages of an answer, and its first error."""
+        """Return the messages of an answer, and its first error, if any."""
         batches: list[pa.RecordBatch] = []
         errors: list[KielGroupsError] = []
         for reading, position in asked.items():
@@ -224,7 +224,7 @@ class _TaskReader:
             self._leaders = find_leaders(addresses, self._settings.client_id, self._topics)
 
     def _check_bounds(self, reading: RangeReader) -> None:
-        """Look up the bounds of the log for a range that the broker has called out of range, and adapt the range."""
+        """Look up the bounds of the log of a range, and skip the offsets that the log certainly does not have."""
         leader = self._leaders.get(reading.topic_partition)
         if leader is None:
             return

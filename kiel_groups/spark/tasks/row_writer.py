@@ -26,7 +26,7 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 log = logging.getLogger(__name__)
 
-#: The producer gets so many rows at a time; in between, the loop's thread can send.
+#: The number of rows that the producer gets at a time; in between, the loop's thread can send.
 _ROWS_AT_ONCE = 1_000
 _BATCH_SIZE = 1_000
 #: The size of buffered records at which rows wait for the brokers; the producer's own limit is twice as high.
@@ -77,7 +77,7 @@ class StreamWriter(_RowWriter, DataSourceStreamWriter):
 
 
 class _RowSender:
-    """A producer on an event loop, and its records whose outcome is not known yet."""
+    """Sends rows with a producer on an event loop, and tracks the records whose outcome is not known yet."""
 
     def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
         self._topic = options.topic

@@ -16,7 +16,7 @@ __all__ = ["PortablePickle"]
 
 def unpacked(packed: bytes) -> Any:
     """
-    Unpickle what ``PortablePickle`` has packed, on a worker that may not have this package.
+    Unpickle an object of a ``PortablePickle`` class on a worker that may not have this package.
 
     Raises:
         RuntimeError: A module is missing; the message names it, the host, its Python and the remedy.
@@ -44,7 +44,7 @@ unpacked.__module__ = "__main__"
 
 
 class PortablePickle:
-    """A base class of objects whose pickles explain what is missing if a worker cannot load them."""
+    """A base class of objects whose pickles name the missing module if a worker cannot load them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__

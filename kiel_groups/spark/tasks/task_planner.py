@@ -63,8 +63,8 @@ def plan_tasks(
     """
     Plan the tasks of one batch; every offset of the ranges is in exactly one task.
 
-    There are at most ``most_tasks`` tasks, but at least one for each leader; and at least ``least_tasks``, if there are
-    as many offsets. The same input gives the same tasks.
+    There are at most ``most_tasks`` tasks, unless the number of leaders or ``most_records`` requires more. There are at
+    least ``least_tasks``, unless there are fewer offsets. The same input gives the same tasks.
 
     Raises:
         ConfigError: ``most_records`` is so small that Spark's driver could not manage the tasks.

@@ -32,7 +32,7 @@ _frozen: set[int] = set()
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    Lend a connection to the block, and keep it for the next one; close it if the block raises.
+    Yield a kept or new connection to the block, and keep it for later blocks; close it if the block raises.
 
     Raises:
         BrokerConnectionError: The connection could not be opened.
@@ -52,7 +52,7 @@ def find_leaders(
     brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
 ) -> dict[TopicPartition, HostPort | None]:
     """
-    Look up the leaders of the partitions of topics at the first broker that answers; None for one without a leader.
+    Ask the first broker that answers for the leaders of the topics' partitions; None for one without a leader.
 
     Raises:
         NoBrokersError: None of the brokers answers; the message has their reasons.
@@ -85,5 +85,5 @@ def freeze_collector() -> None:
     """
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())
-        # Without a collection first: it would be the full one that this avoids.
+        # Do not collect first: that would be the full collection that freezing avoids.
         gc.freeze()
