@@ -1,4 +1,4 @@
-"""The command group, and the handling of errors: one line for each, never a traceback for a user's mistake."""
+"""The command group, which prints an error as one line, without a traceback for a user's mistake."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAME = "kiel-groups"
 #: The variable by which click's generated scripts ask for completion.
 COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 
-#: Mistakes of the caller; the chroot is a part of an address that the caller gave.
+#: Errors that the caller can fix; a missing chroot is one, because it is part of an address that the caller gave.
 _USER_ERRORS = (ConfigError, ChrootMissingError)
 
 #: The commands, each in the module of its name in ``cli.commands``, with their help lines, which need no import.
@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         return READER_GONE
     except OSError as error:
         # Such as a full disk when printing help; commands report the errors of their own files and output.
-        text = f"standard output cannot be written: {error.strerror}" if _is_of_output(error) else str(error)
+        text = f"standard output cannot be written: {error.strerror}" if _is_output_error(error) else str(error)
         _forget_output()
         lines.say("error", text)
         return FAILED
@@ -142,8 +142,8 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
     return status if isinstance(status, int) else DONE
 
 
-def _is_of_output(error: OSError) -> bool:
-    """Whether writing standard output raised it, in click or here; the error itself names no file."""
+def _is_output_error(error: OSError) -> bool:
+    """Whether writing standard output raised the error. It names no file, so the innermost function decides."""
     return extract_tb(error.__traceback__)[-1].name in {"echo", "run"}
 
 
@@ -157,7 +157,7 @@ def _finish_output() -> None:
 
 
 def _forget_output() -> None:
-    """Discard buffered output, so that the last flush of the interpreter does not fail, too."""
+    """Discard buffered output, so that the interpreter's flush at exit does not fail, too."""
     if sys.stdout is None:
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -165,7 +165,7 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
-#: Technical words of click's, and plainer ones.
+#: Technical terms in click's messages, and plainer words for them.
 _PLAIN_WORDS: Final = {
     "is not a valid integer range": "is not an integer",
     "is not a valid float range": "is not a number",
@@ -174,7 +174,7 @@ _PLAIN_WORDS: Final = {
 
 
 def _text(error: click.ClickException) -> str:
-    """Return click's message, where the wrong value is set, and which help to read."""
+    """Return click's message and, for wrong usage, the source of the wrong value and the command that prints help."""
     text = error.format_message()
     for words, plainer in _PLAIN_WORDS.items():
         text = text.replace(words, plainer)

@@ -164,7 +164,7 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
 
 
 def _running(name: str) -> RunningCluster:
-    """Return the cluster of this name; the ServerError of an unknown name lists the running ones."""
+    """Return the running cluster of this name; the ServerError for an unknown name lists the running clusters."""
     from kiel_groups.embedded.clusters.named_clusters import find_cluster, running_clusters
     from kiel_groups.errors import ServerError
 

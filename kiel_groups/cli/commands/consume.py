@@ -192,14 +192,14 @@ def _in_group(
 
 
 def _named_elsewhere(context: click.Context) -> str:
-    """Return a hint where the group is named, if that is not the command line, where the caller would look first."""
+    """Return a hint that names the variable or file that sets the group; "" if the command line sets it."""
     group = next(each for each in context.command.params if each.name == "group")
     source = source_of(context, group)
     return f"; the group is named in {source}, and '--no-group' ignores it" if source else ""
 
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
-    """Return a consumer of all or the chosen partitions, and the function that makes it start."""
+    """Return a consumer without a group, and the function that makes it subscribe to all or the chosen partitions."""
     from kiel_groups.cli.parameters.start_option import parse_position
     from kiel_groups.clients import SingleConsumer
 
@@ -226,7 +226,7 @@ async def _start(
 
 
 async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> None:
-    """Refuse an offset outside a log; ``consumer`` is positioned at the beginnings of the logs."""
+    """Refuse an offset that is outside one of the logs; ``consumer`` must be positioned at the starts of the logs."""
     from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import ConfigError
@@ -239,7 +239,7 @@ async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> 
 
 
 def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options on the command line that would have no effect; ``why`` ends the message of the error."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:

@@ -26,12 +26,12 @@ __all__ = ["describe"]
 _INTERVAL_S = 2.0
 _PLANS = 10
 
-#: A little longer than ``WATCHED_MS``, so that the second look surely is that much later.
+#: A little longer than ``WATCHED_MS``, so that the second look is certainly at least that much later.
 _WATCHED_S = 16.0
 
 
 class _Seconds(click.FloatRange):
-    """Seconds, which may be omitted. Click then takes a GROUP after the option for the value; the error says so."""
+    """An optional number of seconds. Click takes a GROUP after the option as its value; the error says so."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -43,7 +43,7 @@ class _Seconds(click.FloatRange):
 
 
 class _Plans(click.IntRange):
-    """A number of plans, which may also be omitted."""
+    """An optional number of plans, with the same error as ``_Seconds``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -121,9 +121,9 @@ def describe(
 
 class _Presenter:
     """
-    Shows looks at a group, with what is wrong by all looks so far.
+    Shows successive looks at a group, each with the problems that all looks so far have revealed.
 
-    ``listed`` says which partitions to list, None for the default; ``generations`` how many past ones to show.
+    ``listed`` selects the partitions to list, None for the default. ``generations`` is the number of plans to show.
     """
 
     def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
@@ -141,7 +141,7 @@ class _Presenter:
         return self._progress.suspects(look.seen_ms)
 
     def show(self, look: Look) -> bool:
-        """Show a single look; return whether nothing is wrong, except what passes by itself."""
+        """Show a single look; return whether every problem, if there is any, passes by itself."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
         findings = self._findings(look)
@@ -152,7 +152,7 @@ class _Presenter:
         return all(finding.passing for finding in findings)
 
     def show_next(self, look: Look, first: bool) -> None:
-        """Show one look of many."""
+        """Show one of the looks of ``--watch``."""
         from kiel_groups.cli.terminal.rendering import show_json
         from kiel_groups.cli.terminal.watch import clock, show_next
 

@@ -149,7 +149,7 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 
 def _clean_up(zookeeper: str, group: str) -> None:
-    """Remove the empty znodes of a group that no member joined, or ``groups`` would list a misspelt name for ever."""
+    """Remove the empty znodes of a group that no member joined; otherwise ``groups`` would keep listing the group."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.empty_groups import remove_empty_group
 
@@ -168,7 +168,7 @@ def _no_group(group: str, groups: Sequence[str]) -> str:
 
 
 def _overridden(data: bytes) -> str:
-    """Return the settings in the group's config that are also options here; "" for none, or an unreadable config."""
+    """Return the settings in the group's config that override options; "" if there are none, or it is unreadable."""
     from kiel_groups.errors import ProtocolError
     from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 
@@ -184,7 +184,7 @@ def _overridden(data: bytes) -> str:
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
-    """Run the candidate until a signal arrives; return the exit status. Raises errors that a new session cannot fix."""
+    """Run the candidate until a signal arrives; return the exit status, or raise an error that no new session fixes."""
     from kiel_groups.coordination.member.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
 

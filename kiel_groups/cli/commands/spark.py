@@ -127,7 +127,7 @@ def archive(
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose)
     if not verbose:
-        logging.getLogger().addFilter(_is_not_of_py4j)
+        logging.getLogger().addFilter(_is_not_from_py4j)
     check_libraries()
     _check(context, options)
     every = options.pop("every")
@@ -151,8 +151,8 @@ def archive(
             stop_session(session)
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Whether py4j did not log this: it logs what it raises, too, by the root logger, whose name cannot identify it."""
+def _is_not_from_py4j(record: logging.LogRecord) -> bool:
+    """Whether a log record is not py4j's. It logs its errors with the root logger, so only the path identifies it."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -193,7 +193,7 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Make errors name the options of the command line."""
+    """Replace the names of settings in error messages by the options of the command line."""
     from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
 
     try:
@@ -210,7 +210,7 @@ def _translated_errors() -> Iterator[None]:
 
 @contextmanager
 def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
-    """Yield a file for Spark's own log, kept if the run fails; None with ``verbose``, which shows the log at once."""
+    """Yield a file for Spark's own log, kept if Spark fails; None if ``verbose``, which prints the log at once."""
     from kiel_groups.errors import ConfigError, KielGroupsError
 
     if verbose:

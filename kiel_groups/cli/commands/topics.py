@@ -205,7 +205,7 @@ def _confirm(names: Sequence[str]) -> None:
 
 
 class _Logs(NamedTuple):
-    """Where logs start and end, as far as brokers answered."""
+    """The start and end offsets of the logs whose leaders answered."""
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -215,7 +215,7 @@ class _Logs(NamedTuple):
 
 
 def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState]) -> _Logs:
-    """Ask the leaders where logs start and end; print a warning if some do not answer."""
+    """Ask the leaders for the start and end offsets of logs; print a warning if some do not answer."""
     import asyncio
 
     from kiel_groups.clients.net.log_ends import find_log_ends
@@ -237,7 +237,7 @@ def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
-    """Yield what the topic is, and what is wrong with it."""
+    """Yield a line that describes the topic, and one for each problem."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
@@ -252,7 +252,7 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
-    """Whether the leader is dead: ZooKeeper names the last live replica as leader even after its death."""
+    """Whether the leader is not registered: ZooKeeper still names the last live replica as leader after its death."""
     return leader is not None and leader not in alive
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Tell", "bar", "has_bar"]
+__all__ = ["UpdateBar", "bar", "has_bar"]
 
 
-class Tell(Protocol):
-    """Updates the bar."""
+class UpdateBar(Protocol):
+    """A function that updates the bar."""
 
-    def __call__(self, told: str, completed: float | None = None) -> None:
-        """Show the text ``told`` beside the bar, and how much of the total is done; None leaves that as it is."""
+    def __call__(self, text: str, completed: float | None = None) -> None:
+        """Show ``text`` beside the bar, and set the completed amount; None leaves the amount unchanged."""
 
 
 def has_bar() -> bool:
@@ -26,20 +26,20 @@ def has_bar() -> bool:
 
 
 @contextmanager
-def bar(total: float | None, told: str) -> Iterator[Tell]:
+def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
     """
-    Show a bar within the block; lines that are printed meanwhile appear above it.
+    Show a bar within the block, and yield the function that updates it; printed lines appear above the bar.
 
     Args:
         total: The final value of ``completed``; None for work without an end.
-        told: The text beside the bar at first.
+        text: The first text beside the bar.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.table import Column
 
     class SteadyConsole(Console):
-        """Never hides the cursor: a process that a signal kills could not show it again."""
+        """A console that never hides the cursor: a process that a signal kills could not show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
@@ -48,9 +48,9 @@ def bar(total: float | None, told: str) -> Iterator[Tell]:
     share = TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4))
     columns = (BarColumn(), share, TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:
-        task = shown.add_task(told, total=total)
+        task = shown.add_task(text, total=total)
 
-        def update(told: str, completed: float | None = None) -> None:
-            shown.update(task, completed=completed, description=told)
+        def update(text: str, completed: float | None = None) -> None:
+            shown.update(task, completed=completed, description=text)
 
         yield update

@@ -34,9 +34,9 @@ log = logging.getLogger(__name__)
 SETTLE_S = 10.0
 
 #: How often to poll for the assignment, in seconds: the member notifies of claims, but not of an empty assignment.
-LOOK_S = 0.02
+POLL_S = 0.02
 
-#: How long leaving may take, in seconds: a process that received SIGTERM is killed before long.
+#: How long leaving may take, in seconds: Spark kills a process soon after its SIGTERM.
 CLOSE_S = 5.0
 
 #: How long one call may take, in seconds; the session's own timeouts are shorter.
@@ -45,7 +45,7 @@ CALL_S = 60.0
 
 class SparkMember:
     """
-    The group membership of one query; for one thread, which every call blocks for a bounded time.
+    The group member of one query, for use by one thread; every call blocks for a bounded time.
 
     Args:
         loop: The event loop that the member runs on.
@@ -53,7 +53,7 @@ class SparkMember:
         config: The group, and the names of this member.
         zookeeper: The ZooKeeper of the group.
         fail_on_commit_error: Whether a batch that could not be committed ends the query.
-        metrics: Counts ``batches_not_committed``, and what the member counts.
+        metrics: Counts ``batches_not_committed``, besides the member's own metrics.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SparkMember:
         known: Mapping[TopicPartition, Span],
     ) -> dict[TopicPartition, Span]:
         """
-        End the previous batch, commit what it read, and return what the next one may read.
+        End and commit the previous batch, and return the positions from which the next batch may read.
 
         Args:
             topics: The topics to be subscribed to from now on.
@@ -121,11 +121,11 @@ class SparkMember:
 
     def plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
-        Begin a batch of partitions that ``next_batch`` returned, each up to the end of its span.
+        Start a batch of partitions that ``next_batch`` returned, each up to the end of its span.
 
         Returns:
-            What the batch may read, without partitions that were revoked meanwhile. The member releases none of these
-            before the next call of ``next_batch``; it can lose them only with its session.
+            The spans that the batch may read, without partitions that were revoked meanwhile. The member releases none
+            of these partitions before the next call of ``next_batch`` or ``close``, but it can lose them.
         """
         return self._loop.run(self._plan(wanted), CALL_S)
 
@@ -133,24 +133,25 @@ class SparkMember:
         self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, Span]:
         """
-        Continue in topics that were created again, and reset the group's offsets of them.
+        Restart recreated partitions at the first offsets of their new logs, and commit these offsets.
 
         Args:
             firsts: The first offsets of the new logs.
             known: The query's position, as far as it is known.
 
         Returns:
-            The new position of each of these partitions, without those that were revoked meanwhile.
+            The new position of each partition in ``firsts``, without partitions that were revoked meanwhile.
         """
         return self._loop.run(self._restart(firsts, known), CALL_S)
 
     def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
         """
-        Leave the group; commit the last batch if it is known to be done, but not one that is still running.
+        Leave the group; first commit the last batch if ``done`` shows that it is done.
 
         Args:
             done: The end of the last batch, if it is known to be done.
-            timeout_s: How long leaving may take; after that, ZooKeeper expires the session and its claims.
+            timeout_s: How long leaving may take, in seconds. If it takes longer, the claims last until the session
+                expires.
         """
         try:
             self._loop.run(self._close(done or {}, timeout_s), 2 * timeout_s)
@@ -165,7 +166,7 @@ class SparkMember:
         loop = asyncio.get_running_loop()
         patient_until_s = loop.time() + settle_s
         while not (self._member.settled or self._failure) and loop.time() < patient_until_s:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         if not self._member.settled:
             log.warning(
                 "group %s: other members have not released all partitions assigned to this query; they follow later",

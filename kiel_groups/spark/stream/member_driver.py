@@ -93,7 +93,7 @@ class MemberDriver:
 
     def _leave(self) -> bool:
         """
-        Leave the group and close; return False if an earlier call has started to do so.
+        Leave the group and close; return False if an earlier call is doing so.
 
         The handler of SIGTERM may call this function during such a call.
         """

@@ -1,5 +1,5 @@
 """
-The driver's side of a stream that is no member of a group: its start, the end of each batch, and commits of offsets.
+The driver's side of a stream that is not a member of a group: its start, the end of each batch, and its commits.
 
 It runs on one thread of the process that Spark keeps for a query. ``QueryDriver`` is the interface that it shares with
 the driver of a group's member (``kiel_groups.spark.stream.member_driver``).
@@ -34,22 +34,26 @@ _QUERY_DIGITS = 12
 
 
 class QueryDriver(Protocol):
-    """What a stream reader needs of its driver, in the order of Spark's calls; every call returns in bounded time."""
+    """The driver of a stream, as the stream reader calls it; every call returns in bounded time."""
 
     def initial(self) -> Positions:
-        """Return where a new query starts; the same at every call."""
+        """Return the start of a new query, the same at every call."""
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
         """
-        Return where the next batch ends.
+        Return the end of the next batch.
 
         Args:
-            start: Where it starts; everything before that is done. None before Spark 4.2.
+            start: The start of the batch; everything before it is done. None before Spark 4.2.
             limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
         """
 
     def seen(self) -> Positions | None:
-        """Return where the logs ended at the last lookup, for progress reports; None before the first one."""
+        """
+        Return the log ends of the last lookup, for progress reports; None before the first lookup.
+
+        They are capped at those of ``stop_at_current_ends``.
+        """
 
     def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
@@ -74,9 +78,9 @@ class LogDriver:
         refuse_live_group(options)
         self._start: Positions | None = None
         self._start_is_stored = False
-        #: The id of the query, in case the end of a batch does not carry it.
+        #: The id of the query, in case the end of a batch does not contain it.
         self._query: str | None = None
-        #: Where the last batch ends that this process planned.
+        #: The end of the last batch that this process planned.
         self._planned: Positions | None = None
         self._bounds = BatchBounds(self._view, options)
         self._ending = False
@@ -118,7 +122,7 @@ class LogDriver:
         return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
 
     def _latest_of_unknown(self) -> Positions:
-        """Return the ends of a first batch before Spark 4.2, which does not say whether the query is new or resumed."""
+        """Return the end of the first batch before Spark 4.2, which does not tell a new query from a resumed one."""
         try:
             # Starts are resolved before the ends: Spark calls ``initialOffset`` of a new query only after this.
             starts = self._resolved().offsets()
@@ -137,7 +141,7 @@ class LogDriver:
         self._bounds.stop_at_current_ends()
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Return spans of partitions that appeared later; they start at the earliest offset, whatever the options."""
+        """Return spans of partitions that appeared later; they start at their first offsets in spite of the options."""
         if not partitions:
             return {}
         token = new_token()
@@ -161,7 +165,11 @@ class LogDriver:
             default_on_sigterm()
 
     def _end(self) -> bool:
-        """Commit what is known to be done, and close; return False if that has begun already. A SIGTERM may call it."""
+        """
+        Commit the last batch if it is known to be done, and close; return False if an earlier call does so.
+
+        The handler of SIGTERM may call this function during such a call.
+        """
         if self._ending:
             return False
         self._ending = True
@@ -178,7 +186,7 @@ class LogDriver:
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:
-    """Return the group that the options name, or else the group of the query; None while its id is not known."""
+    """Return the group ``named`` in the options, or else the query's own group; None while its id is not known."""
     if named is not None or positions.query is None:
         return named
     return f"{SPARK_GROUPS}{positions.query}"
