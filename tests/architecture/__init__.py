@@ -1,1 +1,1 @@
-"""The structure of the package: its layers, what each may import, and how large its parts may grow."""
+"""The structure of the package: its layers, the imports that each may have, and the size limits of its parts."""

@@ -1,8 +1,8 @@
 """
-The layers, lowest first, and what each library and each purity rule holds for.
+The layers, lowest first, and the rules for their imports.
 
-A layer imports itself and the layers below it. It is named by its path below ``kiel_groups``; a package that is listed
-besides its sub-packages means the modules directly in it.
+A layer imports itself and the layers below it. Its name is its path below ``kiel_groups``. A package that is listed in
+addition to its sub-packages stands for the modules directly in it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LAYERS = (
     "cli",
 )
 
-#: Layers that do not know each other, although one of them stands below the other.
+#: Pairs of layers that do not import each other, although one of them is below the other.
 APART = (
     ("group", "wire"),
     ("group/member", "group/leader"),
@@ -90,13 +90,13 @@ APART = (
     ("testing", "embedded"),
 )
 
-#: Neither a clock nor randomness nor a connection: these come in as arguments.
+#: Libraries that pure layers do not import; they get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
 PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
 
-#: The homes of each library; other layers use it through the layer that has it.
+#: The layers that may import each library; other layers use it only through them.
 ONLY_IN = {
-    # testing stands in for kazoo's connections.
+    # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
     "tornado": ("clients/calls", "clients/net"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),

@@ -1,4 +1,4 @@
-"""Draw the layers as text: packages as boxes, the lowest at the bottom, each with its purpose and its limits."""
+"""Draw the layers as text: packages as boxes, the lowest at the bottom, each with its purpose and import rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class _Cell:
-    """A package, or modules that lie next to each other in the order: heading, purpose, and the cells within."""
+    """A cell of the picture: a package, or modules that are adjacent in ``LAYERS``."""
 
     names: tuple[str, ...]
     heading: str
@@ -36,7 +36,7 @@ class _Cell:
 
 
 def picture() -> str:
-    """The whole picture, as it stands in ``docs/layers.txt``."""
+    """Return the whole picture, the content of ``docs/layers.txt``."""
     lines = list(_LEGEND)
     for left, right in _columns(_blocks()):
         lines.append("")
@@ -49,7 +49,7 @@ def picture() -> str:
 
 
 def _blocks() -> list[_Cell]:
-    """The boxes from top to bottom: one for each package, and one for modules that lie in no package."""
+    """Return the boxes from top to bottom: one for each package, and one for adjacent modules outside packages."""
     grouped: list[tuple[str, list[str]]] = []
     for layer in reversed(LAYERS):
         package = layer.partition("/")[0]
@@ -71,7 +71,7 @@ def _block(package: str, layers: Sequence[str]) -> _Cell:
 
 
 def _sub_cells(package: str, layers: Sequence[str]) -> Iterator[_Cell]:
-    """The sub-packages of a package, and its modules; modules next to each other share a cell."""
+    """Return the cells of a package's sub-packages and modules; adjacent modules share a cell."""
     modules: list[str] = []
     for layer in layers:
         if (PACKAGE / layer).is_dir() and layer != package:
@@ -98,7 +98,7 @@ def _columns(cells: Iterable[_Cell]) -> Iterator[tuple[list[_Cell], list[_Cell]]
     """
     Arrange cells in rows, from top to bottom.
 
-    A row has a second column if its cells do not import those of the first one.
+    Cells whose pairs are all in ``APART`` share a row, in two columns.
     """
     left: list[_Cell] = []
     right: list[_Cell] = []
@@ -123,7 +123,7 @@ def _apart(one: _Cell, other: _Cell) -> bool:
 
 
 def _tagged(layer: str, within: str = "") -> str:
-    """A layer's name, with whether it is pure and which libraries it imports."""
+    """Return a layer's name with its tags: ``pure``, and the libraries that it imports."""
     pure = any(lies_in(layer, each) for each in PURE_LAYERS)
     tags = ["pure"] if pure and not any(lies_in(within, each) for each in PURE_LAYERS) else []
     tags += [library for library, homes in ONLY_IN.items() if any(_is_home(home, layer) for home in homes)]
@@ -132,7 +132,7 @@ def _tagged(layer: str, within: str = "") -> str:
 
 
 def _is_home(home: str, layer: str) -> bool:
-    """Whether a library's home is shown at this layer: its own cell, or the smallest one around it."""
+    """Whether the cell of ``layer`` is the smallest that contains ``home``, a layer that may import a library."""
     around = [each for each in LAYERS if lies_in(home, each)]
     return (max(around, key=len) if around else home) == layer
 
@@ -143,7 +143,7 @@ def _purpose(package: str) -> str:
 
 
 def _limits(cell: _Cell) -> str:
-    """Name the lower layers that a rule of ``APART`` forbids, unless the picture shows them side by side."""
+    """Return the names of lower layers that ``APART`` forbids, except those that the picture shows beside the cell."""
     found = [pair for name in cell.names for pair in APART if name in pair]
     others = [one if two in cell.names else two for one, two in found]
     below = [other for other in others if _height(other) < min(map(_height, cell.names))]
@@ -151,7 +151,7 @@ def _limits(cell: _Cell) -> str:
 
 
 def _is_beside(cell: _Cell, other: str) -> bool:
-    """Whether the picture shows the two side by side."""
+    """Whether the picture shows the cell and the layer side by side."""
     groups: list[Sequence[_Cell]] = [_blocks(), *(block.inner for block in _blocks())]
     for left, right in (pair for group in groups for pair in _columns(group)):
         for here, there in ((left, right), (right, left)):

@@ -17,13 +17,13 @@ PACKAGE = Path(kiel_groups.__file__).parent
 
 @cache
 def modules() -> tuple[Path, ...]:
-    """Every module, sorted by path; an ``__init__`` that only describes its package is none."""
+    """Return the paths of all modules, sorted; an ``__init__`` with only a docstring is left out."""
     found = sorted(PACKAGE.rglob("*.py"))
     return tuple(path for path in found if path.name != "__init__.py" or len(tree(path).body) > 1)
 
 
 def packages() -> dict[str, list[str]]:
-    """The names of the modules in each package, which is named by its path below ``kiel_groups``."""
+    """Return the names of the modules directly in each package, by the package's path below ``kiel_groups``."""
     found: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name != "__init__.py":
@@ -32,19 +32,19 @@ def packages() -> dict[str, list[str]]:
 
 
 def name_of(module: Path) -> str:
-    """The path below ``kiel_groups`` without its ending: ``group/leader/planner``; of an ``__init__``, the package."""
+    """Return a module's path below ``kiel_groups``, ``group/leader/planner``; for ``__init__``, its package's path."""
     return str(module.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")
 
 
 def layer_of(name: str) -> str:
-    """The layer of a module or package: the longest entry of ``LAYERS`` that it lies in; "" where there is none."""
+    """Return the layer of a module or package: the longest entry of ``LAYERS`` that contains it, or ""."""
     parts = name.split("/")
     prefixes = ("/".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((prefix for prefix in prefixes if prefix in LAYERS), "")
 
 
 def lies_in(name: str, layer: str) -> bool:
-    """Whether that is the module or package itself, or something in it."""
+    """Whether ``name`` is the module or package ``layer``, or is inside it."""
     return f"{name}/".startswith(f"{layer}/")
 
 
@@ -54,7 +54,7 @@ def tree(module: Path) -> ast.Module:
 
 
 def imports(module: Path) -> Iterator[str]:
-    """Every module named in an import statement, also those within functions and under ``TYPE_CHECKING``."""
+    """Return all imported modules, including imports within functions and under ``TYPE_CHECKING``."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -68,13 +68,13 @@ def imports(module: Path) -> Iterator[str]:
 
 
 def imported_modules(module: Path) -> frozenset[str]:
-    """The modules and packages of ``kiel_groups`` that a module imports, by ``name_of``."""
+    """Return the modules and packages of ``kiel_groups`` that a module imports, named as by ``name_of``."""
     own = (name for name in imports(module) if name.startswith("kiel_groups."))
     return frozenset(name.removeprefix("kiel_groups.").replace(".", "/") for name in own)
 
 
 def libraries(module: Path) -> set[str]:
-    """What a module imports from outside of ``kiel_groups``, by top-level names."""
+    """Return the top-level names of a module's imports from outside ``kiel_groups``."""
     return {name.partition(".")[0] for name in imports(module)} - {"kiel_groups"}
 
 

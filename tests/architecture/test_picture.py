@@ -1,4 +1,4 @@
-"""The picture of the layers in the documentation follows the rules and the docstrings of the packages."""
+"""The picture of the layers in the documentation matches the rules and the docstrings of the packages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PICTURE = Path(__file__).parents[2] / "docs" / "layers.txt"
 
 
 def test_the_picture_is_what_the_command_prints() -> None:
-    """``python -m tests.architecture > docs/layers.txt`` writes it again."""
+    """``python -m tests.architecture > docs/layers.txt`` updates the picture."""
     assert PICTURE.read_text(encoding="utf-8") == picture()
 
 
 def test_the_picture_names_every_layer() -> None:
-    """A layer that is added appears in it, whether it is a package or a module."""
+    """The picture shows every layer, whether it is a package or a module."""
     text = picture()
     assert not [layer for layer in LAYERS if layer.rpartition("/")[2] not in text]
 
 
 def test_the_picture_fits_its_width() -> None:
-    """It is read in a terminal as well as on a page."""
+    """The longest line has exactly ``WIDTH`` columns, which fit a terminal as well as a page."""
     assert max(map(len, picture().splitlines())) == WIDTH

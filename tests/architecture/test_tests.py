@@ -1,4 +1,4 @@
-"""The order of the tests: their folders, what they import, and their size."""
+"""The structure of the tests: their folders, imports, sizes and markers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.unit
 TESTS = Path(__file__).parents[1]
 MODULES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 450
-#: Folders of tests that are programs of their own, with modules besides their tests.
+#: Folders that contain a program besides its tests.
 PROGRAMS = ("architecture", "chaos", "failures", "mutants", "sim")
 
 
 def imported(path: Path) -> list[str]:
-    """Return the dotted names of the modules of the tests that a file imports."""
+    """Return the dotted names of the test modules and helpers that a file imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     froms = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     plain = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
@@ -28,13 +28,13 @@ def imported(path: Path) -> list[str]:
 
 
 def test_no_module_imports_a_test_module() -> None:
-    """What several tests need is in tests/helpers, or beside the program that they test."""
+    """Code that several tests share is in tests/helpers, or beside the program that they test."""
     found = {(path.name, name) for path in MODULES for name in imported(path)}
     assert {(path, name) for path, name in found if name.rpartition(".")[2].startswith("test_")} == set()
 
 
 def test_helpers_do_not_import_the_tests_that_use_them() -> None:
-    """A helper may use other helpers, and what a program of the tests offers."""
+    """Helpers import only other helpers and the programs among the tests."""
     helpers = sorted((TESTS / "helpers").rglob("*.py"))
     allowed = {f"tests.{name}" for name in ("helpers", *PROGRAMS)}
     found = {name for path in helpers for name in imported(path) if ".".join(name.split(".")[:2]) not in allowed}
@@ -49,13 +49,13 @@ def test_unit_tests_mirror_the_package() -> None:
 
 
 def test_files_stay_small() -> None:
-    """A file that grows past the limit has two subjects."""
+    """A longer file is split by subject."""
     sizes = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {name: lines for name, lines in sizes.items() if lines > MOST_LINES} == {}
 
 
 def test_every_marker_is_used() -> None:
-    """``pytest --markers`` lists no marker without tests."""
+    """Every marker that ``pyproject.toml`` declares is used by a test."""
     settings = (TESTS.parent / "pyproject.toml").read_text(encoding="utf-8")
     declared = set(re.findall(r'^    "(\w+): ', settings[settings.index("markers = [") :], re.MULTILINE))
     used = {name for path in MODULES for name in re.findall(r"mark\.(\w+)", path.read_text(encoding="utf-8"))}

@@ -1,4 +1,4 @@
-"""Proxies before ZooKeeper that lose answers, or watch events."""
+"""Proxies to ZooKeeper that lose answers, or watch events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
 __all__ = ["AnswerLoser", "WatchLoser"]
 
 _LENGTH = struct.Struct(">i")
-#: The number of a watch event; an answer has the number of its request.
+#: The xid of watch events; an answer has the xid of its request.
 _WATCH_EVENT = _LENGTH.pack(-1)
 
 
 class AnswerLoser(FaultProxy):
-    """Forwards no answer once it has seen a chosen request, and may keep back that request, too."""
+    """Drops the answer to a chosen request and all later answers, and optionally the request itself."""
 
     def __init__(self, upstream: str | Callable[[], str]) -> None:
         super().__init__(upstream)
@@ -26,7 +26,7 @@ class AnswerLoser(FaultProxy):
         self.caught = threading.Event()
 
     def lose_answer_to(self, word: bytes, *, request_too: bool = False) -> None:
-        """Choose the next request that contains these bytes."""
+        """Choose the next request that contains ``word``; with ``request_too``, the server does not receive it."""
         self._loses_request = request_too
         self.caught.clear()
         self._word = word
@@ -41,13 +41,13 @@ class AnswerLoser(FaultProxy):
         await super()._pass_on(direction, chunk, sink)
 
     def reconnect(self) -> None:
-        """Close the connection, drop what was kept back, and forward everything on the next one."""
+        """Close the connection, with which the stalled bytes are lost; forward everything on the next one."""
         self.cut()
         self.heal()
 
 
 class WatchLoser(FaultProxy):
-    """Forwards everything but watch events."""
+    """Forwards everything except watch events; counts those in ``lost``."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)

@@ -1,4 +1,4 @@
-"""Types of command-line arguments that several programs of the tests share."""
+"""Types of command-line arguments, shared by several programs of the tests."""
 
 from __future__ import annotations
 

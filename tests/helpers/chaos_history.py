@@ -1,4 +1,4 @@
-"""The history of a chaos run without a finding, for tests that change it."""
+"""The history of a chaos run without findings, as a base for tests that modify it."""
 
 from __future__ import annotations
 

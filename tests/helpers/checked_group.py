@@ -1,4 +1,4 @@
-"""One group on one topic, checked at the end: no value is lost, and no partition is delivered under an older claim."""
+"""A group on one topic, with checks: no value is lost, and no record is delivered under an outdated claim."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
 #: The session timeout of members unless a test sets another one, in milliseconds. A lease lasts half of it.
 SESSION_TIMEOUT_MS = 3_000
 
-#: How long a group may take to recover from a failure, in seconds: a session timeout, a plan, and a busy machine.
+#: The time limit for a group to recover from a failure, in seconds: a session timeout and a plan, on a busy machine.
 RECOVERY_S = 20.0
 
 
@@ -32,10 +32,10 @@ class CheckedGroup:
 
     Args:
         cluster: The cluster of the group.
-        group: Its members in this process.
-        topic: Its only topic.
+        group: The members in this process.
+        topic: The group's only topic.
         partitions: The number of partitions of the topic.
-        client: The client from outside.
+        client: The client that reads the znodes.
     """
 
     def __init__(self, cluster: Cluster, group: Group, topic: str, partitions: int, client: KazooClient) -> None:
@@ -46,11 +46,11 @@ class CheckedGroup:
         self.client = client
         self.layout = GroupLayout(group.name)
         self.values: list[bytes] = []
-        #: Members and candidates in processes of their own.
+        #: Members and candidates in separate processes.
         self.programs: list[Program] = []
 
     async def produce(self, count: int = 40) -> list[bytes]:
-        """Produce further values, and return them."""
+        """Produce ``count`` further values, and return them."""
         values = await produce(self.cluster, self.topic, count, first=len(self.values))
         self.values += values
         return values
@@ -60,7 +60,7 @@ class CheckedGroup:
         return await self.group.join(**settings)
 
     def program(self, role: str, **options: Any) -> Program:
-        """Start a ``member`` or a ``candidate`` in a process of its own; see ``tests.helpers.member_program``."""
+        """Start a ``member`` or a ``candidate`` in a separate process; see ``tests.helpers.member_program``."""
         program = Program(self.cluster, role, self.group.name, self.topic, SESSION_TIMEOUT_MS, **options)
         self.programs.append(program)
         return program
@@ -70,7 +70,7 @@ class CheckedGroup:
         await self.group.balanced(self.topic, self.partitions, RECOVERY_S)
 
     async def wait_for_partitions(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
-        """Wait until a member owns so many partitions, and its listener has been notified of them."""
+        """Wait until a member owns ``count`` partitions, and its listener has been notified of them."""
 
         def owns() -> bool:
             return len(member.partitions(self.topic)) == count and member.knows(self.topic)
@@ -84,7 +84,7 @@ class CheckedGroup:
         return self.group_state()
 
     async def grow_topic(self, partitions: int) -> None:
-        """Add partitions to the topic until it has so many."""
+        """Increase the number of the topic's partitions to ``partitions``."""
         await self.cluster.grow_topic(self.topic, partitions)
         self.partitions = partitions
 
@@ -107,14 +107,14 @@ class CheckedGroup:
         return TopicPartition(self.topic, number)
 
     async def check_nothing_is_lost(self) -> None:
-        """Check that the group is balanced, and that every value is delivered, those produced from now on included."""
+        """Wait until the group is balanced, produce 20 more values, and wait until every value is delivered."""
         await self.balanced()
         await self.produce(20)
         values = {value for program in self.programs for value in program.values}
         await self.group.delivered(set(self.values) - values, RECOVERY_S)
 
     def check_claims_and_commits(self) -> None:
-        """Check that each delivery was under the newest claim, and that no offset passes what was delivered."""
+        """Check that each delivery was under the newest claim, and no committed offset is beyond the deliveries."""
         deliveries = [*self.group.deliveries, *(each for program in self.programs for each in program.deliveries)]
         assert stale(deliveries) == []
         delivered: dict[int, int] = {}
@@ -125,7 +125,7 @@ class CheckedGroup:
 
 
 def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """Return the deliveries under a claim of a partition that came after one under a later claim of it."""
+    """Return the deliveries without a token, or after a delivery of the same partition under a newer claim."""
     newest: dict[TopicPartition, int] = {}
     found = []
     for delivery in sorted(deliveries, key=lambda each: each.at_s):
@@ -141,7 +141,7 @@ def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
 async def checked_group(
     cluster: Cluster, unique: Callable[[str], str], partitions: int = 4, **settings: Any
 ) -> AsyncIterator[CheckedGroup]:
-    """Make a new topic, and a group without members; check claims and commits after a block without an error."""
+    """Provide a group without members on a new topic; check claims and commits at the end, if the block succeeds."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, partitions)
     used = {"session_timeout_ms": SESSION_TIMEOUT_MS, "auto_commit_interval_ms": 100, **settings}

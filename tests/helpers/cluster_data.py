@@ -16,7 +16,7 @@ __all__ = ["owners", "produce", "stored_offsets", "zookeeper"]
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
-    """Produce numbered values, partitioned by their keys, and return them."""
+    """Produce the numbers from ``first`` on as values and keys; return the values."""
     values = [b"%d" % number for number in range(first, first + count)]
     async with Producer(cluster.brokers) as producer:
         await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
@@ -25,7 +25,7 @@ async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> l
 
 @contextmanager
 def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
-    """A ZooKeeper client for the test, independent of the members' sessions."""
+    """Provide a ZooKeeper client for the test, independent of the members' sessions."""
     client = KazooClient(cluster.zk_hosts, timeout=30)
     client.start()
     try:
@@ -36,7 +36,7 @@ def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
 
 
 def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int]:
-    """The committed offsets of a group, as ZooKeeper stores them, by partition."""
+    """Return a group's committed offsets in ZooKeeper, by partition."""
     folder = GroupLayout(group).topic_offsets(topic)
     if client.exists(folder) is None:
         return {}
@@ -44,7 +44,7 @@ def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int
 
 
 def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, int]]:
-    """The owner and the czxid in each owner znode of a topic, by partition."""
+    """Return the data and the czxid of each owner znode of a topic, by partition."""
     folder = GroupLayout(group).topic_owners(topic)
     found = {}
     for name in client.get_children(folder) if client.exists(folder) else ():

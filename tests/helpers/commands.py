@@ -1,4 +1,4 @@
-"""Programs of this project as processes: started as users start them, and awaited by their output."""
+"""Run this project's programs as processes, as users do, and wait for their output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["REPOSITORY", "Running", "at_a_terminal", "environment", "kiel_groups
 REPOSITORY = Path(__file__).parents[2]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A background job of a shell ignores SIGINT, and its children would inherit that.
+    # A shell starts background jobs with SIGINT ignored; the processes started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run ``kiel-groups`` in a folder to its end."""
+    """Run ``kiel-groups`` in ``folder``; return when it has ended."""
     command = [sys.executable, "-m", "kiel_groups", *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -30,13 +30,13 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
 
 
 def environment() -> dict[str, str]:
-    """The environment of a process of this project, in any folder."""
-    # With it Python finds the checkout from any folder, also if it is not installed.
+    """Return the environment for a process of this project."""
+    # With PYTHONPATH, Python finds the checkout from any folder, even if it is not installed.
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
 
 
 def at_a_terminal(words: list[str], **variables: str) -> bytes:
-    """Run a command on a terminal of the width ``COLUMNS``, and return all output."""
+    """Run a command on a pseudo-terminal, with ``variables`` in its environment; return its output."""
     ours, theirs = pty.openpty()
     env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
     with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
@@ -83,13 +83,13 @@ class Running:
                 self._grown.notify_all()
 
     def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
-        """Wait until it has printed ``count`` lines, and return all lines."""
+        """Wait until the process has printed ``count`` lines; return all lines so far."""
         with self._grown:
             assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
             return list(self.lines)
 
     def wait_for_error(self, beginning: str, timeout_s: float = 30) -> None:
-        """Wait for a line on its standard error with this beginning."""
+        """Wait for a line on standard error that starts with ``beginning``."""
 
         def is_printed() -> bool:
             return any(line.startswith(beginning) for line in self.errors)
@@ -98,12 +98,12 @@ class Running:
             assert self._grown.wait_for(is_printed, timeout_s), (self.lines, self.errors)
 
     def end(self, number: int, timeout_s: float = 20) -> int:
-        """Send a signal, wait for the end, and return the exit status."""
+        """Send the signal ``number``, wait until the process has ended, and return its exit status."""
         self.process.send_signal(number)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = 20) -> int:
-        """Wait for its end and the end of its output, and return the exit status."""
+        """Wait until the process and its output have ended; return the exit status."""
         status = self.process.wait(timeout_s)
         for reader in self._readers:
             reader.join(5)

@@ -1,4 +1,4 @@
-"""Record delivery with a fake fetcher and no group, for tests of what is delivered and finished."""
+"""A test bench for record delivery, with a fake fetcher and without a group."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 
 
 def received_call() -> ConsumeCall:
-    """Return a call of ``consume()`` whose caller receives what it returns."""
+    """Return a call of ``consume()`` whose caller has received its values."""
     call = ConsumeCall()
     call.received = True
     return call
 
 
-#: A call whose caller receives its values; the default of :func:`take_values`.
+#: A call whose caller has received its values; the default of :func:`take_values`.
 CALL = received_call()
 
 
 class FakeFetcher:
-    """Returns the batches that the test added; drops those of partitions that are unassigned."""
+    """Returns the batches that the test added; drops the batches of partitions that are unassigned."""
 
     def __init__(self) -> None:
         self.batches: deque[FetchedBatch | Exception] = deque()
@@ -81,7 +81,7 @@ class FakeFetcher:
 
 
 class RecordingListener:
-    """Records the calls of its hooks; the assigned hook waits for ``ready``."""
+    """Records the calls of the hooks; the assigned hook waits for the event ``ready``."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -100,7 +100,7 @@ class RecordingListener:
 
 
 class DeliveryBench:
-    """Record delivery with a fake fetcher; partitions 0 and 1 of topic t are owned, from offset 10 on."""
+    """Record delivery with a fake fetcher; it owns partitions 0 and 1 of topic t, which start at offset 10."""
 
     def __init__(self, deserializer: Any = None) -> None:
         self.fetcher = FakeFetcher()
@@ -122,7 +122,7 @@ class DeliveryBench:
         self.claim(P0, P1)
 
     def claim(self, *partitions: TopicPartition) -> None:
-        """Own these partitions, as after their assigned hook."""
+        """Own these partitions, at offset 10 and with their assigned hook ended."""
         self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
         self.delivery._ready._ready.update(partitions)
 
@@ -143,5 +143,5 @@ class DeliveryBench:
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:
-    """Take what is fetched of a topic, in one call."""
+    """Take the fetched values of a topic, as one call of ``consume()`` does."""
     return bench.delivery.take_topic(topic, most_bytes, call)

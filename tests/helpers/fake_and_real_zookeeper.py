@@ -1,4 +1,4 @@
-"""One interface to the fake ZooKeeper and to real ones, so that the same cases run on all of them."""
+"""One interface to the fake ZooKeeper and to real servers, so that the same test cases run on all of them."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class Lossy(Protocol):
         """Lose the next transaction with this path, or the server's reply to it."""
 
     def reconnect(self) -> None:
-        """Wait for the loss, break the connection, and let the next one work."""
+        """Wait until the message is lost, then break the connection; the next connection works."""
 
 
 class Place(Protocol):
-    """A ZooKeeper that clients connect to."""
+    """The ZooKeeper that a test runs against: the fake ensemble or a real server."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
-        """A started client, which resumes ``session`` if that is given."""
+        """Return a started client, which resumes ``session`` if it is given."""
 
     def resuming(self, session: tuple[int, bytes]) -> KazooClient:
-        """A client that will resume that session when it is started."""
+        """Return a client that resumes ``session`` when it is started."""
 
     def lossy(self) -> AbstractContextManager[Lossy]:
-        """A client whose requests and replies the test can lose."""
+        """Provide a client whose requests and replies the test can lose."""
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End a session by another client, while its own client is connected."""
+        """End a session from another client, while its own client is connected."""
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
-        """Let time pass until a condition holds."""
+        """Wait, in simulated or real time, until ``condition`` returns a true value."""
 
     def now_s(self) -> float:
-        """The time of a clock that advances while ``wait`` waits."""
+        """Return the time of a clock that advances during ``wait``, in seconds."""
 
     def close(self) -> None:
         """Stop all clients."""
@@ -81,7 +81,7 @@ class _LossyFake:
         self._host.lose(what)
 
     def reconnect(self) -> None:
-        """Do nothing: the fake breaks the connection."""
+        """Do nothing: the fake has already broken the connection."""
 
 
 class _LossyReal:
@@ -98,7 +98,7 @@ class _LossyReal:
 
 
 class FakePlace(_Clients):
-    """On simulated time."""
+    """The fake ensemble, on simulated time."""
 
     def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class FakePlace(_Clients):
 
 
 class RealPlace(_Clients):
-    """On a real server, under a chroot of its own."""
+    """A real server or ensemble; ``chroot`` is created if it is given."""
 
     def __init__(self, hosts: str, chroot: str = "") -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class RealPlace(_Clients):
                 client.close()
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End it in one packet, because its own client connects again at once and would resume it in between."""
+        """End a session with one packet: between two packets its own client would reconnect and resume the session."""
         number, password = session
         connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
         close = struct.pack("!ii", 1, CLOSE_SESSION)
@@ -186,30 +186,30 @@ class RealPlace(_Clients):
 
 
 class Servers(Protocol):
-    """Three servers with faults that the test sets."""
+    """Three servers into which the test injects faults."""
 
     @property
     def leader(self) -> object:
-        """Server 0: the one that led when the faults were last ended."""
+        """Server 0: the server that led after the last ``heal``."""
 
     @property
     def reports_moves(self) -> bool:
-        """Whether a transaction on the old connection of a moved session gets an answer. Otherwise it is closed."""
+        """Whether a transaction on a moved session's old connection gets an error; else the connection is closed."""
 
     def place(self, server: int | None = None) -> Place:
-        """The place of clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
+        """Return the backend of clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
     def lag(self, follower: int, lag_s: float) -> None:
-        """From now on the follower receives the leader's commits that much later."""
+        """Delay the follower's receipt of the leader's commits by ``lag_s`` seconds from now on."""
 
     def heal(self) -> None:
-        """End all faults, and wait until three servers serve again. Another server may lead then."""
+        """End all faults, and wait until all three servers serve again; another server may lead then."""
 
 
 class FakeServers:
-    """Three servers of the fake."""
+    """Three servers of a fake ensemble."""
 
     def __init__(self, *, reports_moves: bool) -> None:
         self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, reports_moves=reports_moves)
@@ -275,7 +275,8 @@ class RealServers:
         self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
 
     async def _all_in_quorum(self) -> ZooKeeperServer:
-        """The leader, when all others follow: one killed while it catches up may not restart (ZOOKEEPER-2354)."""
+        """Return the leader once all others follow: a server killed while it catches up may not start again."""
+        # See ZOOKEEPER-2354.
         async with asyncio.timeout(30.0):
             while True:
                 leader = await self._ensemble.leader()
@@ -315,7 +316,7 @@ class RealServers:
 
 @contextmanager
 def closing(place: Place) -> Iterator[Place]:
-    """Stop the clients of the place at the end of the block."""
+    """Stop the clients of a backend at the end of the block."""
     try:
         yield place
     finally:

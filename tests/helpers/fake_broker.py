@@ -1,8 +1,8 @@
 """
-A scripted Kafka broker on loopback, for behaviour that a real broker does not show on command.
+A scripted Kafka broker on the loopback interface, for behaviour that a test cannot get from a real broker on demand.
 
-It keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. A ``script`` may answer in its
-place: it gets each request and returns the bytes of the answer, a ``Fault``, or None to let the broker answer.
+It keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. A ``script`` may replace its
+answers: it gets each request, and returns the bytes of an answer, a ``Fault``, or None for the broker's own answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 
 
 class Fault(Enum):
-    """What the broker does instead of answering."""
+    """The broker's misbehaviour in place of an answer."""
 
     SILENT = auto()
     CLOSE = auto()
@@ -33,7 +33,7 @@ class Fault(Enum):
 
 
 class Request(NamedTuple):
-    """One request, as it arrived."""
+    """A received request; ``connection`` numbers the connections from 1."""
 
     api_key: int
     connection: int
@@ -49,7 +49,7 @@ class Log:
     end: int = 0
 
     def append(self, message_set: bytes) -> int:
-        """Store a message set, number its messages, and return the offset of the first one."""
+        """Store a message set, assign offsets to its messages, and return the first offset."""
         base, at = self.end, 0
         while at < len(message_set):
             (size,) = struct.unpack_from(">i", message_set, at + 8)
@@ -60,7 +60,7 @@ class Log:
         return base
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return messages from an offset on, cut off after ``max_bytes`` as by a broker."""
+        """Return the messages from ``offset`` on; cut off after ``max_bytes``, as a broker does."""
         found = bytearray()
         for number, entry in self.entries[max(0, offset - (self.entries[0][0] if self.entries else 0)) :]:
             if number >= offset:
@@ -80,12 +80,12 @@ def message_set(*values: bytes) -> bytes:
 
 class FakeBroker:
     """
-    One broker, which serves within ``async with FakeBroker({"t": 2}) as broker``.
+    One broker, which runs during ``async with FakeBroker({"t": 2}) as broker``: topic t has two partitions.
 
     Attributes:
-        leaders: The leader of a partition, by node id, where it is not this broker.
-        peers: The brokers that metadata names.
-        requests: All requests that have arrived.
+        leaders: The node ids of partition leaders that are not this broker.
+        peers: The brokers listed in Metadata.
+        requests: All received requests.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, node_id: int = 0, script: Script | None = None) -> None:
@@ -96,9 +96,9 @@ class FakeBroker:
         self.script = script
         self.requests: list[Request] = []
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
-        #: The event that answers to a kind of request wait for.
+        #: API key → the event that answers to such requests wait for.
         self.gates: dict[int, asyncio.Event] = {}
-        #: The number of answers that are sent together, the last one first.
+        #: The number of answers that are sent together, in reverse order.
         self.reversed_by = 1
         self._unsent: list[bytes] = []
         self.port = 0
@@ -133,7 +133,7 @@ class FakeBroker:
         return HostPort("127.0.0.1", self.port)
 
     def config(self, **settings: int) -> BrokerConfig:
-        """Return settings for a client of this broker, with short delays and timeouts."""
+        """Return a client configuration for this broker, with short delays and timeouts."""
         quick = {"backoff_ms": 2, "max_backoff_ms": 20, "request_timeout_ms": 2_000, "connect_timeout_ms": 1_000}
         return BrokerConfig(hosts=(self.address,), **(quick | settings))
 
@@ -144,19 +144,19 @@ class FakeBroker:
         return base
 
     def fail_next(self, api_key: int, tp: TopicPartition, *codes: int) -> None:
-        """Answer the next requests of this kind for the partition with these error codes, one each."""
+        """Answer the next requests of a kind for the partition with one of ``codes`` each, in order."""
         self.errors.setdefault((api_key, tp), []).extend(codes)
 
     def received(self, api_key: int) -> list[Request]:
-        """Return the requests of a kind that have arrived."""
+        """Return the received requests of a kind."""
         return [request for request in self.requests if request.api_key == api_key]
 
     def count(self, api_key: int) -> int:
-        """Return how many requests of a kind have arrived."""
+        """Return the number of received requests of a kind."""
         return len(self.received(api_key))
 
     async def wait_for_requests(self, api_key: int, count: int) -> None:
-        """Wait until this many requests of a kind have arrived."""
+        """Wait until ``count`` requests of a kind have arrived."""
         async with asyncio.timeout(5):
             while self.count(api_key) < count:
                 self._arrived.clear()
@@ -212,7 +212,7 @@ class FakeBroker:
         return await self._fetch(body)
 
     def metadata(self, topics: Iterable[str]) -> bytes:
-        """Encode the answer to a metadata request; with no topics, it names all."""
+        """Encode the answer to a Metadata request; without ``topics``, it has all topics."""
         writer = Writer()
         writer.int32(len(self.peers))
         for peer in self.peers:

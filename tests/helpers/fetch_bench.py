@@ -1,4 +1,4 @@
-"""A fetcher at a scripted broker, for tests of what it fetches, buffers and retries."""
+"""A test bench for the fetcher, with a scripted broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
 @dataclass
 class FetchBench:
-    """A fetcher at a broker, and the partitions and positions for which it called ``reset``."""
+    """A fetcher, its broker, and in ``resets`` the partitions and positions for which it called ``reset``."""
 
     broker: FakeBroker
     fetcher: Fetcher
@@ -30,14 +30,14 @@ class FetchBench:
     cluster: ClusterMetadata
 
     async def next_batch(self) -> FetchedBatch:
-        """Wait for the next batch; an error in its place is raised."""
+        """Wait for the next batch; raise the error if ``poll`` raises one instead."""
         async with asyncio.timeout(5):
             while (batch := self.fetcher.poll()) is None:
                 await self.fetcher.wait_for_batch()
             return batch
 
     async def next_error(self) -> Exception:
-        """Wait for the error that is raised in place of the next batch."""
+        """Wait for an error that ``poll`` raises instead of returning a batch; return it."""
         with pytest.raises(Exception) as caught:
             await self.next_batch()
         return caught.value
@@ -47,7 +47,11 @@ class FetchBench:
 async def fetch_bench(
     broker: FakeBroker | None = None, reset_to: int | Exception = 0, **settings: int
 ) -> AsyncIterator[FetchBench]:
-    """Run a fetcher at ``broker`` (by default one with topic t of three partitions) that resets to ``reset_to``."""
+    """
+    Run a fetcher on ``broker``, by default one with a topic t of three partitions.
+
+    Its ``reset`` returns ``reset_to``, or raises it if it is an exception.
+    """
     resets: list[tuple[TopicPartition, int]] = []
 
     async def reset(tp: TopicPartition, position: int) -> int:

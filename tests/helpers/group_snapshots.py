@@ -1,4 +1,4 @@
-"""Snapshots of a group's znodes, healthy and with each problem, and their reports as text."""
+"""Snapshots of a group's znodes, healthy and with each problem that is reported, and their reports as text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def without(*paths: str) -> Snapshot:
     return {path: znode for path, znode in HEALTHY.items() if path not in paths}
 
 
-#: By kind of finding: a snapshot with the problem, and a part of the finding's text.
+#: Kind of finding → a snapshot with the problem, and a part of the finding's text.
 PROBLEMS: dict[str, tuple[Snapshot, str]] = {
     "foreign": (
         {**HEALTHY, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7), "/kiel/groups/g/members/w:1": Znode(b"", 8)},

@@ -1,9 +1,9 @@
 """
-Producing programs that Ctrl-C ends under load, one after the other, each at a time that depends on its seed. ::
+Programs that produce under load until Ctrl-C ends them; they run in turn, each with a seed. ::
 
     python -m tests.helpers.interrupted_producers STYLE BROKER TOPIC FIRST_SEED ROUNDS
 
-Each prints a line of JSON: what it has produced, how its ``close()`` ended, how long that took.
+Each prints a line of JSON: the numbers of records produced and failed, errors of ``close()``, and its duration.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ import kiel_groups.sync
 from kiel_groups.clients import Producer
 from kiel_groups.errors import KielGroupsError
 
-#: The latest time of the Ctrl-C after the first record, and how long to wait before it counts as swallowed, in seconds.
+#: In seconds: the longest time from the first record to the Ctrl-C, and the time after which a Ctrl-C without an effect
+#: counts as swallowed.
 LATEST_S, SWALLOWED_S = 0.06, 5.0
 
 
 class Maker:
-    """One round, which produces until it is interrupted."""
+    """One round: provides values to produce, interrupts the program, and reports."""
 
     def __init__(self, broker: str, topic: str, seed: int) -> None:
         self.broker, self.topic, self.seed = broker, topic, seed
@@ -41,7 +42,7 @@ class Maker:
         self._over = threading.Event()
 
     def next(self) -> dict[str, int]:
-        """The next value. The first one starts the time until Ctrl-C."""
+        """Return the next value; the first call starts the timer of the Ctrl-C."""
         if not self.accepted:
             threading.Thread(target=self._interrupt, daemon=True).start()
         self.accepted += 1
@@ -56,12 +57,12 @@ class Maker:
         self.swallowed = not self._over.wait(SWALLOWED_S)
 
     def interrupted(self) -> None:
-        """Note that the interrupt has reached the program."""
+        """Record that the interrupt has reached the program, which closes its producer now."""
         self._over.set()
         self.closing_s = time.monotonic()
 
     def report(self, producer: Any) -> dict[str, Any]:
-        """The contents of the line."""
+        """Return the contents of the line of JSON."""
         counted = producer.metrics.counter
         return {
             "seed": self.seed,
@@ -76,7 +77,7 @@ class Maker:
 
 
 def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
-    """A program as for kiel: a Tornado coroutine, a loop that the interrupt ends, then ``close()``."""
+    """Run a program as written for kiel: a Tornado coroutine, a loop that the interrupt ends, then ``close()``."""
     producer = Producer([maker.broker], batch_size=batch_size)
     loop = ioloop.IOLoop(make_current=True)
 
@@ -100,7 +101,7 @@ def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
 
 
 def one_by_one(maker: Maker) -> dict[str, Any]:
-    """The same with the default batch size, which awaits each record."""
+    """Run the program of ``kiel`` with the default batch size 1, so that it awaits each record."""
     return kiel(maker, 1)
 
 
@@ -114,7 +115,7 @@ async def flood(maker: Maker, producer: Producer) -> None:
 
 
 def run_sync(maker: Maker) -> dict[str, Any]:
-    """``IOLoop.run_sync`` and many records in lingering batches."""
+    """Run a program with ``IOLoop.run_sync`` that produces many records in lingering batches."""
     producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
     loop = ioloop.IOLoop(make_current=True)
 
@@ -134,7 +135,7 @@ def run_sync(maker: Maker) -> dict[str, Any]:
 
 
 def asyncio_run(maker: Maker) -> dict[str, Any]:
-    """``asyncio.run`` and ``async with``."""
+    """Run a program with ``asyncio.run`` and ``async with``."""
     producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
 
     async def run() -> None:
@@ -152,7 +153,7 @@ def asyncio_run(maker: Maker) -> dict[str, Any]:
 
 
 def blocking(maker: Maker) -> dict[str, Any]:
-    """The blocking producer."""
+    """Run a program with the blocking producer."""
     producer = kiel_groups.sync.Producer([maker.broker], batch_size=100, linger_ms=5)
     try:
         with producer:

@@ -1,4 +1,4 @@
-"""The tools of Kafka 0.8 and ZooKeeper, as operators run them: each is a Java process of about a second."""
+"""Run the tools of Kafka 0.8 and ZooKeeper as operators do; each is a Java process that takes about a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIMIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOffset:
-    """A row of ConsumerOffsetChecker, as text: an unknown offset is ``unknown``, no owner is ``none``."""
+    """A row of ConsumerOffsetChecker, as text: ``unknown`` for an unknown offset, ``none`` for no owner."""
 
     partition: int
     offset: str
@@ -55,7 +55,7 @@ def _run(classes: ClassPath, main: str, arguments: Sequence[str], typed: str = "
 
 
 def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:
-    """Run ``kafka.tools.ConsumerOffsetChecker``. It exits with 0 also after a failure, so callers check its output."""
+    """Run ``kafka.tools.ConsumerOffsetChecker``. It exits with 0 even after a failure, so callers check its output."""
     return _run(
         kafka_class_path(version),
         "kafka.tools.ConsumerOffsetChecker",
@@ -81,9 +81,9 @@ def zk_offsets_tool(
 
 def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
     """
-    Type commands into zkCli, and return both of its output streams.
+    Type commands into zkCli; return its standard output and standard error.
 
-    3.4.6 prints nothing for a command that is given as arguments.
+    The commands are typed because zkCli of 3.4.6 prints nothing for a command in its arguments.
     """
     typed = "".join(f"{command}\n" for command in (*commands, "quit"))
     outcome = _run(zookeeper_class_path(version), "org.apache.zookeeper.ZooKeeperMain", ["-server", zookeeper], typed)
@@ -92,7 +92,7 @@ def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
 
 @contextmanager
 def console_consumer(version: str, zookeeper: str, group: str, topic: str) -> Iterator[Running]:
-    """Run Kafka's high-level consumer in a group for the block. It prints values."""
+    """Run Kafka's high-level consumer, which prints values, as a member of ``group`` during the block."""
     with tempfile.TemporaryDirectory() as folder:
         package, member = "consumer", ["--group", group]
         if version.startswith("0.8.2"):

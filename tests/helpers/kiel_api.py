@@ -1,4 +1,4 @@
-"""kiel's API as its programs use it: consumers built with kiel's arguments, values as JSON, offsets in ZooKeeper."""
+"""Use kiel's API as programs written for kiel do: kiel's arguments, values as JSON, offsets in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["await_committed", "consumer_of", "offsets", "produce", "values"]
 
 
 def consumer_of(cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
-    """Build a consumer as kiel's programs do. A short wait keeps the tests short."""
+    """Create a consumer with kiel's arguments; its ``max_wait_time`` is short, to keep tests short."""
     return GroupedConsumer(
         brokers=cluster.brokers, group=group, zk_hosts=[cluster.zk_hosts], **({"max_wait_time": 200} | settings)
     )
 
 
 async def produce(cluster: Cluster, topic: str, *values: Any, partition: int | None = None) -> None:
-    """Produce values as JSON, and bytes as they are."""
+    """Produce values as JSON; bytes are sent unchanged."""
     async with Producer(cluster.brokers) as producer:
         for value in values:
             raw = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -30,7 +30,7 @@ async def produce(cluster: Cluster, topic: str, *values: Any, partition: int | N
 
 
 async def values(consumer: GroupedConsumer | SingleConsumer, topic: str, count: int, **options: Any) -> list[Any]:
-    """Consume until at least ``count`` values are there, and return them."""
+    """Consume until at least ``count`` values have been received; return all of them."""
     found: list[Any] = []
     async with asyncio.timeout(30):
         while len(found) < count:
@@ -39,7 +39,7 @@ async def values(consumer: GroupedConsumer | SingleConsumer, topic: str, count: 
 
 
 async def offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
-    """The committed offsets, by partition."""
+    """Return the committed offsets by partition."""
 
     def read() -> dict[int, int]:
         with zookeeper(cluster) as client:

@@ -1,4 +1,4 @@
-"""A runtime whose clock the test moves, and whose threads tick on the thread of the test."""
+"""A runtime whose clock the test advances, and whose tickers run on the test's thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ManualRuntime", "ManualTicker"]
 
 
 class ManualTicker:
-    """Ticks at the times of the runtime's clock, on the thread of the test."""
+    """Replaces a thread that ticks: it ticks on the test's thread when the manual clock reaches ``due_s``."""
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
         self._tick = tick
@@ -32,7 +32,7 @@ class ManualTicker:
 
 
 class ManualRuntime(Runtime):
-    """Replaces the real runtime: ``runtime.replaced``."""
+    """Replaces the real runtime, by ``runtime.replaced``."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -46,7 +46,7 @@ class ManualRuntime(Runtime):
         return self.tickers[-1]
 
     def pass_s(self, seconds: float) -> None:
-        """Move the clock; each ticker ticks when it is due."""
+        """Advance the clock by ``seconds``; each ticker ticks when it is due."""
         end_s = self.now_s + seconds
         while (due := [t for t in self.tickers if t.due_s is not None and t.due_s <= end_s]) != []:
             first = min(due, key=lambda ticker: ticker.due_s or 0.0)
@@ -56,5 +56,5 @@ class ManualRuntime(Runtime):
         self.now_s = end_s
 
     def sleep_s(self, seconds: float) -> None:
-        """Stop the whole process for this time, as SIGSTOP does; its tickers are late."""
+        """Advance the clock by ``seconds`` without ticks, as if SIGSTOP had stopped the process; tickers are late."""
         self.now_s += seconds

@@ -1,7 +1,7 @@
 """
-A member, or a candidate, in a process of its own, which can kill or stop itself in the middle of a publication.
+A member or a candidate in a separate process, which can kill or stop itself during a publication.
 
-It prints a line with its member id, and then a line of JSON for each record that is delivered to it.
+The process prints its member id, and then a line of JSON for each delivered record.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __all__ = ["Program"]
 
 class Program(Running):
     """
-    Starts the process, and reads what it prints.
+    Starts the process, and parses its output.
 
     Args:
-        cluster: The cluster of its group.
+        cluster: The cluster of the group.
         role: ``member`` or ``candidate``.
         group: The group.
         topic: The topic that a member subscribes to.
-        session_timeout_ms: Its session timeout.
-        ends: ``KILL`` or ``STOP``: the signal that it sends itself …
-        after: … after so many transactions of the first publication that takes several; 0: before the first of them.
+        session_timeout_ms: The session timeout of the process.
+        ends: The signal that the process sends itself, ``KILL`` or ``STOP``; "" for none.
+        after: The number of transactions of its first publication after which it does so; 0 for before the first.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Program(Running):
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Return the deliveries that it has printed, with their claims."""
+        """The deliveries that the process has printed, with the fencing tokens of their claims."""
         printed = [json.loads(line) for line in list(self.lines)[1:]]
         return [Delivery(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in printed]
 
@@ -76,7 +76,7 @@ class Program(Running):
         return [delivery.record.value for delivery in self.deliveries]
 
     async def has_stopped(self) -> None:
-        """Wait until the process is stopped, by its own signal or by another one."""
+        """Wait until a signal has stopped the process."""
         state = Path(f"/proc/{self.process.pid}/stat")
         await eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "the process has stopped")
 
@@ -85,16 +85,16 @@ class Program(Running):
         assert await asyncio.to_thread(self.wait) == -signal.SIGKILL, self.errors
 
     def close(self) -> None:
-        """Kill the process if it runs, and keep what it has printed."""
+        """Kill the process if it runs; its output so far stays available."""
         self.process.kill()
         self.wait()
 
 
-# What runs in the process
+# The program of the process
 
 
 def signal_after(layout: GroupLayout, number: signal.Signals, after: int) -> None:
-    """Make this process signal itself in the middle of a publication, with one assignment in each transaction."""
+    """Have this process send itself a signal during a publication, after ``after`` of its transactions."""
     transactions.MOST_OPERATIONS = 1
     real, done, signalled = Session.transact, -1, False
 
@@ -114,7 +114,7 @@ def signal_after(layout: GroupLayout, number: signal.Signals, after: int) -> Non
 
 
 def starts_publication(layout: GroupLayout, operation: Operation) -> bool:
-    """Return whether this operation starts a publication of several transactions."""
+    """Return whether this operation sets the group state to ``publishing``: a publication of several transactions."""
     return (
         isinstance(operation, (Create, Put))
         and operation.path == layout.group_state

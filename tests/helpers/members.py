@@ -1,4 +1,4 @@
-"""Members of a group for tests. They record what is delivered to them, and when they own which partition."""
+"""Members of a group for tests, which record their deliveries and the times in which they own partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Delivery", "Group", "Member", "end_session", "group_of"]
 
 
 class Delivery(NamedTuple):
-    """A record delivered to an application: the time on the monotonic clock, and the fencing token of the claim."""
+    """A record delivered to an application, with the time (monotonic clock) and the fencing token of the claim."""
 
     at_s: float
     record: Record
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class Member:
-    """A consumer in a task of its own. It records each delivery, and the times in which it owns each partition."""
+    """A consumer in its own task; it records each delivery, and the times in which it owns each partition."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Iterable[str], **settings: Any) -> None:
         self.records: list[Record] = []
@@ -40,10 +40,10 @@ class Member:
         self.rebalances = 0
         self._since: dict[TopicPartition, float] = {}
         self._topics = list(topics)
-        #: How long each record takes, in seconds: awaited, or blocking the event loop.
+        #: The processing time of each record, in seconds: awaited, and blocking the event loop.
         self.pace_s = 0.0
         self.block_s = 0.0
-        #: While it is clear, the application keeps its current record in flight.
+        #: While this event is clear, the application keeps its current record in flight.
         self.go_on = asyncio.Event()
         self.go_on.set()
         place = {"brokers": cluster.brokers, "zk_hosts": cluster.zk_hosts, **settings}
@@ -99,7 +99,7 @@ class Member:
         return self.consumer.allocation.get(topic, [])
 
     def knows(self, topic: str) -> bool:
-        """Whether the listener was notified of exactly the partitions owned: a moment after the claim."""
+        """Whether the listener has been notified of exactly the owned partitions, shortly after their claim."""
         return sorted(number for held, number in self.held if held == topic) == self.partitions(topic)
 
 
@@ -113,7 +113,7 @@ def end_session(cluster: Cluster, member: Member) -> None:
 
 
 class Group:
-    """The members of one group in one test."""
+    """The members of one group in this process."""
 
     def __init__(self, cluster: Cluster, name: str, topics: Iterable[str], **settings: Any) -> None:
         self.cluster = cluster
@@ -140,7 +140,7 @@ class Group:
         return [value for member in self.members for value in member.values]
 
     async def balanced(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
-        """Wait until the open members share the partitions evenly, and their listeners know."""
+        """Wait until the open members share the partitions evenly, and their listeners have been notified."""
 
         def fair() -> bool:
             if not all(member.knows(topic) for member in self.open_members):
@@ -153,7 +153,7 @@ class Group:
         await eventually(fair, f"{len(self.open_members)} members share {topic}", timeout_s)
 
     async def delivered(self, values: Iterable[bytes], timeout_s: float = 30.0) -> Counter[bytes]:
-        """Wait until each value was delivered to some member; return how often each was."""
+        """Wait until each of ``values`` was delivered to some member; return how often each value was delivered."""
         wanted = set(values)
         await eventually(lambda: wanted <= set(self.values), f"{len(wanted)} values are delivered", timeout_s)
         return Counter(self.values)
@@ -163,7 +163,7 @@ class Group:
         return [delivery for member in self.members for delivery in member.deliveries]
 
     def overlaps(self) -> list[tuple[TopicPartition, float]]:
-        """Partitions that two members owned at once, as their listeners saw it, and for how many seconds."""
+        """Return partitions that two members owned at once, by their listeners' calls, and for how many seconds."""
         by_partition: dict[TopicPartition, list[tuple[float, float]]] = defaultdict(list)
         for member in self.members:
             now = time.monotonic()
@@ -182,7 +182,7 @@ class Group:
 
 @asynccontextmanager
 async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **settings: Any):  # type: ignore[no-untyped-def]
-    """A group. All its members are stopped at the end of the block."""
+    """Provide a group without members; stop all members that have joined at the end of the block."""
     group = Group(cluster, name, topics, **settings)
     try:
         yield group

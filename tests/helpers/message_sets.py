@@ -1,4 +1,4 @@
-"""Message sets for tests of decoders: valid ones, damaged ones, and those that each decoder refuses."""
+"""Message sets for tests of decoders: valid and damaged ones, and ones that every decoder must refuse."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.helpers.reference_compression import NUMBERS
 
 PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
 
-#: The implementations of decoders: the compiled one, if it was compiled, and that in Python.
+#: The implementations of the decoder: the compiled one, if available, and the one in Python.
 WAYS = ["compiled", "uncompiled"] if compiled_decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
 def reading(way: str) -> Iterator[None]:
-    """Decode with one of the implementations, within the block."""
+    """Use the decoder implementation ``way`` during the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_decoder, "COMPILED", way == "compiled")
         yield
@@ -97,7 +97,7 @@ def placed(draw: st.DrawFn, least: int = 0) -> list[tuple[int, bytes | None, byt
 
 @st.composite
 def message_sets(draw: st.DrawFn) -> bytes:
-    """Draw valid sets: plain messages and wrappers of all codecs, mixed."""
+    """Draw valid message sets: plain messages and wrappers of all codecs, mixed."""
     drawn = draw(placed())
     pieces, start = [], 0
     while start < len(drawn):
@@ -109,7 +109,7 @@ def message_sets(draw: st.DrawFn) -> bytes:
 
 
 def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
-    """Change, remove or double some bytes."""
+    """Change, remove or duplicate some bytes, in up to ``most_changes`` places."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, most_changes))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))
@@ -125,13 +125,13 @@ def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Draw a valid set, and change, remove or double some bytes; half of the sets get valid CRCs again."""
+    """Draw a message set with some bytes changed, removed or duplicated; in half of the sets the CRCs are corrected."""
     data = damaged(draw, draw(message_sets()), 4)
     return with_valid_crcs(data) if draw(st.booleans()) else data
 
 
 def with_valid_crcs(data: bytes) -> bytes:
-    """Correct the CRC of each message with a valid size, so that the damage passes that check."""
+    """Correct the CRC of each message with a valid size, so that damaged messages pass the CRC check."""
     repaired, at = bytearray(data), 0
     while len(data) - at >= 26:
         (size,) = struct.unpack_from(">i", data, at + 8)
@@ -146,7 +146,7 @@ garbage_with_crc = st.lists(st.tuples(st.integers(0, 99), st.binary(min_size=10,
     lambda found: b"".join(raw_message(offset, b"\0" + bytes([body[0] & 3]) + body[1:]) for offset, body in found)
 )
 
-#: Lengths around the limits, which random bytes seldom have.
+#: Lengths near the limits, which random bytes rarely contain.
 lengths = st.sampled_from([-(2**31), -3, -2, -1, 0, 1, 2, 30, 2**31 - 1])
 hostile_lengths = st.tuples(lengths, st.binary(max_size=9), lengths, st.binary(max_size=9), st.integers(0, 1)).map(
     lambda x: raw_message(5, struct.pack(">bbi", 0, x[4], x[0]) + x[1] + struct.pack(">i", x[2]) + x[3])

@@ -14,7 +14,7 @@ CANDIDATE = "/kiel-groups/g/election/me-n_0000000001"
 
 
 def some(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
-    """Return partitions of one topic."""
+    """Return the partitions of ``topic`` with these numbers."""
     return frozenset(TopicPartition(topic, number) for number in numbers)
 
 
@@ -28,7 +28,7 @@ def members(*names: str, topics: tuple[str, ...] = ("t",)) -> dict[str, MemberIn
 
 
 def stored(generation: int = 1, **assigned: frozenset[TopicPartition]) -> dict[str, MemberAssignment | None]:
-    """Return the stored assignments of members, all of one generation."""
+    """Return assignments as stored in ZooKeeper, all of one generation."""
     return {name: MemberAssignment(generation, name, partitions) for name, partitions in assigned.items()}
 
 
@@ -37,7 +37,7 @@ def group_state(generation: int = 1, state: str = DONE) -> GroupState:
 
 
 def inputs(*names: str, partitions: int = 4, **given: object) -> Inputs:
-    """Return the inputs of a group in which these members subscribe to topic t."""
+    """Return the planner's inputs for a group in which the members ``names`` subscribe to topic t."""
     return Inputs(members=members(*names), topics={"t": tuple(range(partitions))}, brokers=1, **given)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def target(**assigned: frozenset[TopicPartition]) -> Target:
 
 
 def publish(read: Inputs, wanted: Target) -> Publication | None:
-    """Plan as leader a; None if the plan changes nothing."""
+    """Return the publication of a plan by leader a; None if the plan changes nothing."""
     return plan(LAYOUT, read, wanted, leader="a", candidate=CANDIDATE, cause="join of b", now_ms=5)
 
 
@@ -63,7 +63,7 @@ def assignment_writes(publication: Publication) -> list[Operation]:
 
 
 def group_state_write(publication: Publication) -> Operation:
-    """Return the write of the group state, in a publication of one transaction."""
+    """Return the write of the group state; the publication must have a single transaction."""
     ((_, written, *_),) = publication.writes
     return written
 

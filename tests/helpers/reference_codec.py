@@ -1,8 +1,8 @@
 """
-A second, plain implementation of message sets of magic 0 and of the primitive types, for comparison.
+A second, simple implementation of message sets of magic 0 and of the primitive types, for comparison.
 
-It follows the protocol's description, one message at a time, without regard for speed and without the package's code.
-Its codecs are in ``reference_compression``.
+It follows the protocol's specification, one message at a time; it is slow, and uses none of the package's code. Its
+codecs are in ``reference_compression``.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def array(*elements: bytes) -> bytes:
 
 
 def message(offset: int, key: bytes | None, value: bytes | None, *, magic: int = 0, attributes: int = 0) -> bytes:
-    """Encode one message with its offset and size, as a set has it."""
+    """Encode one message with its offset and size, as an entry of a message set."""
     return raw_message(offset, struct.pack(">bb", magic, attributes) + blob(key) + blob(value))
 
 
 def raw_message(offset: int, body: bytes) -> bytes:
-    """Encode any bytes from the magic on, with a valid CRC and size."""
+    """Encode a message whose bytes from the magic byte on are ``body``, with a valid CRC and size."""
     return int64(offset) + int32(4 + len(body)) + struct.pack(">I", zlib.crc32(body)) + body
 
 
 def wrapper(messages: bytes, offset: int, *, codec: str = "gzip", key: bytes | None = None) -> bytes:
-    """Encode a wrapper around a message set."""
+    """Encode a wrapper: a message whose value is the compressed message set ``messages``."""
     return message(offset, key, packed(codec, messages), attributes=NUMBERS[codec])
 
 
@@ -63,10 +63,10 @@ def encode(messages: Iterable[Message]) -> bytes:
 
 def decode(data: bytes, found: list[Message], *, nested: bool = False) -> bytes:
     """
-    Append messages to ``found``, and return the bytes of an unfinished one.
+    Append the decoded messages to ``found``; return the bytes of a truncated last message.
 
     Raises:
-        RefusedError: A message is invalid; those before it have been appended.
+        RefusedError: A message is invalid; the messages before it have been appended.
     """
     last = -1
     while len(data) >= 12:

@@ -1,7 +1,7 @@
 """
-A second implementation of gzip, snappy and lz4 in plain Python, written from the formats' descriptions, for comparison.
+A second implementation of gzip, snappy and lz4 in Python, written from the formats' specifications, for comparison.
 
-Its compressed data is valid. It compresses repeated bytes only, so that both literals and copies occur.
+Its snappy and lz4 encoders compress only runs of repeated bytes, so that their output has both literals and copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RefusedError(Exception):
 
 
 def packed(codec: str, data: bytes) -> bytes:
-    """Compress as Java clients do."""
+    """Compress ``data`` with a codec, in the framing that Java clients use."""
     packers: dict[str, Callable[[bytes], bytes]] = {
         "gzip": lambda data: gzip.compress(data, 6, mtime=0),
         "snappy": xerial,
@@ -35,7 +35,7 @@ def packed(codec: str, data: bytes) -> bytes:
 
 def unpacked(number: int, data: bytes) -> bytes:
     """
-    Decompress data of a codec, by its number.
+    Decompress ``data`` with the codec ``number``.
 
     Raises:
         RefusedError: The data is invalid.
@@ -47,7 +47,7 @@ def unpacked(number: int, data: bytes) -> bytes:
 
 
 def runs(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Split into literals, each with the number of times that its last byte is repeated after it."""
+    """Split ``data`` into literals, each with the number of further repetitions of its last byte."""
     end = 0
     for found in re.finditer(rb"(.)\1{7,}", data, re.DOTALL):
         start = found.start() + 1
@@ -68,7 +68,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def raw_snappy(data: bytes) -> bytes:
-    """Encode one block: the length, then literals of at most 60 bytes and copies of at most 64."""
+    """Encode one block of snappy: the length, then literals of at most 60 bytes and copies of at most 64 bytes."""
     block, length = bytearray(), len(data)
     while length > 127:
         block.append(length & 127 | 128)
@@ -84,7 +84,7 @@ def raw_snappy(data: bytes) -> bytes:
 
 
 def xerial(data: bytes, block_bytes: int = 100) -> bytes:
-    """Encode a stream of blocks, much shorter than Java's so that small data has several."""
+    """Encode a snappy stream in Java's framing; its blocks are short, so that small data has several."""
     blocks = [raw_snappy(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes)]
     return XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
 
@@ -147,10 +147,10 @@ def _repeat(content: bytearray, distance: int, size: int) -> None:
 
 def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int = 0x40) -> bytes:
     """
-    Encode a frame of blocks of at most 100 bytes, much shorter than ``sizes`` allows.
+    Encode an lz4 frame with blocks of at most 100 bytes, much shorter than the block size code ``sizes`` allows.
 
-    ``kafka`` selects its wrong header checksum; ``flags`` may request block checksums (0x10), the content's size (0x08)
-    and its checksum (0x04).
+    ``kafka`` selects Kafka's wrong header checksum; ``flags`` may request block checksums (0x10), the content's size
+    (0x08) and its checksum (0x04).
     """
     header = LZ4_MAGIC + bytes((flags, sizes)) + (struct.pack("<Q", len(data)) if flags & 8 else b"")
     frame = header + bytes((xxh32(header if kafka else header[4:]) >> 8 & 255,))
@@ -164,7 +164,7 @@ def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int 
 
 
 def raw_lz4(data: bytes) -> bytes:
-    """Encode one block; its last 12 bytes are literals, as the format requires."""
+    """Encode one block of lz4; its last 12 bytes are literals, as the format requires."""
     block, literal = bytearray(), b""
     for part, repeats in runs(data[:-12]):
         literal += part

@@ -1,8 +1,8 @@
 """
-Real servers for tests, as fixtures.
+Fixtures for real servers.
 
-Shared ones are started once in each session (with ``pytest -n``, in each worker), and tests use topics and groups with
-names of their own (``unique``). A test that stops, kills or freezes servers starts its own.
+Shared servers are started once in each session (with ``pytest -n``, in each worker); tests on them use unique names of
+topics and groups (``unique``). A test that stops, kills or freezes servers starts its own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
-#: A computer that stops for some seconds is no fault under test. After the end of its session, a lone broker of 0.8
-#: finds its own old registration, and leads no partition for a while.
+#: A longer session timeout, because the computer may pause for some seconds. If its session expires, a single broker of
+#: 0.8 finds its own old registration, and leads no partition for a while.
 PATIENT = {"zookeeper.session.timeout.ms": 10_000}
 
 
 @pytest.fixture(scope="session")
 def shared_clusters() -> Iterator[Callable[..., Cluster]]:
     """
-    Start one cluster of one broker for each version of ZooKeeper, at its first use.
+    Provide a function that returns a shared cluster of one broker, and starts it at its first use.
 
-    ``shared_clusters("3.9.5", "0.8.1.1")`` has another release of Kafka.
+    Its arguments are the versions of ZooKeeper and, optionally, of Kafka: ``shared_clusters("3.9.5", "0.8.1.1")``.
     """
     running: dict[tuple[str, str], Cluster] = {}
     with ExitStack() as stack:
@@ -73,13 +73,13 @@ def zookeeper_version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster for this test only, ``start_cluster(brokers=2, …)``; it ends with the test."""
+    """Provide a function that starts a cluster for this test only: ``start_cluster(brokers=2, …)``."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(Cluster(*args, **kwargs))
 
 
 @pytest.fixture
 def start_zookeeper() -> Iterator[Callable[..., ZooKeeperServer]]:
-    """Start a ZooKeeper for this test only, ``start_zookeeper(max_session_timeout_ms=2000)``; it ends with the test."""
+    """Provide a function that starts a ZooKeeper for this test only: ``start_zookeeper(tick_time_ms=200)``."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(ZooKeeperServer(*args, **kwargs))

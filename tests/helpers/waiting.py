@@ -1,4 +1,4 @@
-"""Wait for a condition in a test. Tests wait for what they need and never for a time."""
+"""Wait for a condition in a test. Tests wait for conditions, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 __all__ = ["eventually", "eventually_blocking", "run_ready_tasks"]
 
-#: How often a condition is checked, in seconds.
+#: The interval, in seconds, at which a condition is checked.
 _INTERVAL_S = 0.01
 
 
 async def eventually(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """Wait on the event loop until ``condition`` returns a true value, and return it; fail with ``what`` otherwise."""
+    """Wait on the event loop until ``condition`` returns a true value, and return it; fail with ``what`` if late."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -26,7 +26,7 @@ async def eventually(condition: Callable[[], T], what: str, timeout_s: float = 3
 
 
 def eventually_blocking(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """Do what :func:`eventually` does, in a test without an event loop."""
+    """Wait as :func:`eventually` does, in a test without an event loop."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -36,6 +36,6 @@ def eventually_blocking(condition: Callable[[], T], what: str, timeout_s: float 
 
 
 async def run_ready_tasks(passes: int = 20) -> None:
-    """Let the event loop run what is ready, and what that makes ready, without waiting for a clock."""
+    """Run the callbacks that are ready on the event loop, and those that they make ready, without waiting for time."""
     for _ in range(passes):
         await asyncio.sleep(0)

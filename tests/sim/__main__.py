@@ -16,9 +16,9 @@ from tests.sim.play import Outcome, play
 from tests.sim.report import replay, shortened
 from tests.sim.scenario import make_scenario
 
-#: A process gets so many seeds at once.
+#: The number of seeds that a process gets at once.
 CHUNK = 20
-#: How often a run without a terminal reports its progress, in seeds.
+#: The number of seeds between two progress lines of a run without a terminal.
 SPAN = 1_000
 
 
@@ -100,7 +100,7 @@ _say = print
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # If the order of a set affects a scenario, it is the same order when the seed is replayed.
+        # Sets of strings then have the same order when a seed is replayed, in case the order affects a scenario.
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
         )

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Brokers", "Broker"]
 
-#: How often a client asks to store offsets, and how long one broker has for its answer; see ``offset_requests``.
+#: The number of requests by which a client tries to store offsets, and the time limit of each; see ``offset_requests``.
 TRIES, ANSWER_S = 6, 1.5
-#: How long a request takes to a broker, or its answer back, in seconds: at most.
+#: The longest time, in seconds, for which a request or its answer is in flight.
 WAY_S = 0.02
-#: How long a broker waits before it repeats a write that its own connection to ZooKeeper lost.
+#: The pause, in seconds, before a broker repeats a write that its own connection to ZooKeeper lost.
 RETRY_S = 0.5
 
 Offsets = Mapping[TopicPartition, int]
@@ -30,30 +30,30 @@ Offsets = Mapping[TopicPartition, int]
 
 class Broker:
     """
-    One broker, which writes what it is requested to, one znode after the other, and checks nothing.
+    One broker: it writes the requested offsets to ZooKeeper, one znode after the other, and checks nothing.
 
-    Its session is its own. A write of unknown outcome is repeated, as Kafka's ZooKeeper client does.
+    It has its own session. It repeats a write of unknown outcome, as Kafka's ZooKeeper client does.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._held_until_s = 0.0
-        #: How many of its next answers are lost.
+        #: The number of its next answers that are lost.
         self.loses = 0
         self.host = Host(world.ensemble)
         self._client: KazooClient = fake_client(self.host)
         self._client.start()
 
     def hold(self, duration_s: float) -> None:
-        """Write what arrives within this time at its end."""
+        """Delay the offsets of requests that arrive within ``duration_s``: write them at its end."""
         self._held_until_s = max(self._held_until_s, self._world.timeline.now_s + duration_s)
 
     def heal(self) -> None:
-        """Answer requests at once from now on; those that it holds stay late."""
+        """Handle new requests at once and lose no answer; requests that are already delayed stay delayed."""
         self._held_until_s, self.loses = 0.0, 0
 
     def store(self, offsets: Offsets, answer: Callable[[], object]) -> None:
-        """Store offsets, as soon as nothing holds it up, then answer."""
+        """Store offsets when the request has arrived and no ``hold`` is in force; then call ``answer``."""
         timeline = self._world.timeline
         arrives_s = timeline.now_s + timeline.random.uniform(0.0, WAY_S)
         timeline.at(max(arrives_s, self._held_until_s), self._write, sorted(offsets.items()), answer)
@@ -81,14 +81,14 @@ class Broker:
 
 
 class Brokers:
-    """The brokers of a scenario, as its consumers see them."""
+    """The brokers of a scenario; consumers send them commit requests."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
         self.all = [Broker(world) for _ in range(count)]
 
     def wrote(self, session_id: int) -> bool:
-        """Whether a session is a broker's."""
+        """Whether the session with this id belongs to a broker."""
         return any(session_id in broker.host.sessions for broker in self.all)
 
     def heal(self) -> None:
@@ -96,7 +96,7 @@ class Brokers:
             broker.heal()
 
     async def commit(self, consumer: Consumer, offsets: Offsets) -> None:
-        """Request one broker after the other, until one answers or all have been tried."""
+        """Ask brokers in turn to store offsets, until one answers or all ``TRIES`` requests have timed out."""
         loop, timeline = asyncio.get_running_loop(), self._world.timeline
         first = timeline.random.randrange(len(self.all))
         for attempt in range(TRIES):

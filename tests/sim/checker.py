@@ -1,4 +1,4 @@
-"""The checker of simulated runs: it watches a group from outside, at every commit of ZooKeeper."""
+"""The checker of simulated runs: it observes a group from outside, at every commit of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ __all__ = ["INVARIANTS", "Checker", "Violation"]
 
 T = TypeVar("T", bound=Invariant)
 
-#: All that is checked, in this order.
+#: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
     # Sessions
     GateShutBeforeSessionEnds,
@@ -107,13 +107,13 @@ INVARIANTS: tuple[type[Invariant], ...] = (
 
 
 class Checker:
-    """Gives each entry of ZooKeeper's log, and each report of a consumer, to the history and to all invariants."""
+    """Passes each entry of ZooKeeper's log, and each report of a consumer, to the history and to all invariants."""
 
     def __init__(self, world: World) -> None:
         self.history = History(world)
         self._invariants = [invariant(self.history) for invariant in INVARIANTS]
         self._offsets, self._owners = f"{world.layout.offsets}/", f"{world.layout.owners}/"
-        #: The invariants that have each hook: a run has many steps and entries.
+        #: The invariants that override each hook. Calling only these saves time: a run has many steps and entries.
         self._by_hook = {
             hook: [each for each in self._invariants if getattr(type(each), hook) is not getattr(Invariant, hook)]
             for hook in dir(Invariant)
@@ -121,14 +121,14 @@ class Checker:
         }
 
     def invariant(self, kind: type[T]) -> T:
-        """Return the invariant of a class."""
+        """Return this checker's invariant of the class ``kind``."""
         (found,) = (each for each in self._invariants if isinstance(each, kind))
         return found
 
     # Time
 
     def start(self) -> None:
-        """Start to check: the topics exist, and no consumer does."""
+        """Start checking: the topics exist, the consumers do not yet."""
         for invariant in self._by_hook["on_start"]:
             invariant.on_start()
 
@@ -138,7 +138,7 @@ class Checker:
             invariant.on_step()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check when all members have left; they owned these partitions."""
+        """Check the state after all members have left; ``partitions`` are those that they owned."""
         for invariant in self._by_hook["on_end"]:
             invariant.on_end(partitions)
 
@@ -196,7 +196,7 @@ class Checker:
     # Reports of consumers
 
     def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """Record a session of a consumer's client; the member may use only the first one of its newest client."""
+        """Record a new session of a consumer; the member may use only the first session of its newest client."""
         self.history.sessions.open(consumer, session_id, is_first=is_first)
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
@@ -212,15 +212,15 @@ class Checker:
             invariant.on_delivery(delivery)
 
     def processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
-        """Record that the application has processed everything before an offset."""
+        """Record that the application has processed all records before ``offset``, delivered in ``epoch``."""
         self.history.record_processed(partition, epoch, offset)
 
     def range_reported(self, consumer: Consumer, partition: TopicPartition, token: int, found: Range) -> None:
-        """Record that a consumer learns the range of a log that does not have its position."""
+        """Record that brokers reported the range of a log to a consumer whose position is not in the log."""
         self.history.ranges.report(consumer, partition, token, found)
 
     def commit_requested(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """Check a consumer's request to brokers to store offsets, as of this moment."""
+        """Check a consumer's request to brokers to store offsets, when it is sent."""
         for partition, offset in sorted(offsets.items()):
             request = self.history.requests.make(consumer, partition, offset)
             for invariant in self._by_hook["on_commit_request"]:
@@ -228,6 +228,6 @@ class Checker:
             self.history.requests.record(request)
 
     def stopped(self, consumer: Consumer, error: KielGroupsError) -> None:
-        """Check an error that a consumer takes for permanent."""
+        """Check an error that a consumer regards as permanent."""
         for invariant in self._by_hook["on_stop"]:
             invariant.on_stop(consumer, error)

@@ -1,4 +1,4 @@
-"""Processed records and commits of a consumer, step by step, for tests that direct a simulated group."""
+"""Steps of tests with a simulated group: process records, commit, and interrupt a commit."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def process_all(world: World, consumer: Consumer) -> None:
 
 
 def commit(world: World, consumer: Consumer, limit_s: float = 5.0) -> frozenset[TopicPartition]:
-    """Commit what is finished, and return what the member returns: the partitions whose offsets it has stored."""
+    """Commit the finished records; return the partitions whose offsets the member has stored."""
     committing = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(committing.done, limit_s)
     return committing.result()
 
 
 def interrupted_commit(world: World, consumer: Consumer) -> asyncio.Task[object]:
-    """Start a commit, and cancel its caller when ZooKeeper has made it and the answer is on its way."""
+    """Start a commit; cancel its caller when ZooKeeper has executed the commit and the answer is in flight."""
     before = world.history.commits
     committing: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(lambda: world.history.commits > before)

@@ -13,7 +13,7 @@ from tests.sim.session_bench import SessionBench
 
 @pytest.fixture
 def bench() -> Iterator[SessionBench]:
-    """Provide a session on a server of its own."""
+    """Provide a bench for one session on a single simulated server."""
     made = SessionBench()
     with runtime.replaced(SimulatedRuntime(made.timeline)):
         yield made

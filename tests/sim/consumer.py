@@ -1,4 +1,4 @@
-"""One consumer of a simulated group: a real member, around an application that only counts."""
+"""One consumer of a simulated group: a real member, with an application that only counts records."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer"]
 
-#: How long the application that cannot join waits before it tries again, in seconds.
+#: The pause, in seconds, before the application tries again to join.
 REJOIN_S = 1.0
 
-#: How long brokers are asked for partitions without a leader at most, in seconds.
+#: The longest time, in seconds, for which log offsets of partitions without a leader are requested again.
 PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
 class InFlight:
     """
-    What the application processes of one partition: from ``start`` to the next offset ``until``.
+    The records of one partition that the application processes: from ``start`` up to, not including, ``until``.
 
-    ``position`` is the consumer's after it. It does not count if it was cut off the log meanwhile.
+    ``position`` is the consumer's position after them. ``counts`` is False if they were cut off the log meanwhile.
     """
 
     state: PartitionState
@@ -57,7 +57,7 @@ class Consumer:
     """
     A process with one member.
 
-    ``opened`` are the partitions from which it may deliver, each with the epoch of its offset (see ``History``).
+    ``opened`` maps each partition from which it may deliver to the epoch of its offset (see ``History``).
     """
 
     def __init__(self, world: World, name: str, topics: Collection[str], instance_id: str | None) -> None:
@@ -67,7 +67,7 @@ class Consumer:
         self.process = _Process(self)
         self.opened: dict[TopicPartition, int] = {}
         self.in_flight: dict[TopicPartition, InFlight] = {}
-        #: Partitions whose logs do not have its position, until that is reset.
+        #: Partitions whose logs do not have this consumer's position, until the position is reset.
         self.resets: set[TopicPartition] = set()
         self.leader_updates = 0
         self.failure: KielGroupsError | None = None
@@ -77,12 +77,12 @@ class Consumer:
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState()
         self._subscription.subscribe(topics)
-        #: Partitions whose assigned hook has ended, as its listener knows it.
+        #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         config, zookeeper = world.settings(instance_id)
-        #: Another object for each stretch of fetching a partition.
+        #: A unique object for each partition that is fetched; fetching again from another position gets a new one.
         self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
         self._position_reset = PositionReset(
@@ -102,7 +102,7 @@ class Consumer:
         )
 
     def _failed(self, error: KielGroupsError) -> None:
-        """Report an error that the member takes for permanent: no scenario has a reason for one."""
+        """Report an error that the member regards as permanent; scenarios do not expect any."""
         self.failure = error
         self.world.checker.stopped(self, error)
 
@@ -117,11 +117,11 @@ class Consumer:
                 await asyncio.sleep(REJOIN_S)
         while not self.closing:
             await asyncio.sleep(commit_interval_s)
-            # What fails to be stored now is stored by the next commit, or processed again by the next owner.
+            # If this commit fails, the next one stores the offsets, or the next owner processes the records again.
             with suppress(KielGroupsError):
                 await self.member.commit_on_session()
 
-    # What the operations of a scenario do
+    # Used by the operations of scenarios, and by the checker
 
     @property
     def topics(self) -> frozenset[str]:
@@ -133,46 +133,46 @@ class Consumer:
 
     @property
     def gate_is_open(self) -> bool:
-        """Whether it could deliver at this moment."""
+        """Whether this consumer could deliver records now."""
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
     def last_zxid(self, session_id: int) -> int:
-        """The zxid of the newest change that it can have known of when it sent something on this session."""
+        """The zxid of the newest change that the consumer can know of when it sends a request on this session."""
         return self.process.connection_of[session_id].last_zxid
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
-        """The version and the next offset of a partition as it knows them, None where it does not own it."""
+        """The offset znode's version and the next offset, as the consumer knows them; None if it is not the owner."""
         state = self._subscription.state(partition)
         return None if state is None else (state.version, state.finished)
 
     def created(self, partition: TopicPartition) -> int:
-        """The creation zxid of the topic whose log has its position in a partition."""
+        """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
         state = self._subscription.state(partition)
         return 0 if state is None else state.created
 
     @property
     def assignment_path(self) -> str | None:
-        """The znode of its assignment, None before it has joined."""
+        """The path of the consumer's assignment; None before it has joined."""
         slot = self.instance_id or self.member.member_id
         return None if slot is None else self.world.layout.assignment(slot)
 
     @property
     def wanted(self) -> Collection[TopicPartition] | None:
-        """The partitions of its assignment as it has read it last; None where it knows none."""
+        """The partitions of the assignment that the member read last; None if it has read none."""
         session = self.member._member_session
         return None if session is None else session.owned_partitions._claims.want
 
     def has_pending_reset(self, partition: TopicPartition) -> bool:
-        """Whether a reset is chosen that is not stored yet."""
+        """Whether the consumer has chosen a reset of a partition and not stored it yet."""
         return partition in self._subscription.resetting()
 
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
-        """The partitions that are in a phase in its present session."""
+        """The partitions whose claims are in ``phase`` in the current member session."""
         session = self.member._member_session
         return frozenset() if session is None else session.owned_partitions._claims.in_phase(phase)
 
     def continue_in_epoch(self, partition: TopicPartition, epoch: int) -> None:
-        """Count what it delivers of a partition, and what is in flight, to this epoch."""
+        """Assign a partition's future deliveries and its in-flight records to ``epoch``."""
         if partition in self.opened:
             self.opened[partition] = epoch
         if partition in self.in_flight:
@@ -183,7 +183,7 @@ class Consumer:
             self.process.start(self.member.resubscribe())
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
-        """Deliver some records of one partition to the application."""
+        """Deliver ``count`` records of one partition to the application, which finishes them after ``duration_s``."""
         idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
         now_s = self.process.timeline.now_s
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
@@ -217,14 +217,14 @@ class Consumer:
         self._finished_some.set()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the process, as SIGKILL does."""
         self.process.kill()
         self.opened.clear()
         self.in_flight.clear()
         self.resets.clear()
 
     def leave(self) -> None:
-        """Close it in order."""
+        """Leave the group cleanly."""
         if not self.closing:
             self.closing = True
             self.process.start(self._leave())
@@ -235,10 +235,10 @@ class Consumer:
         await self.member.close()
         self.closed = True
 
-    # What a fetcher and its reset do (see clients/delivery/position_reset.py, which runs here as it is)
+    # The fetcher, and the reset of positions (clients/delivery/position_reset.py runs here unchanged)
 
     def fetch(self, partition: TopicPartition) -> None:
-        """Look whether the log has the position; reset it otherwise."""
+        """Start a reset of the position if the log does not have it."""
         state = self._subscription.state(partition)
         if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
@@ -280,7 +280,7 @@ class Consumer:
         return lambda: fetch is not None and self._fetches.get(partition) is fetch
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
-        """A reset is chosen; the log ends at ``end``."""
+        """Handle a chosen reset: in-flight records at and after ``end``, where the log ends, do not count."""
         state = self._subscription.state(partition)
         assert state is not None
         assert state.reset is not None
@@ -301,10 +301,10 @@ class Consumer:
         self.resets.discard(partition)
         self._finished_some.set()
 
-    # What its member asks for (PartitionHandler)
+    # PartitionHandler: called by the member
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up each partition by itself: some leaders are known at once, others only after a while."""
+        """Look up each partition separately: some leaders are known at once, others only after a while."""
         random = self.world.timeline.random
         await asyncio.sleep(random.uniform(0.001, 0.05))
         led = {partition for partition in partitions if self.world.has_leader(partition)}
@@ -333,7 +333,7 @@ class Consumer:
         self._ready.remove(partitions)
         for partition in partitions:
             self.opened.pop(partition, None)
-            # The reset that it chose is stored with the release.
+            # Its resets end; one that was already chosen is stored with the release.
             self._fetches.pop(partition, None)
         self._finished_some.set()
         return frozenset(partitions) & self.in_flight.keys()
@@ -372,7 +372,7 @@ class Consumer:
         return await self.world.brokers.commit(self, offsets)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Count the updates; the simulated logs can be read whatever broker leads."""
+        """Count the updates; the simulated logs do not depend on which broker leads."""
         self.leader_updates += 1
 
     def in_progress(self) -> Collection[Work]:
@@ -381,7 +381,7 @@ class Consumer:
         ]
 
     def stalled(self, stall: Stall) -> None:
-        """Ignore it: this application does what scenarios say."""
+        """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
         state = self._subscription.state(partition)
@@ -390,7 +390,7 @@ class Consumer:
 
 
 class _Process(SimulatedProcess):
-    """A process that reports to the checker which sessions it opens."""
+    """A process that reports each session that it opens to the checker."""
 
     def __init__(self, consumer: Consumer) -> None:
         super().__init__(consumer.world.ensemble, consumer.name)
@@ -400,13 +400,13 @@ class _Process(SimulatedProcess):
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
         super().opened_session(connection, session_id)
         self.connection_of[session_id] = connection
-        # A client that was given up may still find a server in the moment before it is stopped.
+        # A client that was given up may still connect to a server right before it is stopped.
         is_first = connection.sessions == 1 and connection is self.connections[-1]
         self._consumer.world.checker.session_opened(self._consumer, session_id, is_first=is_first)
 
 
 class _Listener:
-    """The application's hooks, which take their time in some of the groups."""
+    """The application's hooks; in some groups the assigned hook takes ``World.hook_s`` seconds."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

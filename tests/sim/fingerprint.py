@@ -1,4 +1,4 @@
-"""Identify a run by all that was written, and all randomness that was used: ``python -m … SEED …``."""
+"""Identify a run by all its writes and all randomness that it used: ``python -m tests.sim.fingerprint SEED …``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """Play a scenario, and return a text that differs between two runs that differ anywhere."""
+    """Play a scenario; return a text that differs if any write, random number or error of the run differs."""
     digest = hashlib.sha256()
     randomness: list[Random] = []
 
@@ -26,7 +26,7 @@ def fingerprint(scenario: Scenario) -> str:
             digest.update(f"{change.kind} {change.path} {change.znode}".encode())
 
     def observe(world: World) -> None:
-        # Nothing refers to the world itself, which is collected when the scenario is over.
+        # Keep no reference to the world: it is to be collected at the end of the scenario.
         world.ensemble.observers.append(committed)
         randomness.append(world.timeline.random)
 

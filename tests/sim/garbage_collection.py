@@ -1,4 +1,4 @@
-"""Collect what is left of killed processes at one time, after the run, and without warnings."""
+"""Defer garbage collection during a run; collect the objects of killed processes after it, without warnings."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime
 
 __all__ = ["deferred_collection"]
 
-#: A coroutine that is closed may wait for something else while it ends: at most so many times in a row.
+#: The most attempts to close a coroutine: in a ``finally`` block it may wait again, which makes an attempt fail.
 MOST_WAITS = 10
 
 
 @contextmanager
 def deferred_collection() -> Iterator[list[SimulatedProcess]]:
     """
-    Close the coroutines of killed processes when the block ends.
+    Collect no garbage during the block, and close the coroutines of killed processes at its end.
 
-    Until then no garbage is collected, so that no coroutine is closed in the middle of something else. Afterwards only
-    the objects of this run are searched. A coroutine that is closed runs its ``finally`` blocks; it does so in a
-    process that is dead, so these have no effect. Python's warnings about them are of no use.
+    Otherwise Python could close such a coroutine in the middle of another process's step. The final collection searches
+    only objects of this run. A closed coroutine runs its ``finally`` blocks; here it does so in a dead process, where
+    they have no effect. Python's warnings about such coroutines are suppressed.
 
     Yields:
-        A list for killed processes to which something else may refer: the traceback of a test that failed. They are
-        closed, too, since Python may crash if they are collected while that test is reported.
+        A list for killed processes that may still be referenced, for example by the traceback of a failed test. Their
+        coroutines are closed, too: Python may crash if they are collected while that test is reported.
     """
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None

@@ -1,4 +1,4 @@
-"""The logs of a simulated group's partitions: which offsets they have at the moment, and had."""
+"""The logs of a simulated group's partitions: the ranges of offsets that they have now, and had before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["Log", "Logs", "Range"]
 
-#: Where logs end that were never cut: what "latest" means.
+#: The end of logs that were never cut, which the policy "latest" chooses.
 END = 1_000
 
 
@@ -30,10 +30,10 @@ class Range:
 
     def may_follow(self, policy: str, processed: int, offset: int) -> bool:
         """
-        Whether an offset may be stored where everything before ``processed`` is processed.
+        Return whether a reset may store ``offset`` if all records before ``processed`` are processed.
 
-        It is the policy's, but where the log has records before the lost position that were not processed: then the
-        policy may go back, and not forward beyond them.
+        A reset may choose the policy's offset, or go back to an earlier one that the log has. If the log has records
+        before the lost position that were not processed, the reset must not skip them.
         """
         owed = max(processed, self.start)
         if owed < min(self.lost, self.end) and offset > owed:
@@ -44,9 +44,9 @@ class Range:
 @dataclass(slots=True)
 class Log:
     """
-    A log with every offset from ``start`` on. After it was cut, it has none from ``cut`` on until it has grown again.
+    A log with every offset from ``start`` on. Once cut, it has no offset from ``cut`` on until it has grown again.
 
-    ``starts`` and ``ends`` are all that a member may have learned.
+    ``starts`` and ``ends`` are all starts and ends that a member may have read from brokers.
     """
 
     grown: int
@@ -60,7 +60,7 @@ class Log:
         return max(self.start, self.grown) if self.cut is None else self.cut
 
     def has(self, offset: int) -> bool:
-        """Whether a fetch from an offset is not out of range."""
+        """Whether a fetch at ``offset`` is in range."""
         return self.start <= offset and (self.cut is None or offset <= self.cut)
 
     def _note(self) -> None:
@@ -69,10 +69,10 @@ class Log:
 
 
 class Logs:
-    """The logs of all partitions; those that nothing has happened to have every offset."""
+    """The logs of all partitions; a log that was never changed has every offset from 0 on."""
 
     def __init__(self) -> None:
-        #: What "latest" means where nothing was cut.
+        #: The end of a log that was never cut.
         self.end = END
         self._logs: defaultdict[TopicPartition, Log] = defaultdict(lambda: Log(self.end))
 
@@ -80,19 +80,19 @@ class Logs:
         return self._logs[partition]
 
     def retain(self, partition: TopicPartition, start: int) -> None:
-        """Delete what is before an offset."""
+        """Delete the records before an offset, as retention does."""
         log = self._logs[partition]
         log.start = max(log.start, start if log.cut is None else min(start, log.cut))
         log._note()
 
     def cut(self, partition: TopicPartition, end: int) -> None:
-        """Delete what is from an offset on, as an election of a replica that was behind does."""
+        """Delete the records at and after an offset, as the election of a lagging replica does."""
         log = self._logs[partition]
         log.cut = max(log.start, end if log.cut is None else min(log.cut, end))
         log._note()
 
     def grow(self, partition: TopicPartition) -> None:
-        """Let the log have everything again from its start on."""
+        """Undo ``cut``: the log has every offset from its start on again."""
         self._logs[partition].cut = None
         self._logs[partition]._note()
 

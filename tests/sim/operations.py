@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["perform"]
 
-#: How long an operator waits after the deletion of a member znode before its owner znodes are deleted, in seconds:
-#: the session timeout, and some time for the way.
+#: The pause of an operator, in seconds, between the deletion of a member znode and that of its owner znodes: the
+#: session timeout, and some time for messages in flight.
 FORCE_RELEASE_S = 10.5
-#: How many of the lost answers come with followers that lag.
+#: The share of lost answers with which the followers lag, too.
 STALE_SHARE = 0.5
-#: How many notifications a consumer gets, four in an interval.
+#: The number of rewrites of an assignment, four in each reconcile interval.
 NOTIFICATIONS = 10
-#: How many of the weights that an operator writes can be read.
+#: The share of the operator's writes of weights that are valid.
 READABLE_SHARE = 0.8
-#: How many of the topics that are created again are there all the time.
+#: The share of topics that are deleted and created again in one transaction.
 GONE_SHARE = 0.7
-#: How many of the logs that are cut lose some records only, and of how many at most.
+#: The share of log cuts that remove only a few of the records that were read, and the most records that these remove.
 CUT_SHARE, MOST_CUT = 0.8, 12
 
 
 def perform(world: World, event: Event) -> str:
-    """Perform an event's operation; return what was done, for people."""
+    """Perform an event's operation; return a description for the report."""
     if event.operation in _ON_CONSUMERS:
         running = [consumer for consumer in world.consumers if consumer.is_running]
         if not running:
@@ -91,7 +91,7 @@ def _reset(world: World, consumer: Consumer, event: Event) -> None:
 def _lose_reply(world: World, consumer: Consumer, event: Event) -> None:
     consumer.process.lose("reply")
     if event.choice < STALE_SHARE:
-        # A consumer that reads the outcome from another server gets an old state.
+        # If the consumer reads the outcome of the transaction from another server, it reads an old state.
         for server in world.ensemble.servers:
             if server is not world.ensemble.leader:
                 _lag(world, server, event)
@@ -106,14 +106,14 @@ def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
-    """Lose the events of the consumer's watches of the group's own znodes; those of topics arrive."""
+    """Lose the events of the consumer's watches on the group's znodes; watches on topics and offsets still work."""
     ours = (world.layout.group_state, world.layout.owners, world.layout.members)
     consumer.process.loses_events = lambda path: path.startswith(ours)
     world.timeline.after(event.duration_s, setattr, consumer.process, "loses_events", lambda _: False)
 
 
 def _notify_often(world: World, consumer: Consumer, event: Event) -> None:
-    """Rewrite the assignment unchanged several times in an interval; an operator sets an offset meanwhile."""
+    """Rewrite the assignment unchanged, four times in each reconcile interval; have an operator set an offset, too."""
     interval_s = world.reconcile_interval_ms / 1000
     for number in range(1, NOTIFICATIONS + 1):
         world.timeline.after(number * interval_s / 4, _rewrite_assignment, world, consumer)
@@ -141,7 +141,7 @@ def _delete_assignment(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _force_release(world: World, consumer: Consumer, event: Event) -> None:
-    """Release by force as the product does: delete the member znode, and the owner znodes when its gate is shut."""
+    """Release by force as the product does: delete the member znode; delete the owner znodes once its gate is shut."""
     owned = world.owned_by(consumer)
 
     def answered(deletion: Any) -> None:
@@ -163,7 +163,7 @@ def _delete_owners(world: World, owned: dict[str, int]) -> None:
 
 
 def _others_are_well(world: World, server: FakeServer) -> bool:
-    """Whether no other server has a fault: without a quorum for long, no partition would be owned."""
+    """Whether no other server has a fault: two faults at once would leave the ensemble without a quorum."""
     others = [other for other in world.ensemble.servers if other is not server]
     return all(other.up and not other.frozen and not other.cut for other in others)
 
@@ -178,7 +178,7 @@ def _for_a_while(fault: Callable[[World, FakeServer], None]) -> Callable[[World,
 
 
 def _partition(world: World, server: FakeServer, event: Event) -> None:
-    """Cut the server off from the others, together with the consumers that are connected to it."""
+    """Cut a server, together with the consumers that are connected to it, off from the other servers."""
     if not _others_are_well(world, server):
         return
     world.ensemble.cut(server)
@@ -204,14 +204,14 @@ def _lag(world: World, server: FakeServer, event: Event) -> None:
 
 
 def _hold_commits(world: World, event: Event) -> str:
-    """Let one broker store late what it is requested to, perhaps when the partition has another owner."""
+    """Delay the writes of one broker; the partitions may have other owners by then."""
     broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].hold(event.duration_s)
     return f"of broker {broker} for {event.duration_s:g} s"
 
 
 def _lose_commit_answers(world: World, event: Event) -> str:
-    """Let one broker store what it is requested to, and lose its next answers."""
+    """Lose the next answers of one broker; it still stores the requested offsets."""
     broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].loses += 1 + int(event.choice * 3)
     return f"of broker {broker}"
@@ -225,7 +225,7 @@ def _join(world: World, event: Event) -> str:
 
 
 def _kill_publishing(world: World, event: Event) -> str:
-    """Kill the leader in the middle of its next publication."""
+    """Kill the leader during its next publication."""
     world.on_plan = lambda: _kill_leader(world, event.choice)
     return "the leader"
 
@@ -256,7 +256,7 @@ def _garble_offset(world: World, event: Event) -> str:
 
 
 def _delete_offsets(world: World, event: Event) -> str:
-    """Delete all those of a topic, with their folder, one after the other, as zkCli does."""
+    """Delete the offset znodes of a topic one by one, and then their folder, as zkCli does."""
     topic = world.some_topic(event.target)
     folder = world.layout.topic_offsets(topic)
     if folder in world.ensemble.tree.znodes:
@@ -267,7 +267,7 @@ def _delete_offsets(world: World, event: Event) -> str:
 
 
 def _delete_group_state(world: World, event: Event) -> str:
-    """Delete the assignments, which must go first, and the group state; generations may begin at 1 again then."""
+    """Delete the assignments and then their parent, the group state; generations may start at 1 again."""
     if not world.has_plan:
         return ""
     group_state = world.layout.group_state
@@ -295,7 +295,7 @@ def _grow_topic(world: World, event: Event) -> str:
 
 
 def _recreate_topic(world: World, event: Event) -> str:
-    """Create it again at once, or later; brokers know it as soon as ZooKeeper, or later."""
+    """Delete a topic, and create it again at once or later; brokers may know of the new one later than ZooKeeper."""
     topic = world.some_topic(event.target)
     is_gone = event.choice > GONE_SHARE
     world.recreate_topic(topic, event.duration_s if is_gone else 0.0, event.duration_s * (event.choice * 10 % 1.0))
@@ -303,7 +303,7 @@ def _recreate_topic(world: World, event: Event) -> str:
 
 
 def _retain(world: World, event: Event) -> str:
-    """Delete the beginning of a log as retention does: up to where no consumer has read, or beyond its former end."""
+    """Delete the start of a log, as retention does; perhaps beyond the consumers' positions or the former end."""
     partitions = world.partitions()
     if not partitions:
         return ""
@@ -313,7 +313,7 @@ def _retain(world: World, event: Event) -> str:
 
 
 def _cut_log(world: World, event: Event) -> str:
-    """Cut off some of the records that were read, or all of them."""
+    """Cut off the end of a log, with some or all of the records that were read, for a while."""
     partitions = world.partitions()
     if not partitions:
         return ""
@@ -324,7 +324,7 @@ def _cut_log(world: World, event: Event) -> str:
 
 
 def _lose_leaders(world: World, event: Event) -> str:
-    """Leave some partitions of a topic without a leader, and give them one again one by one; also future partitions."""
+    """Leave some partitions of a topic, also future ones, without a leader; they get leaders again one by one."""
     topic = world.some_topic(event.target)
     count = world.topics[topic] + 2
     lost = [number for number in range(count) if (number * (1 + event.target) % 7) / 7 < event.choice]
@@ -334,7 +334,7 @@ def _lose_leaders(world: World, event: Event) -> str:
 
 
 def _weights(world: World, event: Event) -> str:
-    """Write measured loads of partitions; some of them cannot be read."""
+    """Write weights of partitions as an operator; sometimes invalid data."""
     loads = {partition: 1 + event.target * number % 17 for number, partition in enumerate(world.partitions())}
     readable = event.choice < READABLE_SHARE
     data = encode_weights(loads) if readable else b"garbage"

@@ -1,4 +1,4 @@
-"""Connections of a simulated process that fail for a while."""
+"""Outages of a simulated process's network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["cut_off_for"]
 
 
 def cut_off_for(world: World, consumer: Consumer, duration_s: float) -> int:
-    """Keep a process from all servers for a while, and return the session that it had before."""
+    """Disconnect a consumer from all servers for ``duration_s``; return the id of the session that it had before."""
     (session_id,) = consumer.process.sessions
     consumer.process.stall()
     world.run_for(duration_s)

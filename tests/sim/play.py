@@ -21,9 +21,10 @@ from tests.sim.world import World
 
 __all__ = ["Outcome", "play"]
 
-#: After the last fault every partition is owned within so many seconds: a session ends, another member's leader plans.
+#: The time limit, in seconds, after the last fault, for every partition to be owned: a session may have to expire
+#: first, and another member to lead and plan.
 SETTLED_S = 60.0
-#: All members have left within so many seconds.
+#: The time limit, in seconds, for all members to leave.
 LEAVING_S = 40.0
 
 
@@ -32,7 +33,7 @@ class Outcome:
     """
     The outcome of a scenario.
 
-    ``error`` is what was found, "" if nothing, and ``traceback`` where in the code.
+    ``error`` is the text of the error that was found, with its ``traceback``; both are "" if there was none.
     """
 
     scenario: Scenario
@@ -55,8 +56,8 @@ def play(
     Play a scenario.
 
     Args:
-        scenario: What happens.
-        report: Called with each event's moment and what was done.
+        scenario: The scenario.
+        report: Called for each event, with its time in seconds and a description.
         observe: Called with the world before the first event.
     """
     with deferred_collection():
@@ -110,7 +111,7 @@ def _play(world: World, scenario: Scenario, report: Callable[[float, str], None]
 
 @contextmanager
 def _small_transactions(most_operations: int) -> Iterator[None]:
-    """Let a group of five need several transactions for its assignments, as one of a thousand does otherwise."""
+    """Limit the operations of a transaction, so that a few members need several transactions, as a large group does."""
     before = transactions.MOST_OPERATIONS
     transactions.MOST_OPERATIONS = most_operations
     try:
@@ -121,7 +122,7 @@ def _small_transactions(most_operations: int) -> Iterator[None]:
 
 @contextmanager
 def _known_paths() -> Iterator[None]:
-    """Cache kazoo's computation of paths, which it repeats for each request."""
+    """Cache kazoo's computation of a path, which kazoo repeats for each request."""
     before = kazoo.client._prefix_root
     kazoo.client._prefix_root = lru_cache(maxsize=None)(before)
     try:

@@ -1,4 +1,4 @@
-"""Report a run to people: only the events that a failure needs, and what the product logs meanwhile."""
+"""Report a run: its events, reduced to those that a failure needs, and the product's log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGGER = "kiel_groups"
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """Return the scenario with the fewest events that fails in the same way."""
+    """Return the scenario with as few events as possible that still fails in the same way; unchanged if it passes."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -27,12 +27,12 @@ def shortened(scenario: Scenario) -> Scenario:
 
 
 def _kind(error: str) -> str:
-    """An error without its numbers and names."""
+    """Return the words of an error, without numbers and names."""
     return " ".join(word for word in error.split() if word.isalpha())
 
 
 def replay(scenario: Scenario, say: Callable[[str], None]) -> Outcome:
-    """Play a scenario, and report what is done, what the product logs, and how it ends."""
+    """Play a scenario; report its events, the product's log lines, and the outcome."""
     settings = f"{scenario.members} members, topics of {scenario.topics} partitions, {scenario.reset}"
     settings += f", {scenario.allocator}, offsets in {scenario.store}"
     say(f"seed {scenario.seed}: {settings}, at most {scenario.most_operations} operations a transaction")
@@ -50,12 +50,12 @@ def replay(scenario: Scenario, say: Callable[[str], None]) -> Outcome:
 
 
 class _LogLines(logging.Handler):
-    """Reports log records with the moment and the process that they belong to."""
+    """Reports log records with the simulated time, and the process that logged them."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
-        #: A weak reference: the world is collected when the scenario is over.
+        #: A weak reference, so that the world can be collected at the end of the scenario.
         self._world: Callable[[], World | None] = lambda: None
 
     def observe(self, world: World) -> None:

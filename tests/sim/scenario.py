@@ -1,4 +1,4 @@
-"""Scenarios: the events of a simulated group, drawn from a seed, which can be played, reported and shortened."""
+"""Scenarios: the settings and events of a simulated group, drawn from a seed; they can be shortened."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 
 __all__ = ["Event", "Scenario", "FAULTS", "BROKER_FAULTS", "RECONCILE_FAULTS", "make_scenario", "shorten"]
 
-#: How long things take, in seconds; the session timeout is 10.
+#: The ranges of durations of operations, in seconds; the session timeout is 10.
 SHORT_S, LONG_S = (0.05, 4.0), (6.0, 25.0)
 
 
 class Event(NamedTuple):
     """
-    An operation on the group, at a moment in seconds from the beginning.
+    An operation on the group, ``at_s`` seconds after the start.
 
-    ``target`` picks a consumer, a server or a topic: its number, modulo how many there are. ``choice`` in [0, 1) picks
-    one of its partitions or the like. ``duration_s`` is how long the operation takes.
+    ``target`` selects a consumer, a server, a topic or the like by its number, modulo their count. ``choice`` in [0, 1)
+    selects one of its partitions or another detail. ``duration_s`` is the duration of the operation or of its effect.
     """
 
     at_s: float
@@ -32,26 +32,26 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that determines a run; ``seed`` is also that of all delays in it."""
+    """All settings that determine a run; all random delays derive from ``seed``."""
 
     seed: int
     members: int
     topics: tuple[int, ...]
     reset: str
-    #: Its name.
+    #: The name of the group's allocator.
     allocator: str
     is_static: bool
     most_operations: int
-    #: None for the product's default. Longer intervals cost less of a run's time, and lose more leases.
+    #: None for the product's default. Longer intervals make runs faster, and let more leases expire.
     heartbeat_interval_ms: int | None
-    #: For how many ticks of half a second a server without contact keeps answering.
+    #: The ticks of half a second for which a server without contact to the leader keeps answering.
     sync_limit: int
-    #: Where offsets are stored.
+    #: The offset store.
     store: str
-    #: How often members reconcile without a notification.
+    #: The interval at which members reconcile without a notification.
     reconcile_interval_ms: int
     events: tuple[Event, ...]
-    #: After how many seconds each of the first partitions of every topic has a leader; the others have one at once.
+    #: The seconds after which the first partitions of every topic get a leader; the other partitions have one at once.
     leaders_after_s: tuple[float, ...] = ()
 
     @property
@@ -87,30 +87,30 @@ FAULTS = {
     "recreate_topic": 1,
     "lose_leaders": 3,
 }
-#: Further faults where brokers write the offsets: so many of them, each with a weight.
+#: Further faults, each with a weight, if brokers write the offsets, and the most of them in a scenario.
 BROKER_FAULTS = {"hold_commits": 3, "lose_commit_answers": 1}
 MOST_BROKER_FAULTS = 4
-#: Further faults where members reconcile often enough that a scenario is long enough to show that they do.
+#: Further faults, each with a weight, if members reconcile several times in a scenario, and the most of them in one.
 RECONCILE_FAULTS = {"notify_often": 3, "lose_events": 2}
 MOST_RECONCILE_FAULTS = 2
-#: How often that is, in milliseconds, in how many of the groups; and in the others.
+#: That reconcile interval in milliseconds, the share of the groups that have it, and the interval of the others.
 FREQUENT_MS, FREQUENT_SHARE, USUAL_MS = 8_000, 0.25, 30_000
 #: Faults of logs, in some of the scenarios.
 LOG_FAULTS = ("retain", "cut_log")
-#: Operations that are no faults, and move partitions.
+#: Operations that move partitions and are no faults, each with a weight.
 CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
-#: The share of the groups that each allocator has.
+#: The share of the groups that use each allocator.
 ALLOCATING = {"sticky": 0.55, "round_robin": 0.25, "weighted": 0.2}
 
 EVENTS = 150
 LEAST_FAULTS, MOST_FAULTS = 5, 9
 #: Seconds between two events, on average.
 PACE_S = 0.35
-#: How many of the groups have static members.
+#: The share of the groups that have static members.
 STATIC_SHARE = 0.3
-#: In how many of the groups brokers write the offsets.
+#: The share of the groups in which brokers write the offsets.
 BROKER_SHARE = 0.2
-#: In how many of the scenarios logs lose records, and how often at most in one.
+#: The share of the scenarios in which logs lose records, and the most such faults in one.
 LOGS_SHARE = 0.5
 MOST_LOG_FAULTS = 6
 
@@ -152,14 +152,14 @@ def make_scenario(seed: int) -> Scenario:
 
 
 def _log_events(seed: int, until_s: float) -> list[Event]:
-    """Draw the faults of logs by themselves: the rest of a scenario is the same without them."""
+    """Draw the faults of logs from a separate generator, so that they do not change the rest of a scenario."""
     random = Random(f"logs of {seed}")
     count = random.randint(2, MOST_LOG_FAULTS) if random.random() < LOGS_SHARE else 0
     return [_event(random, random.uniform(0.1, 1.0) * until_s, random.choice(LOG_FAULTS)) for _ in range(count)]
 
 
 def _leaders_after_s(random: Random) -> tuple[float, ...]:
-    """Let a third of the groups start while partitions have no leader, some for a moment, some for long."""
+    """Draw ``Scenario.leaders_after_s``: a third of the groups start while partitions have no leader."""
     if random.random() < 2 / 3:
         return ()
     bound_s = random.choice([1.0, 20.0])
@@ -180,9 +180,12 @@ def _event(random: Random, at_s: float, operation: str) -> Event:
 
 def shorten(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int = 400) -> Scenario:
     """
-    Leave out as many events as possible, so that it still fails.
+    Remove as many events as possible from a scenario that fails, so that it still fails.
 
-    Larger pieces first, then single ones; at most so many tries.
+    Args:
+        scenario: The scenario.
+        fails: Plays a scenario, and returns whether it fails in the same way.
+        tries: The most calls of ``fails``; larger groups of events are tried first, then single events.
     """
     events = list(scenario.events)
     size = len(events) // 2

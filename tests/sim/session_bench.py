@@ -1,4 +1,4 @@
-"""One session with a member znode and a fenced writer, on simulated time and without a group around it."""
+"""A test bench for one session with a member znode and a fenced writer, on simulated time and without a group."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kiel_groups.testing.fake_ensemble import Entry
 
 __all__ = ["SessionBench", "Work"]
 
-#: What a test does on the open session.
+#: A test's coroutine function, which uses the open session.
 Work: TypeAlias = Callable[[Session, FencedWriter], Awaitable[object]]
 
 
 class SessionBench:
-    """A process with one session and the znode ``/member``, on as many servers as asked for."""
+    """A process with one session and the znode ``/member``, and an ensemble of ``servers`` servers."""
 
     def __init__(self, servers: int = 1) -> None:
         self.timeline = Timeline(1)
@@ -30,7 +30,7 @@ class SessionBench:
         self.process = SimulatedProcess(self.ensemble)
 
     def run(self, work: Work, limit_s: float = 60.0) -> object:
-        """Run a coroutine function on an open session, and return what it returns."""
+        """Run ``work`` on an open session; return its result."""
         task = self.process.start(self._run(work))
         self.timeline.run_until(task.done, limit_s)
         return task.result()
@@ -45,7 +45,7 @@ class SessionBench:
 
     @property
     def proofs(self) -> list[Entry]:
-        """The quorum writes that changed nothing."""
+        """The quorum writes of the session that changed no znode, such as heartbeats."""
         return [entry for entry in self.ensemble.log if entry.pending is not None and not entry.changes]
 
     def _ignore(self, event: SessionEvent) -> None:

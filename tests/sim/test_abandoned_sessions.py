@@ -1,4 +1,4 @@
-"""Sessions that a member gives up while its client has no connection."""
+"""Sessions that a member abandons while its client has no connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = SESSION_TIMEOUT_MS / 1000
 
 
 def note_requests(monkeypatch: pytest.MonkeyPatch) -> dict[Link, list[Any]]:
-    """Return the requests that servers get from now on, by connection."""
+    """Return a dict that collects the requests that servers receive from now on, by connection."""
     received: dict[Link, list[Any]] = {}
     receive = FakeServer.receive
 
@@ -33,7 +33,9 @@ def note_requests(monkeypatch: pytest.MonkeyPatch) -> dict[Link, list[Any]]:
 
 def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Its claims are deleted at once, although the servers would keep the session. The connection carries nothing else.
+    So its claims are deleted at once, although the servers would keep the session for longer.
+
+    The connection carries only Connect and Close.
     """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
@@ -55,7 +57,7 @@ def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pyte
 
 
 def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kazoo would open a new session when a server refuses to resume the old one. No code would use or close it."""
+    """kazoo would open a new session when a server refuses to resume the old one; no code would use or close it."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         opened = world.ensemble._granted
@@ -69,7 +71,7 @@ def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytes
 
 
 def test_an_abandoned_session_that_has_expired_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread tries to connect for it any more, however long the servers stay unreachable."""
+    """Its client stops trying to connect, so no server gets a request to resume it when servers are reachable again."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         received = note_requests(monkeypatch)
@@ -82,9 +84,7 @@ def test_an_abandoned_session_that_has_expired_is_not_resumed(monkeypatch: pytes
 
 
 def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Servers may grant a longer timeout than the client requests. The session lasts, and can be closed, for that long.
-    """
+    """Servers may grant a longer timeout than the client requests; the client can close the session for that long."""
     least_ticks = 60
     monkeypatch.setattr(fake_ensemble, "LEAST_TICKS", least_ticks)
     with at_rest(members=2, topics=(4,)) as world:
@@ -104,7 +104,7 @@ def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monk
 
 
 def test_a_session_whose_close_is_not_answered_is_closed_on_another_server() -> None:
-    """The server of the connection is frozen."""
+    """The server of the session's connection is frozen, so it does not answer the close."""
     with at_rest(members=6, topics=(4,)) as world:
         consumer = next(c for c in world.consumers if c.process.server is not world.ensemble.leader)
         (session_id,), server, member_session = (

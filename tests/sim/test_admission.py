@@ -1,4 +1,4 @@
-"""Members that a group refuses."""
+"""Members that may not join a group, or not yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def members(world: World) -> list[str]:
 
 
 def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
-    """Both would read everything. The member joins as soon as the Java consumer is gone."""
+    """Each of the two would read all partitions. The member joins as soon as the Java consumer is gone."""
     before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
     world.operator.create(foreign, b"{}", makepath=True)
     world.history.forbids_joining = True

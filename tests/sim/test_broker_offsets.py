@@ -1,4 +1,4 @@
-"""The store ``broker-v0`` on simulated time: brokers that write offsets late, and how the checker judges them."""
+"""The store ``broker-v0`` on simulated time: late writes of brokers, and the checker's treatment of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 pytestmark = pytest.mark.sim
 
 PARTITION = TopicPartition("t0", 0)
-#: Enough for a member to reconcile, without any watch.
+#: Enough time, in seconds, for a member to reconcile without any watch.
 LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
 
 
@@ -39,7 +39,7 @@ def process_and_commit(world: World, consumer: Consumer) -> None:
 
 
 def delay_all(world: World, duration_s: float) -> None:
-    """Have all brokers delay their writes."""
+    """Have all brokers delay their writes for ``duration_s``."""
     for broker in world.brokers.all:
         broker.hold(duration_s)
 
@@ -108,7 +108,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated(world: World) -> None:
 def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker's write carries no name of a member, so it looks like an operator's."""
+    """A broker's write does not identify a member, so it looks like an operator's write."""
     (consumer,) = world.consumers
     delay_all(world, 5.0)
     process_some(world, consumer)
@@ -127,7 +127,7 @@ def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
 
 
 def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again(world: World) -> None:
-    """The log does not have the offset that was written. The next owner must not find it (decision 0016)."""
+    """The log does not have the late offset, so the next owner must not find it stored (decision 0016)."""
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     delay_all(world, 15.0)
@@ -145,7 +145,7 @@ def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again
 
 
 def test_a_chosen_offset_is_released_without_a_request_to_brokers(world: World) -> None:
-    """A late broker would overwrite it with an older offset, and the next owner would continue there."""
+    """A delayed broker could overwrite a requested offset with an older one, at which the next owner would continue."""
     (leaving,) = world.consumers
     process_and_commit(world, leaving)
     leaving.work(0.0, 3, 2.0)
@@ -197,7 +197,7 @@ def test_the_checker_finds_a_request_without_a_claim(world: World) -> None:
 
 
 def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a reset at the moment of a broker's write may be overwritten."""
+    """An operator's offset may be overwritten only if it was set right before the request."""
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     monkeypatch.setattr(BrokerOffsetStore, "_read_own_and_foreign", _find_nothing)
@@ -209,7 +209,7 @@ def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch
 
 
 def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a request that brokers do not answer in time may be given up."""
+    """A member may release a partition at an older offset only if it has requested brokers to store the newer one."""
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     process_some(world, consumer)
@@ -219,7 +219,7 @@ def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch
 
 
 def request(consumer: Consumer, offset: int) -> None:
-    """Have the checker see a request of the consumer."""
+    """Report a commit request of the consumer to the checker."""
     consumer.world.checker.commit_requested(consumer, {PARTITION: offset})
 
 

@@ -1,4 +1,4 @@
-"""A change without a notification is followed within one reconcile interval, and the checker reports if it is not."""
+"""Members follow a change without a notification within one reconcile interval, or the checker reports a violation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world() -> Iterator[World]:
 
 
 def disturb(world: World, operation: str) -> None:
-    """Perform an operation on the first consumer, for longer than the checker allows it to follow a change."""
+    """Perform an operation on the first consumer that lasts longer than the time limit for following a change."""
     perform(world, Event(0.0, operation, 0, 0.0, 5 * INTERVAL_S))
 
 
@@ -43,7 +43,7 @@ def test_an_offset_is_followed_while_notifications_keep_coming(world: World) -> 
 def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members once reconciled an interval after the newest notification, not after they last reconciled."""
+    """An earlier version counted the interval from the newest notification instead of the last reconciliation."""
 
     async def follow_assignment(owned: OwnedPartitions) -> None:
         while True:
@@ -89,7 +89,7 @@ def test_an_assignment_that_is_not_followed_is_reported(world: World, monkeypatc
 
 
 def test_a_consumer_with_a_fault_has_more_time(world: World) -> None:
-    """The time in which its event loop is blocked does not count."""
+    """Time in which the consumer's event loop is blocked does not count."""
     consumer = world.consumers[0]
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")

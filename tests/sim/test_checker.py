@@ -1,4 +1,4 @@
-"""The checker reports each violation, and excuses no more than the exceptions of its invariants."""
+"""The checker reports violations that are close to an exception of an invariant, and accepts the exceptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of one at rest, with one partition."""
+    """Provide a settled group of one, with one partition."""
     with at_rest(members=1, topics=(1,), reset="earliest") as made:
         yield made
 
@@ -47,7 +47,7 @@ def commit_now(world: World, consumer: Consumer) -> None:
 
 
 def test_a_member_that_ignores_its_forced_release_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a member that cannot know of it is excused: one whose member znode is still there."""
+    """Only a member whose member znode still exists is excused: it cannot know of the forced release yet."""
     begin = Heartbeat.__init__
 
     def start_blindly(heartbeat: Heartbeat, client: Any, gate: Any, _proof: str, *rest: Any, **options: Any) -> None:
@@ -62,7 +62,7 @@ def test_a_member_that_ignores_its_forced_release_is_reported(monkeypatch: pytes
 
 
 def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world: World) -> None:
-    """Only a write over an operator's offset is excused: the versions of the znode began at 0 again."""
+    """The versions of the new znode start at 0 again; that excuses only writes over an operator's offset."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -77,7 +77,7 @@ def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world
 
 
 def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: World) -> None:
-    """Delivering it again loses nothing, but the consumer had no reason to go back."""
+    """A repeated delivery loses nothing, but the consumer had no reason to go back."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -96,7 +96,7 @@ def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: Wo
 def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
     monkeypatch: pytest.MonkeyPatch, reset: str, found: str
 ) -> None:
-    """The next owner would choose again. This holds for both directions."""
+    """Without a stored reset, the next owner would choose again; this applies to resets in both directions."""
 
     async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
         offsets._subscription.seek(partition, chosen.position)
@@ -124,7 +124,7 @@ def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
 def test_a_reset_to_another_offset_than_the_policys_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, chosen: int, found: str
 ) -> None:
-    """A log that does not have the position justifies one offset, and no other."""
+    """If the log does not have the position, the member may store only the offset that the reset policy chooses."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -137,7 +137,7 @@ def test_a_reset_to_another_offset_than_the_policys_is_reported(
 
 @pytest.mark.parametrize("cause", ["no reset", "a second one"])
 def test_an_offset_that_moves_back_without_a_reset_is_reported(world: World, cause: str) -> None:
-    """A log that does not have a position justifies one reset, of the member that learned it."""
+    """A reported log range allows a single reset, by the member that received the report."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -156,7 +156,7 @@ def test_an_offset_that_moves_back_without_a_reset_is_reported(world: World, cau
 
 
 def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it stores would be right without a reset."""
+    """The stored offset would be correct if no reset were pending."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -171,7 +171,7 @@ def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypat
 
 
 def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(world: World) -> None:
-    """Only a consumer that continues at that very offset is excused."""
+    """Only a consumer that continues at exactly that offset is excused."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     world.operator.set(world.layout.offset(partition), b"1900")
@@ -185,7 +185,7 @@ def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(wor
 
 
 def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a member that could not know of the new topic is excused; this one knows when it leaves."""
+    """Only a member that cannot know of the new topic yet is excused; this member knows of it when it leaves."""
     (consumer,) = world.consumers
     recreate_within_a_write(world, monkeypatch)
     commit(world, consumer)
@@ -198,7 +198,7 @@ def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monke
 
 @pytest.mark.parametrize("when", ["delivered before", "delivered after", "reached later"])
 def test_an_operators_offset_that_equals_the_consumers_position_is_no_violation(world: World, when: str) -> None:
-    """A consumer that may have committed that very offset takes it for its own (seed 314916358090)."""
+    """A consumer that may have committed the same offset mistakes the operator's for its own (seed 314916358090)."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -221,7 +221,7 @@ def test_an_operators_offset_that_equals_the_consumers_position_is_no_violation(
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_end_of_the_log_as_first_offset_of_a_later_partition_is_reported(is_late: bool) -> None:
-    """A member is excused if it could not know: the topic has just been created (seed 314916384253)."""
+    """A member is excused while it cannot know that the topic has just been created (seed 314916384253)."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         member_session = consumer.member._member_session
@@ -246,9 +246,9 @@ def test_the_end_of_the_log_as_first_offset_of_a_later_partition_is_reported(is_
 
 def test_a_commit_that_a_cut_off_server_delayed_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Its session had not seen the new topic; the next session of the same process had (seed 999201189842).
+    The commit's session had not seen the new topic; the next session of the process had (seed 999201189842).
 
-    The close of the given-up session, which would end the commit, reaches no server here.
+    The close of the abandoned session, which would prevent the commit, reaches no server in this test.
     """
     begin = SessionClose.begin
 
@@ -274,7 +274,7 @@ def commit_through_a_cut_server(world: World) -> None:
     consumer.process.only = server
     commit = consumer.process.start(consumer.member.commit_on_session())
     recreate(world)
-    # The lease ends before the server gives up, so the commit that it has delayed arrives when it is connected again.
+    # The lease ends before the server stops serving, so its delayed commit arrives when the server is connected again.
     world.timeline.run_until(lambda: consumer.member.gate.shut_reason is not None, 20.0)
     consumer.process.only = None
     world.timeline.run_until(lambda: len(consumer.process.sessions) > 1, 20.0)
@@ -290,7 +290,7 @@ def commit_through_a_cut_server(world: World) -> None:
 def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a commit on a session that could not know is excused."""
+    """Only a commit on a session that cannot know of the new topic is excused."""
     (consumer,) = world.consumers
     monkeypatch.setattr(SubscriptionState, "mark_recreated", lambda *_: frozenset())
     process_some(world, consumer)
@@ -304,7 +304,7 @@ def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_rep
 def test_a_release_need_not_store_what_was_finished_in_a_log_that_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim stored the 0 of the old log in the new one, which looks like a reset to it: seed 999201208557."""
+    """A claim rewrote offset 0 of the old log in the new one, which looks like a reset (seed 999201208557)."""
     (partition,) = world.partitions()
     world.close(20.0)
     world.consumers.clear()
@@ -321,7 +321,7 @@ def test_a_release_need_not_store_what_was_finished_in_a_log_that_is_gone(
 def test_a_release_that_loses_what_was_finished_in_the_new_log_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only what was finished in the old log is excused."""
+    """A release may omit only records that were finished in the old log."""
     (consumer,) = world.consumers
     recreate(world)
     world.run_for(2.0)
@@ -334,7 +334,7 @@ def test_a_release_that_loses_what_was_finished_in_the_new_log_is_reported(
 def test_a_partition_that_is_never_reset_to_its_new_log_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is finished in a log that is gone is excused only until the reset to the new log is due."""
+    """An owner may keep a position in a deleted log only until its reset to the new log is due."""
     monkeypatch.setattr(SubscriptionState, "reset_recreated", lambda *_: None)
     recreate(world)
     with pytest.raises(Violation, match=r"not reset to a new log: \[TopicPartition\(topic='t0', partition=0\)"):

@@ -1,4 +1,4 @@
-"""Claims before any record is delivered: their offsets, and what verifies them."""
+"""Claims before any record is delivered: their offsets, and their verification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> None:
-    """The group had no member at that time. The offsets are older than the topic and mean nothing in its log."""
+    """The group had no member when the topic was created again; its offsets are older than the topic, so not valid."""
     with at_rest(members=1, topics=(3,), reset="latest") as world:
         world.consumers[-1].leave()
         world.run_for(10.0)
@@ -39,7 +39,7 @@ def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> 
 
 
 def test_a_claim_gives_its_offsets_new_versions() -> None:
-    """A former owner expects the old versions, so ZooKeeper refuses any write that it may still send."""
+    """A former owner expects the old versions, so ZooKeeper refuses its late writes."""
     with at_rest(members=1, topics=(3,)) as world:
         for claims in (1, 2):
             world.settle(60.0)
@@ -51,7 +51,7 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
 
 
 def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim rewrites the offset at the version that it has read, so it starts at the operator's offset."""
+    """The claim's rewrite of the offset expects the version that it has read, so the operator's offset stays."""
     with at_rest(members=3) as world:
         rewrite, reset = ZooKeeperOffsetStore._rewrite, list[TopicPartition]()
 
@@ -75,7 +75,7 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
 
 
 def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
-    """A read behind an answered quorum write is no older than that write: the server has caught up."""
+    """Verification reads after an answered quorum write, so the server has caught up with that write."""
     bench, layout, partition = SessionBench(servers=2), GroupLayout("g"), TopicPartition("t", 0)
     follower = bench.ensemble.servers[-1]
     bench.process.only = follower
@@ -101,7 +101,7 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
 
 
 def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
-    """Its owner znode exists already, and belongs to another session."""
+    """The partition's owner znode exists already, and belongs to another session."""
     layout, partition = GroupLayout("g"), TopicPartition("t", 0)
     other = fake_client(Host(bench.ensemble))
 
@@ -113,7 +113,7 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
         other.create_async(layout.owner(partition), b"other", ephemeral=True)
         while layout.owner(partition) not in bench.ensemble.tree.znodes:
             await session.exists(layout.owner(partition))
-        # The partition was just seen to be free, so only the creation finds the other owner.
+        # ``freed`` skips the check for an existing owner, so only the creation detects the other owner.
         return await owner_znodes.claim([partition], freed=[partition])
 
     other.start()

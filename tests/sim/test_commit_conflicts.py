@@ -1,4 +1,4 @@
-"""Offsets that another writer stores while the outcome of a commit is unknown. Versions and values tell them apart."""
+"""Offsets of other writers while the outcome of a commit is unknown; versions and values identify the writer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def world() -> Iterator[World]:
 
 
 def one_uncommitted(world: World) -> TopicPartition:
-    """Have records of one partition processed, and return the partition."""
+    """Have the application finish records of one partition; return the partition."""
     process_some(world, world.consumers[0])
     (partition,) = uncommitted(world, world.consumers[0])
     return partition
 
 
 def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> None:
-    """The znode has one version more than the interrupted commit made."""
+    """The znode's version is one higher than after the interrupted commit."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     interrupted_commit(world, consumer)
@@ -38,7 +38,7 @@ def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> 
 
 
 def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: World) -> None:
-    """The znode has one version more than the commit made."""
+    """The znode's version is one higher than after the commit."""
     consumer = world.consumers[0]
     partition, before = one_uncommitted(world), world.history.commits
     consumer.process.lose("reply")
@@ -51,7 +51,7 @@ def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: Wo
 
 
 def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World) -> None:
-    """The znode has the version that the commit would have made, with another value."""
+    """The znode has the version that the commit would have had, but another value."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     consumer.process.lose("request")
@@ -65,7 +65,7 @@ def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World)
 
 
 def test_a_second_commit_waits_for_the_first(world: World) -> None:
-    """It has nothing left to store, and does not take the first one for another writer's."""
+    """The second commit has nothing left to store, and does not mistake the first one for another writer's."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     commits = [consumer.process.start(consumer.member.commit_on_session()) for _ in range(2)]
@@ -75,7 +75,7 @@ def test_a_second_commit_waits_for_the_first(world: World) -> None:
 
 
 def test_a_deleted_offset_is_stored_again(world: World) -> None:
-    """The next commit stores it, or the release if that comes first."""
+    """The next commit or, as here, the release stores it."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     world.operator.delete(world.layout.offset(partition))

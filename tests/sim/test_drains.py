@@ -1,4 +1,4 @@
-"""Drains: a revoked partition waits for its own records in flight, and for no other partition's."""
+"""Drains: a revoked partition waits only for its own records in flight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ pytestmark = pytest.mark.sim
 
 
 def test_an_idle_partition_does_not_wait_for_a_busy_one() -> None:
-    """Two of four partitions move to the new member. In two of the four cases, one of those is being processed."""
+    """
+    Two of four partitions move to the new member.
+
+    Each of the four is busy in turn: if a busy one moves, the other moving one is claimed without waiting for it.
+    """
     claimed = []
     for busy in range(4):
         with at_rest(members=1, topics=(4,)) as world:

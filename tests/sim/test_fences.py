@@ -1,4 +1,4 @@
-"""The fences of one session, each by itself, against the fake ZooKeeper. Random scenarios meet them by chance."""
+"""The fences of one session, tested one by one on the fake ZooKeeper; random scenarios reach them only by chance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writing(path: str) -> dict[str, tuple[Create]]:
 
 
 def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> None:
-    """The session still lasts, but the member gives it up."""
+    """The session still exists, but the member ends it."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         session.client.delete_async("/member")
@@ -42,7 +42,7 @@ def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> Non
 
 
 def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> None:
-    """The answer is lost. A quorum write has been answered since, so a later read is no older than the lost write."""
+    """The answer is lost. The writer then waits for another quorum write, so that later reads show the lost write."""
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("reply")
@@ -57,7 +57,7 @@ def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> No
 
 
 def test_a_proof_is_repeated_until_it_is_answered(bench: SessionBench) -> None:
-    """A lost answer proves nothing."""
+    """A quorum write whose answer is lost is no proof."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.lose("reply")
@@ -68,7 +68,7 @@ def test_a_proof_is_repeated_until_it_is_answered(bench: SessionBench) -> None:
 
 
 def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: SessionBench) -> None:
-    """An operator removes empty folders between the check for them and the write."""
+    """An operator deletes the empty parent folder right before the folder in it is created."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await session.ensure(["/group"])
@@ -87,7 +87,7 @@ def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: S
 
 
 def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBench) -> None:
-    """Three thousand operations fit into one transaction, but not if their paths are as long as paths may be."""
+    """Three thousand operations with short paths would fit into one transaction; with long paths they do not."""
     paths = [f"/{'x' * 600}-{number}" for number in range(3_000)]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
@@ -102,7 +102,7 @@ def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBe
 
 
 def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
-    """The connection broke before the server got the request, so nothing was written."""
+    """The connection breaks before the server receives the request, so nothing is written; the client cannot know."""
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("request")
@@ -115,7 +115,7 @@ def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
 
 
 def test_an_expired_session_is_ended(bench: SessionBench) -> None:
-    """It ends at once, because kazoo would continue with a new session."""
+    """The product's session ends at once; kazoo alone would continue with a new session."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         bench.ensemble.expire(session.id)
@@ -126,7 +126,7 @@ def test_an_expired_session_is_ended(bench: SessionBench) -> None:
 
 
 def test_unanswered_requests_fail_when_the_session_ends(bench: SessionBench) -> None:
-    """Their answers will not come."""
+    """Their answers would never arrive."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.stall()
@@ -155,9 +155,7 @@ def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Ses
 
 
 def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_itself(bench: SessionBench) -> None:
-    """
-    The event loop is notified late of the expiry. A candidate on that session would lead nothing, and block the others.
-    """
+    """The event loop learns late of the expiry. A candidate on the new session would not lead, but block the others."""
     layout = GroupLayout("g")
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
@@ -186,9 +184,7 @@ def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_its
 
 
 def test_a_heartbeat_without_the_member_znode_renews_nothing(bench: SessionBench) -> None:
-    """
-    The session lasts and the member writes nothing else. Only the heartbeat notices that the member znode is gone.
-    """
+    """The session still exists and the member writes nothing else, so only the heartbeat detects the deletion."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[str | None, bool]:
         heartbeat = Heartbeat(session.connection, session.gate, "/member", Metrics(), session.abandon, 1_000)

@@ -33,7 +33,7 @@ def causes(world: World) -> list[str]:
 
 
 def test_a_leader_that_is_refused_enters_the_election_again() -> None:
-    """It does not wait until it reconciles: new partitions have an owner within seconds."""
+    """The leader does so without waiting until it reconciles: new partitions have an owner within seconds."""
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         other = next(consumer for consumer in world.consumers if consumer is not leader)
@@ -58,7 +58,7 @@ def test_deleted_folders_of_a_plan_are_created_again() -> None:
 
 
 def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
-    """It watches its predecessor and leads as soon as that session ends."""
+    """The next candidate watches its predecessor's znode, and leads as soon as that session ends."""
     with at_rest(members=3, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         others = [consumer for consumer in world.consumers if consumer is not leader]
@@ -68,7 +68,7 @@ def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
 
 
 def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
-    """The owners follow the plan of the next leader and not its own."""
+    """Owners follow the plan of the next leader, so they differ from the former leader's plan."""
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         truth, folder = world.ensemble.tree, world.layout.election
@@ -82,7 +82,7 @@ def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
 
 
 def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
-    """Each is recorded once. Another message of the same failure adds no entry."""
+    """Failure and recovery are recorded once each; another error text of the same failure adds no entry."""
     with at_rest(members=3, topics=(8,)) as world:
         allocate, failures = leader_driver(world)._allocator, list[str]()
 
@@ -101,7 +101,7 @@ def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
 
 
 def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> None:
-    """An allocator may answer differently by itself. A manual change of an assignment is recorded as such."""
+    """The cause is ``allocator`` if its result changes, and ``manual`` if an operator deletes an assignment."""
     with at_rest(members=2, topics=(4,)) as world:
         turned = False
 
@@ -120,7 +120,7 @@ def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> Non
 
 
 def test_the_history_records_that_a_plan_completes_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer of a publication is lost and its new member is gone, so the group is the same as before it."""
+    """The answer of a publication is lost, and the member that caused the plan is gone, so the group is as before."""
     with at_rest(members=2, topics=(4,)) as world:
         session = leader_driver(world)._session
         transact, interrupted = session.transact, list[str]()

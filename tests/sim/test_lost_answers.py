@@ -1,4 +1,4 @@
-"""Answers and their absence: what an answer proves, what a refusal concerns, and what is asked again."""
+"""Lost and refused requests: repeated reads, renewals of the lease, and partly refused writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_read_whose_answer_is_lost_is_repeated(bench: SessionBench) -> None:
-    """A missing answer does not mean a missing znode."""
+    """A lost answer is not mistaken for a missing znode."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[Node | None, float]:
         bench.timeline.after(0.0, bench.process.reset)
@@ -29,7 +29,7 @@ def test_a_read_whose_answer_is_lost_is_repeated(bench: SessionBench) -> None:
 
 
 def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: SessionBench) -> None:
-    """A commit proves as much as a heartbeat. A read, a refusal and a lost answer prove nothing."""
+    """Any successful transaction renews it, like a heartbeat; a read, a refusal and a lost answer do not."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
@@ -50,7 +50,7 @@ def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: Sessi
 
 
 def test_a_refused_operation_is_dropped_and_the_rest_is_written(bench: SessionBench) -> None:
-    """A contended claim delays no other one, and does not end the session."""
+    """So a contended claim neither delays other claims nor ends the session."""
     paths = ["/first", "/second", "/third"]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:

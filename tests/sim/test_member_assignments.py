@@ -1,4 +1,4 @@
-"""How a member follows its assignment, and what it finds without a watch when it reconciles."""
+"""Members follow their assignments, and reconcile to find changes of which no watch notifies them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: Enough for a watch, and less than the shortest time until a member reconciles.
+#: Enough time for a watch, in seconds; less than the shortest time until a member reconciles.
 SOON_S = 5.0
-#: Enough for a member to reconcile, without any watch.
+#: Enough time, in seconds, for a member to reconcile without any watch.
 LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
 
 
@@ -35,7 +35,7 @@ def assignment_path(world: World) -> str:
 
 
 def changed(world: World, **fields: object) -> bytes:
-    """Return that assignment with other fields."""
+    """Return the data of the first consumer's assignment with changed fields."""
     return json.dumps(json.loads(world.ensemble.tree.znodes[assignment_path(world)].data) | fields).encode()
 
 
@@ -56,7 +56,7 @@ def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
 
 
 def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -> None:
-    """If group state and assignments were deleted by hand, generations start over."""
+    """Generations start at 1 again if an operator has deleted the group state and the assignments."""
     consumer = world.consumers[0]
     world.operator.set(assignment_path(world), changed(world, generation=0, partitions={}))
     world.run_for(SOON_S)
@@ -64,7 +64,7 @@ def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -
 
 
 def test_a_released_partition_is_claimed_at_once(world: World) -> None:
-    """The next owner watches the owner znode while the application of the present one is busy."""
+    """The next owner watches the owner znode while the current owner's application is busy."""
     for consumer in world.consumers:
         for _ in list(consumer.opened):
             consumer.work(0.0, 1, SOON_S / 2)
@@ -74,7 +74,7 @@ def test_a_released_partition_is_claimed_at_once(world: World) -> None:
 
 
 def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
-    """No watch reports it. The member compares versions when it reconciles."""
+    """No watch reports the operator's offset; the member compares versions when it reconciles."""
     consumer = world.consumers[0]
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
@@ -85,7 +85,7 @@ def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
 
 
 def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
-    """The assignment changes twice in every interval. Each change is followed, and so is an operator's reset."""
+    """The assignment changes twice in every interval; the member still finds an operator's offset."""
     consumer, path = world.consumers[0], assignment_path(world)
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
@@ -99,7 +99,7 @@ def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
 
 
 def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The assignment changes faster than the member reads it, so there is always a hint to follow."""
+    """The assignment changes faster than the member reads it, so there is always a further hint."""
     consumer, path, get = world.consumers[0], assignment_path(world), Session.get
     partition = min(consumer.opened)
 
@@ -121,7 +121,7 @@ def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, mon
 
 
 def test_a_deleted_claim_is_found(world: World) -> None:
-    """No watch reports it. The partition is lost, and claimed again."""
+    """No watch reports the deletion. The partition is lost, and claimed again."""
     consumer = world.consumers[0]
     world.operator.delete(world.layout.owner(min(consumer.opened)))
     world.run_for(LATE_S)
@@ -130,7 +130,7 @@ def test_a_deleted_claim_is_found(world: World) -> None:
 
 
 def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) -> None:
-    """Its owners stay. Their positions in the old log mean nothing in the new one."""
+    """Its partitions keep their owners, which reset their positions to the start of the new log."""
     for consumer in world.consumers:
         for _ in list(consumer.opened):
             consumer.work(0.0, 3, 0.01)
@@ -142,16 +142,14 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) 
 
 
 def test_partition_leaders_are_checked_in_each_interval(world: World) -> None:
-    """A broker that was deposed without noticing reports nothing. Only ZooKeeper names its successor."""
+    """A broker that does not know that it lost the leadership reports no change; only ZooKeeper has the new leader."""
     before = [consumer.leader_updates for consumer in world.consumers]
     world.run_for(LATE_S)
     assert all(consumer.leader_updates > looks for consumer, looks in zip(world.consumers, before, strict=True))
 
 
 def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
-    """
-    An operator deletes the member znode of a restarted static member, and the member joins again. Seed 450708070177.
-    """
+    """An operator deletes the member znode of a restarted static member, which joins again (seed 450708070177)."""
     with at_rest(members=2, topics=(4,), is_static=True) as world:
         killed = next(consumer for consumer in world.consumers if not consumer.member.leads)
         killed.kill()

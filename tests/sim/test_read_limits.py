@@ -24,7 +24,7 @@ MANY = 2 * MOST_READS
 
 
 def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBench) -> None:
-    """A heartbeat at any moment of the reading is behind no more reads than a session may have in flight."""
+    """While a leader reads a large group, a heartbeat waits behind at most ``MOST_READS`` reads."""
     layout = GroupLayout("g")
     names = [f"m{number}" for number in range(MANY)]
     topics = [f"t{number}" for number in range(MANY)]
@@ -52,7 +52,7 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBenc
 
 
 def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that waits for partitions of a busy one reads all their owner znodes again after it reconnects."""
+    """After it reconnects, a member reads all owner znodes again that a busy member has yet to release."""
     few = 20
     monkeypatch.setattr(zk_session, "MOST_READS", few)
     with at_rest(members=1, topics=(10 * few,), reset="earliest") as world:

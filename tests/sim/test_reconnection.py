@@ -14,9 +14,9 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_heartbeat_is_sent_as_soon_as_the_connection_is_back() -> None:
-    """Little of the lease may be left, so the next regular heartbeat may be too late."""
+    """The rest of the lease may be short, so the next regular heartbeat could be too late."""
     with at_rest(members=2, topics=(4,), heartbeat_interval_ms=None) as world:
-        # A leader's next plan would prove the session as well.
+        # A leader's next plan would renew the lease, too.
         consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
         gate = consumer.member.gate
         before_s = gate.deadline_s
@@ -29,7 +29,7 @@ def test_a_heartbeat_is_sent_as_soon_as_the_connection_is_back() -> None:
 
 
 def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
-    """A suspended connection stops delivery from the moment that it breaks, long before the lease ends."""
+    """Delivery stops as soon as the connection breaks, long before the lease ends."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         gate, flowing = consumer.member.gate, set(consumer.opened)
@@ -51,10 +51,10 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
 
 def move_session(world: World) -> Consumer:
     """
-    Make the leader believe that a session has moved: it learns late of a connection that its client has given up.
+    Make the leader believe that a session has moved, as if it processed an abandoned connection of the client late.
 
     Returns:
-        The consumer of that session. The leader would close a connection of its own at the first request.
+        The consumer of the session. It is not connected to the leader, which would close the connection at once.
     """
     leader, sessions = world.ensemble.leader, world.ensemble.sessions
     moved = next(c for c in world.consumers if sessions[c.process.sessions[-1]].server is not leader)
@@ -65,7 +65,7 @@ def move_session(world: World) -> Consumer:
 
 @pytest.mark.parametrize("reports_moves", [False, True])
 def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
-    """The lease continues, and nothing is lost."""
+    """The lease continues, and no partition is lost."""
     with at_rest(members=3, topics=(6,)) as world:
         world.ensemble.reports_moves = reports_moves
         consumer = move_session(world)
@@ -79,7 +79,7 @@ def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
 
 
 def test_a_write_brings_a_moved_session_back() -> None:
-    """The session returns at once, however many requests are in flight."""
+    """The session is moved back at once, and the connection is dropped once, with several requests in flight."""
     with at_rest(members=3, topics=(6,), heartbeat_interval_ms=3_300) as world:
         world.ensemble.reports_moves = True
         for consumer in world.consumers:

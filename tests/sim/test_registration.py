@@ -1,4 +1,4 @@
-"""Registrations of members whose answer is lost or whose folders are deleted."""
+"""Registrations of members: their answers are lost, or their parent znodes are deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ pytestmark = pytest.mark.sim
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
-    """The next server lags. The repeated registration is refused, but by the member's own znode, which is no error."""
+    """
+    The repeated registration is refused because the member's own znode exists; that is no error.
+
+    The member reconnects to a server that lags, so it cannot find its znode by reading.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.join(world.topics) if is_new else world.consumers[0]
         operations, registered = SubscriptionRegistration._creation, []
@@ -36,7 +40,7 @@ def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.M
                     if server not in (world.ensemble.leader, consumer.process.server)
                 )
                 behind.lag_s = 2.0
-                # The next connection; this one stays where it is.
+                # Applies to the next connection; the current one remains.
                 world.timeline.after(0.0, setattr, consumer.process, "only", behind)
             return operations(registration, topics)
 
@@ -55,7 +59,7 @@ def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.M
 def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
     monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    """An operator deletes the group between the member's check of the folders and its registration."""
+    """An operator deletes a parent znode between the member's check of the parents and its registration."""
     with at_rest(members=1, topics=(2,)) as world:
         consumer = world.consumers[0]
         path = {"members": world.layout.members, "ids": world.layout.ids}[folder]

@@ -1,4 +1,4 @@
-"""Logs that lose the position of their owner: which offset the member stores, and when."""
+"""Resets of a position that the log no longer has: the offset that the member stores, and when it does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Written = tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredO
 
 @pytest.fixture(params=["earliest", "latest"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Provide a settled group of one with one partition; three of its records are processed and committed."""
+    """Provide a settled group of one with one partition, of which three records are processed and committed."""
     with at_rest(members=1, topics=(1,), reset=request.param) as made:
         process_and_commit(made)
         yield made
@@ -51,13 +51,13 @@ def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[]
 
 
 def expected(world: World) -> int:
-    """Return where the policy continues."""
+    """Return the offset that the reset policy chooses."""
     log = world.logs[P0]
     return log.start if world.reset == "earliest" else log.end
 
 
 def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
-    """The member stores it in a transaction long before its next commit. Then records are delivered from there."""
+    """The member stores the reset at once, not with its next commit; then it delivers from there."""
     (consumer,) = world.consumers
     world.retain(P0, 1_500)
     world.run_for(1.0)
@@ -68,7 +68,7 @@ def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
 
 
 def test_a_reset_waits_for_records_in_flight(world: World) -> None:
-    """They finish as usual, and may be committed meanwhile."""
+    """The reset is stored after the application has finished them."""
     (consumer,) = world.consumers
     before = world.history.stored(P0) or 0
     consumer.work(0.0, 3, 2.0)
@@ -117,7 +117,7 @@ def test_a_release_stores_the_chosen_offset(world: World) -> None:
 
 
 def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
-    """The next owner meets the log as it is."""
+    """The next owner reads the log's range itself, and chooses again."""
     (consumer,) = world.consumers
     before = world.history.stored(P0)
     consumer.work(0.0, 3, 8.0)
@@ -130,7 +130,7 @@ def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
 
 
 def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member follows it, although it was about to write the offset that the policy chose."""
+    """The member follows the operator's offset, although it was about to store the one that the policy chose."""
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"1600"))
     world.retain(P0, 1_500)
@@ -143,7 +143,7 @@ def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeyp
 
 
 def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Garbage is no offset; the chosen one is."""
+    """An operator garbles the offset right before the member stores the reset."""
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"garbage"))
     world.retain(P0, 1_500)
     world.run_for(1.0)
@@ -151,7 +151,7 @@ def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
-    """The member had stored the same offset before, and another writer has destroyed it."""
+    """The member has already stored the offset that the reset chooses, but then another writer garbles it."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         process_and_commit(world)
@@ -172,7 +172,7 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
 
 
 def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offset chosen in the old log is not stored. The new log is read from its beginning."""
+    """The offset chosen for the old log is not stored; the new log is read from its start."""
     before_the_reset_is_written(monkeypatch, lambda: world.recreate_topic("t0", 0.0, 0.0))
     world.retain(P0, 1_500)
     world.run_for(3.0)
@@ -181,7 +181,7 @@ def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: py
 
 
 def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that are written meanwhile come after the chosen position, and are delivered."""
+    """Records that are produced meanwhile come after the chosen position, so they are delivered."""
     (consumer,) = world.consumers
 
     def break_and_write() -> None:
@@ -197,7 +197,7 @@ def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, mon
 
 
 def test_a_deleted_topic_voids_the_chosen_offset() -> None:
-    """Fetching continues in the old log, as far as that has grown again. Seed 450708062642."""
+    """Until the topic's new log is known, fetching continues in the old one, which has grown (seed 450708062642)."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         process_and_commit(world)
         (consumer,) = world.consumers
@@ -215,7 +215,7 @@ def test_a_deleted_topic_voids_the_chosen_offset() -> None:
 
 
 def test_a_lost_answer_is_not_taken_for_an_operators_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZooKeeper may have made the write. The member reads the znode, and counts no foreign write."""
+    """ZooKeeper has executed the write; the member reads the znode, and counts no write of another writer."""
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: consumer.process.lose("reply"))
     world.retain(P0, 1_500)

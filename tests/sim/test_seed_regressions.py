@@ -1,7 +1,7 @@
 """
-Cases that seeds of the simulator have found, each set up directly.
+Cases that seeds of the simulator have found, each reproduced directly.
 
-A seed makes another scenario as soon as the product sends one request more.
+A seed reproduces a case only until the product changes: a single additional request changes the whole run.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Provide a settled group of one that owns all of two topics."""
+    """Provide a settled group of one, which owns all partitions of two topics."""
     with at_rest(members=1, topics=(2, 2), reset="earliest") as made:
         yield made
 
 
 def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> None:
-    """Records in flight do not count any more, and are delivered again."""
+    """
+    An operator sets the offset that the next commit would store. The member still treats it as a reset.
+
+    It stops counting its records in flight.
+    """
     (consumer,) = world.consumers
     consumer.work(0.0, 3, 0.01)
     world.run_for(0.1)
@@ -47,7 +51,7 @@ def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> No
 
 
 def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answer_is_lost(world: World) -> None:
-    """ZooKeeper may have made the change in between, so the first subscription must be written again."""
+    """ZooKeeper may have executed the change in between, so the first subscription must be written again."""
     (consumer,) = world.consumers
     before = consumer.topics
     consumer.process.lose("reply")
@@ -61,7 +65,7 @@ def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answe
 
 
 def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The positions may be those of the old log. The group starts over, and its offsets may go back."""
+    """The positions that were read are those of the old log, so the group resets the topic to its new log."""
     world = World(
         replace(
             make_scenario(1),
@@ -93,9 +97,7 @@ def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch
 
 
 def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Its owner saw no offsets at first, but when it stores its own, those of the other partitions exist. Seed 7004691.
-    """
+    """Its owner first reads no offsets, but when it stores its own, those of other partitions exist (seed 7004691)."""
     with at_rest(members=1, topics=(2,), reset="latest") as world:
         (consumer,) = world.consumers
         ask, policies = consumer.log_offsets, list[str]()

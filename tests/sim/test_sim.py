@@ -1,4 +1,4 @@
-"""Thousands of fresh scenarios break no invariant; a seed always makes the same run."""
+"""Thousands of new scenarios break no invariant, and a seed always produces the same run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.sim.scenario import BROKER_FAULTS, FAULTS, RECONCILE_FAULTS, Scenario
 
 pytestmark = pytest.mark.sim
 
-#: Play the seeds from this one on, and not others each time.
+#: The environment variable with the first seed, for repeating a run; without it, each run has other seeds.
 BASE = "SIM_SEED_BASE"
 PIECE = 200
-#: Fewer make a run shorter.
+#: The number of pieces; the environment variable SIM_SEEDS has the number of all seeds.
 PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // PIECE)
 
 
 @pytest.fixture
 def base(testrun_uid: str) -> int:
-    """The first seed of this run: the same in all its processes, and another one in the next run."""
+    """Return the first seed of this run: the same in all its processes, and another one in the next run."""
     given = os.environ.get(BASE)
     return int(given) if given else int.from_bytes(sha256(testrun_uid.encode()).digest()[:5], "big")
 
@@ -33,7 +33,7 @@ def base(testrun_uid: str) -> int:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant; the summary has how many were played, and a failure how to replay it."""
+    """No seed breaks an invariant. The summary shows the number of seeds; a failure shows how to repeat it."""
     first = base + piece * PIECE
     command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE), "--seed-base", str(first)]
     played = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def test_seeds(piece: int, base: int, record_property: Callable[[str, object], N
 
 
 def test_a_scenario_has_enough_events_faults_and_members() -> None:
-    """150 events or more in each, five or more of them faults, in a group of three members or more."""
+    """Each scenario has at least 150 events, at least five of which are faults, and at least three members."""
     scenarios = [make_scenario(seed) for seed in range(200)]
     assert min(len(scenario.events) for scenario in scenarios) >= 150
     assert min(scenario.faults for scenario in scenarios) >= 5
@@ -79,7 +79,7 @@ def test_a_seed_makes_the_same_run_in_every_process() -> None:
 
 
 def test_a_scenario_is_shortened_to_the_events_that_it_needs() -> None:
-    """Only the two events are left without which it would not fail."""
+    """Only the two events that the failure needs remain."""
     scenario = make_scenario(3)
     needed = (scenario.events[20], scenario.events[97])
 

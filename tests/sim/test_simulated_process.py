@@ -1,4 +1,4 @@
-"""A simulated process that is killed leaves nothing behind."""
+"""Simulated processes: the cleanup when one is killed, and blocks of an event loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_killed_process_closes_coroutines_that_have_not_started() -> None:
-    """Otherwise Python warns of a coroutine that was never awaited, in the middle of another test."""
+    """Otherwise Python would warn during another test that a coroutine was never awaited."""
     process = SimulatedProcess(FakeEnsemble(Timeline()))
     coroutine = asyncio.sleep(1.0)
     task = process.start(coroutine)
@@ -23,7 +23,7 @@ def test_a_killed_process_closes_coroutines_that_have_not_started() -> None:
 
 
 def test_a_shorter_block_does_not_end_a_longer_one() -> None:
-    """The event loop is blocked until both are over, and ``blocked_until_s`` says so."""
+    """The event loop is blocked until both blocks have ended, which is the time in ``blocked_until_s``."""
     timeline = Timeline()
     process = SimulatedProcess(FakeEnsemble(timeline))
     turns, start_s = list[float](), timeline.now_s

@@ -1,4 +1,4 @@
-"""Groups near the size limits of ZooKeeper; real servers would take minutes, and the fake one has their limits."""
+"""Groups near ZooKeeper's size limits, on the fake ensemble, which has the same limits; real servers take minutes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sim
 
 @contextmanager
 def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
-    """Start members all at one moment, in a group in which no events happen."""
+    """Provide a group without events, whose members all start at the same time."""
     calm = replace(
         make_scenario(1),
         members=members,
@@ -43,12 +43,12 @@ def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], 
 
 
 def long_name(number: int) -> str:
-    """Return a topic name of the greatest length."""
+    """Return a topic name of the maximum length."""
     return f"{number:05d}".rjust(249, "x")
 
 
 def test_a_thousand_members_at_once() -> None:
-    """The leader collects them in a few plans, and each member owns what its assignment says."""
+    """The leader needs only a few plans, and each member owns the partitions of its assignment."""
     with group_of(1_000, (200,)) as world:
         world.settle(60.0)
         assert len(world.history.generations) <= 5
@@ -70,7 +70,7 @@ def test_a_plan_near_the_size_limit() -> None:
 
 
 def test_a_subscription_beyond_the_size_limit() -> None:
-    """It is refused with its size and not sent repeatedly. The previous subscription is kept."""
+    """The subscription is refused with an error that has its size, and is not sent to ZooKeeper."""
     with group_of(1, (1,) * 3, long_name) as world:
         (consumer,) = world.consumers
         world.settle(60.0)

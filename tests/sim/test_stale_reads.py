@@ -20,7 +20,7 @@ from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: Enough for a watch, and less than the shortest time until a member reconciles.
+#: Enough time for a watch, in seconds; less than the shortest time until a member reconciles.
 SOON_S = 5.0
 
 
@@ -34,7 +34,7 @@ def world() -> Iterator[World]:
 def test_an_assignment_that_changes_while_it_is_read_is_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hint comes before the member uses the answer that it makes obsolete, and must not be dropped."""
+    """The watch fires before the member uses the answer, which is outdated by then; the hint must not be dropped."""
     consumer, get, changed = world.consumers[0], Session.get, []
     path = world.layout.assignment(str(consumer.member.member_id))
     data = world.ensemble.tree.znodes[path].data
@@ -58,7 +58,7 @@ def test_an_assignment_that_changes_while_it_is_read_is_read_again(
 def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another session deletes and takes it while brokers are asked for its start position."""
+    """The owner znode is deleted, and created by another session, while the member looks up the start position."""
     log_offsets, partition = Consumer.log_offsets, TopicPartition("new", 1)
     owner, taken = world.layout.owner(partition), []
 
@@ -82,7 +82,7 @@ def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
 def test_positions_are_not_used_after_their_topic_was_created_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The positions are of the old log. The member owned no partition that could be notified of the new one."""
+    """The positions are of the old log; the member has no open partition to be notified of the new one."""
     consumer, start, recreated = world.consumers[0], ZooKeeperOffsetStore.start, []
 
     async def slow(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> Any:

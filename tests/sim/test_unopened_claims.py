@@ -29,7 +29,7 @@ OFFSET, OWNER = LAYOUT.offset(P0), LAYOUT.owner(P0)
 
 
 class DisturbedRelease(SessionBench):
-    """A release of P0 by its owner, during which another client changes the owner znode or the offset."""
+    """A release of P0 by its owner, before or during which another client changes the owner znode or the offset."""
 
     def __init__(self, *, opened: bool) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class DisturbedRelease(SessionBench):
             change: "nothing"; "set": an operator sets the offset; "claim" or "claim and open": another member owns the
                 partition.
             when: "before" the release, or "within" it, right before it is written.
-            monkeypatch: The test's.
+            monkeypatch: The test's fixture.
         """
         self.operator.start()
         self.operator.create(OFFSET, b"5", makepath=True)
@@ -94,7 +94,7 @@ class DisturbedRelease(SessionBench):
 
 @pytest.fixture
 def disturbed() -> Iterator[DisturbedRelease]:
-    """Provide a release of a claim that was not opened."""
+    """Provide a bench for the release of a claim that was never opened."""
     made = DisturbedRelease(opened=False)
     with runtime.replaced(SimulatedRuntime(made.timeline)):
         yield made
@@ -104,7 +104,7 @@ def disturbed() -> Iterator[DisturbedRelease]:
 def test_another_members_claim_is_not_deleted(
     disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch, change: str, when: str
 ) -> None:
-    """The release reads the owner before, and checks the offset's version: opening a claim changes it."""
+    """The release first reads the owner, and checks the version of the offset, which the opening of a claim changes."""
     done = disturbed.release(change, when, monkeypatch)
     assert (done.released, done.gone) == (frozenset(), {P0})
     assert disturbed.owner == b"other-0"
@@ -112,7 +112,7 @@ def test_another_members_claim_is_not_deleted(
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
-    """The claim is still this member's and is released."""
+    """The claim still belongs to this member, so it is released; the operator's offset is not overwritten."""
     disturbed = DisturbedRelease(opened=opened)
     with runtime.replaced(SimulatedRuntime(disturbed.timeline)):
         done = disturbed.release("set", "within", monkeypatch)
@@ -122,7 +122,7 @@ def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.Mon
 
 
 def test_an_undisturbed_claim_is_released(disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its offset is not written."""
+    """The release of a claim that was never opened does not write the offset."""
     done = disturbed.release("nothing", "before", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert disturbed.owner is None

@@ -1,4 +1,4 @@
-"""Topics that a test creates, deletes and creates again, and their stored offsets."""
+"""Steps of tests that create topics, delete them and create them again, and that read their stored offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def create_topic(world: World, topic: str, partitions: int) -> None:
 
 
 def recreate(world: World) -> None:
-    """Delete the topic ``t0`` and create it again; brokers know the new one at once."""
+    """Delete the topic ``t0`` and create it again; brokers know of the new topic at once."""
     world.operator.delete(topic_path("t0"))
     world.operator.create(topic_path("t0"), world.topic_data("t0"))
 
@@ -33,15 +33,15 @@ def recreate_within_a_write(
     world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None
 ) -> list[int]:
     """
-    Create ``t0`` again right before ZooKeeper gets the next offset; brokers know the new topic six seconds later.
+    Delete ``t0`` and create it again right before the next write of an offset; brokers know of it six seconds later.
 
     Args:
         world: The group.
-        monkeypatch: The test's.
-        then: Called between the new topic and the write.
+        monkeypatch: The test's fixture.
+        then: Called after the topic is created again and before the write.
 
     Returns:
-        A list that is empty before that, and then has the czxid of the old topic.
+        A list that is empty until then, and then contains the czxid of the old topic.
     """
     transact, recreated = Session.transact, list[int]()
 
@@ -61,7 +61,7 @@ def recreate_within_a_write(
 
 
 def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no broker answer for any partition, as before brokers know a topic that is in ZooKeeper."""
+    """Leave all partitions without a leader, as for a topic that brokers do not know of yet."""
     monkeypatch.setattr(World, "has_leader", lambda world, partition: False)
 
 

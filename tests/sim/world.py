@@ -1,4 +1,4 @@
-"""One simulated group with everything around it: servers, topics, consumers, an operator, and the checker."""
+"""One simulated group with its environment: servers, topics, consumers, an operator, and the checker."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.sim.scenario import Scenario, make_scenario
 __all__ = ["World", "at_rest"]
 
 SESSION_TIMEOUT_MS = 10_000
-#: Shorter than what a restart takes, sometimes.
+#: Sometimes shorter than a restart takes.
 STATIC_GRACE_MS = 12_000
-#: What the scenario of ``at_rest`` has unless a test says otherwise.
 RECONCILE_INTERVAL_MS = 30_000
+#: The defaults of the scenario of ``at_rest``.
 AT_REST: Mapping[str, Any] = {
     "leaders_after_s": (),
     "is_static": False,
@@ -41,20 +41,20 @@ AT_REST: Mapping[str, Any] = {
     "reconcile_interval_ms": RECONCILE_INTERVAL_MS,
     "events": (),
 }
-#: How many brokers store offsets, where they do.
+#: The number of brokers that store offsets, in groups with ``broker-v0``.
 BROKERS = 2
-#: How long hooks of listeners take, in seconds, in groups by turns.
+#: Durations of the assigned hook, in seconds; the seed selects one for a group.
 HOOKS_S = (0.0, 0.0, 0.3, 2.0)
 
 
 class World:
-    """The group of one scenario, and all that it needs."""
+    """The group of one scenario, with its environment."""
 
     group = "g"
 
     def __init__(self, scenario: Scenario, topic_name: Callable[[int], str] = "t{}".format) -> None:
         self.timeline = Timeline(scenario.seed)
-        # Servers of 3.4 and later ones, by turns.
+        # The behaviour of servers of 3.4 for odd seeds, that of later servers for even seeds.
         self.ensemble = FakeEnsemble(
             self.timeline, 3, sync_limit=scenario.sync_limit, reports_moves=bool(scenario.seed % 2)
         )
@@ -70,7 +70,7 @@ class World:
         self.consumers: list[Consumer] = []
         self.checker = Checker(self)
         self.history = self.checker.history
-        #: Called once, when a member writes the group state next.
+        #: Called once, at the next write of the group state by a member.
         self.on_plan: Callable[[], None] | None = None
         self.ensemble.observers += [self.checker.committed, self._entry_committed]
         self.operator: KazooClient = fake_client(Host(self.ensemble))
@@ -80,10 +80,11 @@ class World:
         self.brokers = Brokers(self, BROKERS if self.store == BROKER_V0 else 0)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
-        #: Creation zxids of those that are deleted, to be created again; and until when brokers do not know a topic.
+        #: The topics that are deleted and will be created again, with the czxids of the deleted ones.
         self._absent: dict[str, int] = {}
+        #: The time until which brokers do not know of a topic.
         self._unknown_until_s: dict[str, float] = {}
-        #: Until when partitions have no leader.
+        #: The time until which a partition has no leader.
         self._leaderless_until_s: dict[TopicPartition, float] = {}
         for number, partitions in enumerate(scenario.topics):
             topic = topic_name(number)
@@ -96,7 +97,7 @@ class World:
             self.join(self.topics if member < 2 else self.some_topics(member / scenario.members))
 
     def settings(self, instance_id: str | None) -> tuple[GroupConfig, ZooKeeperConfig]:
-        """What every consumer is configured with."""
+        """Return the configuration of a consumer."""
         group = GroupConfig(
             group=self.group,
             instance_id=instance_id,
@@ -120,12 +121,12 @@ class World:
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
     def set_partitions(self, topic: str, partitions: int) -> None:
-        """Request more of them; the request may fail."""
+        """Request that the topic has ``partitions`` partitions; the request may fail."""
         self.topics[topic] = partitions
         self.operator.set_async(topic_path(topic), self.topic_data(topic))
 
     def recreate_topic(self, topic: str, gone_s: float, silent_s: float) -> None:
-        """Delete it and create it again, ``gone_s`` later; brokers know it ``silent_s`` after that."""
+        """Delete a topic, and create it again ``gone_s`` later; brokers know of it ``silent_s`` after that."""
         if topic in self._absent:
             return
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
@@ -142,7 +143,7 @@ class World:
         transaction.commit_async()
 
     def _create_again(self, topic: str) -> None:
-        """Try until it is there: the operator's connection may break, and the end of a scenario calls this early."""
+        """Create a deleted topic again, and retry until it exists: the operator's connection may break."""
         if topic not in self._absent:
             return
         znode = self.ensemble.tree.znodes.get(topic_path(topic))
@@ -156,12 +157,12 @@ class World:
         self.timeline.after(1.0, self._create_again, topic)
 
     def has_leader(self, partition: TopicPartition) -> bool:
-        """Whether a broker leads a partition."""
+        """Whether a broker leads the partition now."""
         until_s = max(self._unknown_until_s.get(partition.topic, 0.0), self._leaderless_until_s.get(partition, 0.0))
         return self.timeline.now_s >= until_s
 
     def lose_leader(self, partition: TopicPartition, duration_s: float) -> None:
-        """Leave a partition without a leader for some time from now on."""
+        """Leave a partition without a leader for the next ``duration_s`` seconds."""
         self._leaderless_until_s[partition] = self.timeline.now_s + duration_s
 
     def _partitions_of(self, topic: str) -> list[TopicPartition]:
@@ -171,12 +172,12 @@ class World:
         return sorted(self.topics)[number % len(self.topics)]
 
     def some_topics(self, choice: float) -> list[str]:
-        """One of them, or all."""
+        """Return all topics, or one; ``choice`` in [0, 1) decides."""
         names = sorted(self.topics)
         return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
 
     def partitions(self) -> list[TopicPartition]:
-        """Those that some running consumer subscribes to."""
+        """Return the existing partitions of the topics that running consumers subscribe to."""
         subscribed = {topic for consumer in self.consumers if consumer.is_running for topic in consumer.topics}
         znodes = self.ensemble.tree.znodes
         found = {topic: znodes[topic_path(topic)] for topic in sorted(subscribed) if topic_path(topic) in znodes}
@@ -193,13 +194,13 @@ class World:
         return self.layout.group_state in self.ensemble.tree.znodes
 
     def owned_by(self, consumer: Consumer) -> dict[str, int]:
-        """The owner znodes of a consumer's session, with their czxids."""
+        """Return the owner znodes of a consumer's sessions, with their czxids."""
         truth = self.ensemble.tree
         paths = [path for session in consumer.process.sessions for path in truth.ephemerals(session)]
         return {path: truth.znodes[path].czxid for path in paths if path.startswith(self.layout.owners)}
 
     def join(self, topics: Iterable[str], instance_id: str | None = None) -> Consumer:
-        """Start a consumer; one that is restarted keeps its instance id."""
+        """Start a consumer; to restart a static one, pass its ``instance_id``."""
         name = f"c{len(self.consumers) + 1}"
         if self.is_static and instance_id is None:
             instance_id = f"i-{name}"
@@ -219,16 +220,16 @@ class World:
 
     @property
     def log_end(self) -> int:
-        """The end of the logs that nothing has happened to."""
+        """The end of logs that were never cut."""
         return self.logs.end
 
     def retain(self, partition: TopicPartition, start: int) -> None:
-        """Delete what is before an offset, as retention does; consumers that read there notice soon."""
+        """Delete the records before an offset, as retention does; consumers notice at their next fetch."""
         self.logs.retain(partition, start)
         self._fetch_soon(partition)
 
     def cut(self, partition: TopicPartition, end: int, grown_s: float) -> None:
-        """Delete the end of a log; it is there again ``grown_s`` later."""
+        """Delete the records at and after the offset ``end``; ``grown_s`` later, the log has grown again."""
         self.logs.cut(partition, end)
         self._fetch_soon(partition)
         self.timeline.after(grown_s, self.logs.grow, partition)
@@ -249,7 +250,7 @@ class World:
         return self.timeline.now_s - self.began_s
 
     def run_for(self, duration_s: float) -> None:
-        """Let time pass, and check after every step."""
+        """Advance the time by ``duration_s``; check the invariants after every step."""
         timeline = self.timeline
         until_s = timeline.now_s + duration_s
         while timeline.step(until_s):
@@ -278,10 +279,10 @@ class World:
 
     def settle(self, limit_s: float) -> None:
         """
-        Let time pass until every partition is owned.
+        Advance the time until every partition is owned.
 
         Raises:
-            Violation: It takes longer.
+            Violation: That takes longer than ``limit_s``.
         """
         self.checker.invariant(EveryPartitionOwned).wait(limit_s)
 
@@ -290,15 +291,15 @@ class World:
 
     @property
     def all_topics_exist(self) -> bool:
-        """Whether no topic is deleted, to be created again."""
+        """Whether no topic is currently deleted."""
         return not self._absent
 
     def close(self, limit_s: float) -> None:
         """
-        Have all consumers leave in order.
+        Have all running consumers leave the group cleanly.
 
         Raises:
-            Violation: Some have not left in time, or leave owner znodes behind.
+            Violation: A consumer has not left within ``limit_s``, or owner znodes remain.
         """
         for consumer in self.consumers:
             if consumer.is_running:
@@ -314,10 +315,10 @@ class World:
 @contextmanager
 def at_rest(**changes: Any) -> Iterator[World]:
     """
-    A group to which nothing happens by itself, settled; its processes are killed in the end.
+    Provide a settled group without faults or other events; kill its processes at the end of the block.
 
     Args:
-        changes: What of the scenario is to be otherwise: ``members``, ``topics`` (partitions of each), …
+        changes: Other values of fields of ``Scenario``: ``members``, ``topics`` (the partitions of each), …
     """
     with deferred_collection() as killed:
         world = World(replace(make_scenario(1), **{**AT_REST, **changes}))

@@ -1,4 +1,4 @@
-"""Archives in tests: their settings, and a check that they are complete."""
+"""Settings of archives in tests, and a check that an archive is complete."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IDENTITY = ["topic", "partition", "offset", "value"]
 
 
 def settings(cluster: Cluster, topic: str, folder: Path, **given: Any) -> ArchiveSettings:
-    """The settings of an archive of one topic in the subfolder ``archive``."""
+    """Return the settings of an archive of one topic in the subfolder ``archive``."""
     return ArchiveSettings(topics=(topic,), output=str(folder / "archive"), brokers=brokers_of(cluster), **given)
 
 
 def assert_complete(spark: SparkSession, cluster: Cluster, topic: str, folder: Path) -> None:
-    """Assert that the archive has every record of the log once, as Spark reads it and in its files."""
+    """Assert that both the archive as Spark reads it and its Parquet files have every record of the log once."""
     log = Counter(
         (each.topic, each.partition, each.offset, each.value) for each in read_batch(cluster, subscribe=topic)
     )

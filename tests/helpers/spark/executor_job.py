@@ -1,4 +1,5 @@
-"""A job on a cluster of two executors, in a process of its own: ``executor_job.py BROKERS TOPIC FOLDER``.
+"""
+A Spark job on a local cluster of two executors: ``executor_job.py BROKERS TOPIC FOLDER``.
 
 It reads a topic, and blocks at each row until ``FOLDER/go`` exists. It prints ``blocked`` when a task has started, and
 at the end the values as JSON.
@@ -40,7 +41,7 @@ def main(brokers: str, topic: str, folder: Path) -> None:
 
 
 def report_start(folder: Path) -> None:
-    """Print a line when a task has started. The task itself may run in another process."""
+    """Print ``blocked`` when a task, which runs in another process, has created the file ``started``."""
     while not (folder / "started").exists():
         time.sleep(0.02)
     print("blocked", flush=True)  # noqa: T201

@@ -1,4 +1,4 @@
-"""Queries without a JVM: the calls that Spark makes to the data source, in its order."""
+"""Queries without a JVM: they make the calls that Spark makes to the data source, in the same order."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ __all__ = [
 
 
 def brokers_of(cluster: Cluster) -> str:
-    """The value of ``kafka.bootstrap.servers``."""
+    """Return the value of ``kafka.bootstrap.servers``."""
     return ",".join(cluster.brokers)
 
 
 def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition: int | None = None) -> None:
-    """Produce values, each also as its key, which chooses the partition unless one is given."""
+    """Produce values; each value is also the key, which determines the partition unless ``partition`` is given."""
 
     async def produce() -> None:
         async with Producer(
@@ -66,7 +66,7 @@ def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes
 
 
 def await_partitions(cluster: Cluster, topic: str, count: int) -> None:
-    """Wait until brokers report ``count`` partitions: ZooKeeper has them before."""
+    """Wait until brokers report ``count`` partitions; ZooKeeper has the partitions earlier."""
     brokers = parse_hosts(cluster.brokers, 0, "brokers")
     eventually_blocking(lambda: len(find_leaders(brokers, "test", [topic])) == count, f"{topic} has {count} partitions")
 
@@ -80,13 +80,13 @@ def recreate_topic(cluster: Cluster, topic: str, partitions: int, values: Iterab
 
 
 def source(cluster: Cluster, **options: str) -> KielDataSource:
-    """The source as Spark constructs it. Underscores in names of arguments stand for dots."""
+    """Create the data source as Spark does. An underscore in an argument's name becomes a dot in the option's name."""
     named = {name.replace("_", "."): text for name, text in options.items()}
     return KielDataSource(CaseInsensitiveDict({"kafka.bootstrap.servers": brokers_of(cluster), **named}))
 
 
 def batch_tasks(cluster: Cluster, schema: StructType | None = None, **options: str) -> tuple[Any, list[InputPartition]]:
-    """The reader and the tasks of a batch, as workers get them."""
+    """Return the reader and the tasks of a batch, as workers receive them."""
     made = source(cluster, **options)
     reader = made.reader(schema or made.schema())
     tasks = reader.partitions()
@@ -94,18 +94,18 @@ def batch_tasks(cluster: Cluster, schema: StructType | None = None, **options: s
 
 
 def read_batch(cluster: Cluster, **options: str) -> list[Record]:
-    """All records of a batch, in the order of its tasks."""
+    """Return all records of a batch, in the order of its tasks."""
     reader, tasks = batch_tasks(cluster, **options)
     return [record for task in tasks for record in records(reader, task)]
 
 
 def sent(value: Any) -> Any:
-    """A copy by pickle, as a worker gets it."""
+    """Return a pickled copy, as a worker receives it."""
     return cloudpickle.loads(cloudpickle.dumps(value))
 
 
 def records(reader: Any, task: InputPartition) -> Iterator[Record]:
-    """The rows of a task."""
+    """Return the records of a task."""
     for batch in reader.read(task):
         for row in batch.to_pylist():
             assert (row["timestamp"], row["timestampType"]) == (None, -1)
@@ -113,19 +113,19 @@ def records(reader: Any, task: InputPartition) -> Iterator[Record]:
 
 
 def values_of(found: Iterable[Record]) -> list[bytes]:
-    """The values of records, in the order of the numbers that they contain."""
+    """Return the values of records, sorted by the numbers that they contain."""
     return sorted((record.value for record in found), key=int)
 
 
 @dataclass
 class Checkpoint:
-    """A query's checkpoint: the ends of its batches as texts, and how many batches are done."""
+    """A query's checkpoint: the end offsets of its planned batches as JSON, and the number of completed batches."""
 
     ends: list[str] = field(default_factory=list)
     done: int = 0
 
     def write(self, folder: Path, *, done: bool) -> None:
-        """Write it as Spark does, for a query with two sources, of which this is the second."""
+        """Write the checkpoint as Spark does for a query with two sources, of which this one is the second."""
         for name in ("offsets", "commits"):
             (folder / name).mkdir()
         for number, end in enumerate(self.ends):
@@ -136,7 +136,7 @@ class Checkpoint:
 
 
 class Query:
-    """A stream that starts at its options or its checkpoint. Each trigger plans at most one batch."""
+    """A streaming query that starts at its checkpoint, or at its start option; each trigger runs at most one batch."""
 
     def __init__(self, cluster: Cluster, checkpoint: Checkpoint | None = None, **options: str) -> None:
         made = source(cluster, **options)
@@ -146,9 +146,9 @@ class Query:
 
     def trigger(self, *, fails: bool = False) -> list[Record]:
         """
-        Plan and read a batch, or read the planned one that is not done.
+        Plan and read the next batch, or read a planned batch that is not completed; return its records.
 
-        With ``fails`` the sink fails: the batch is planned and read, and not done.
+        With ``fails``, the sink fails: the batch is planned and read, but not completed.
         """
         number, ends = self.checkpoint.done, self.checkpoint.ends
         start = ends[number - 1] if number else json.dumps(self.reader.initialOffset())
@@ -165,7 +165,7 @@ class Query:
         return found
 
     def tasks(self) -> Sequence[InputPartition]:
-        """The tasks of the last batch that was planned."""
+        """Return the tasks of the batch that was planned last."""
         number, ends = len(self.checkpoint.ends) - 1, self.checkpoint.ends
         start = json.loads(ends[number - 1]) if number else self.reader.initialOffset()
         tasks: Sequence[InputPartition] = self.reader.partitions(start, json.loads(ends[number]))
@@ -182,7 +182,7 @@ class Query:
 
 @contextmanager
 def running(query: Query) -> Iterator[Query]:
-    """A query that is stopped at the end of the block."""
+    """Stop the query at the end of the block."""
     try:
         yield query
     finally:

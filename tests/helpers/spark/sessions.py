@@ -17,21 +17,21 @@ SETTINGS = {
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
 }
 
-#: For Java processes of a few seconds: the quick compiler, and no threads for garbage collection.
+#: For short-lived Java processes: only the fast compiler, and no threads for garbage collection.
 _QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto"
 
 _REPOSITORY = Path(__file__).parents[3]
 
 
 def worker_environment() -> dict[str, str]:
-    """Variables that make workers use this Python and this checkout, and Java start quickly."""
+    """Return environment variables with which workers use this Python and this checkout, and Java starts quickly."""
     path = os.pathsep.join(filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     return {
         "PYTHONPATH": path,
-        # Otherwise workers use the first python3 of the path.
+        # Otherwise workers use the first python3 on the PATH.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # It also applies to Spark's launcher and executors.
+        # Also applies to Spark's launcher and executors.
         "JDK_JAVA_OPTIONS": _QUICK_JAVA,
     }

@@ -1,1 +1,1 @@
-"""The facts of one simulated run, which judge nothing."""
+"""The facts of one simulated run, recorded without checks."""

@@ -1,4 +1,4 @@
-"""What members have requested brokers to store (the store ``broker-v0``), and which writes of brokers were late."""
+"""The members' requests to brokers to store offsets (``broker-v0``), and the late writes of brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ __all__ = ["BrokerRequests"]
 
 
 class BrokerRequests:
-    """A broker checks nothing, so it writes for members that have released the partition, and in any order."""
+    """
+    The requests of all members to brokers.
+
+    A broker checks nothing: it may write in any order, and for members that have released the partition since.
+    """
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -24,11 +28,11 @@ class BrokerRequests:
         #: The offset of each partition that each consumer requested last.
         self._last: dict[tuple[Consumer, TopicPartition], int] = {}
         self._newest: dict[TopicPartition, CommitRequest] = {}
-        #: Partitions whose offset was last written for a claim that is over, or after a later request was made.
+        #: Partitions whose last write was late: its claim had ended, or a later request had been made.
         self.late: set[TopicPartition] = set()
 
     def make(self, consumer: Consumer, partition: TopicPartition, offset: int) -> CommitRequest:
-        """Describe a consumer's request, as of this moment."""
+        """Describe a consumer's request to store an offset, with the state at this moment."""
         history = self._history
         topic = history.topics.znode(partition)
         created = 0 if topic is None else topic.czxid
@@ -56,11 +60,11 @@ class BrokerRequests:
         (self.late.add if self.is_outdated(request) or is_late else self.late.discard)(write.partition)
 
     def find(self, partition: TopicPartition, offset: int) -> CommitRequest | None:
-        """The newest request of any member to store an offset."""
+        """The newest request of any member to store this offset; None if there is none."""
         return self._requests.get((partition, offset))
 
     def is_outdated(self, request: CommitRequest) -> bool:
-        """Whether the log or the epoch of a request is over."""
+        """Whether the request was made for an earlier incarnation of the topic, or in an earlier epoch."""
         created, began = self._history.topics.created(request.partition), self._history.epoch_began(request.partition)
         return request.created < created[0] or request.zxid < began[0]
 
@@ -69,7 +73,7 @@ class BrokerRequests:
         return request.is_unaware or self.is_outdated(request)
 
     def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int | None) -> bool:
-        """Whether this is what a consumer requested last."""
+        """Whether ``offset`` is the one that the consumer requested last for the partition."""
         return self._last.get((consumer, partition)) == offset
 
     def _claim(self, partition: TopicPartition) -> int:

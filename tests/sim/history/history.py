@@ -1,8 +1,8 @@
 """
-What has happened in one run: facts from ZooKeeper's log, and from what consumers report.
+The history of one run: facts from ZooKeeper's log, and from the reports of consumers.
 
-An offset has epochs. An operator's write begins one, and so does the reset after a topic was created again. What was
-processed in an earlier epoch proves nothing in a later one.
+The offset of a partition has epochs. An operator's write starts an epoch, and so does the reset after a topic was
+created again. Records processed in an earlier epoch do not count in a later one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["History"]
 
 class History:
     """
-    The facts of one run; it judges nothing.
+    Records the facts of one run, and checks nothing.
 
-    A change of ZooKeeper is described first (``offset_write`` and the like) and recorded afterwards. The invariants are
-    called in between, and see the history before the change.
+    The checker first asks for a description of a change (``offset_write`` and similar methods), then calls the
+    invariants, and then has the change recorded. So the invariants see the history before the change.
     """
 
     def __init__(self, world: World) -> None:
@@ -45,7 +45,7 @@ class History:
         self.plans = Plans(world.layout)
         self.ranges = LogRanges(world.reset, self.owners)
         self.requests = BrokerRequests(self)
-        #: Whether an operator has changed something so that no member may join.
+        #: Whether an operator has made a change after which no member may join.
         self.forbids_joining = False
         #: The zxid of the newest entry of ZooKeeper's log.
         self.zxid = 0
@@ -54,28 +54,28 @@ class History:
         self.deliveries = 0
         self._epochs: dict[TopicPartition, int] = {}
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
-        #: When the present epoch of a partition began: the zxid, and the time in seconds.
+        #: The start of each partition's current epoch: the zxid, and the time in seconds.
         self._epoch_began: dict[TopicPartition, tuple[int, float]] = {}
         self._stored: dict[TopicPartition, int] = {}
-        #: The next offset after all that was processed in the present epoch.
+        #: The next offset after all records that were processed in the current epoch.
         self._processed: dict[TopicPartition, int] = {}
-        #: The same of all epochs, or what a member stored.
+        #: The next offset after all records that were processed in any epoch, or a larger offset that a member stored.
         self._reached: dict[TopicPartition, int] = {}
-        #: Partitions whose offset was deleted or garbled and not written since.
+        #: Partitions whose offset was deleted or garbled, and not written since.
         self.damaged: set[TopicPartition] = set()
-        #: When the offset znode of a partition was deleted, as a zxid: the versions of the next one begin at 0 again.
+        #: The zxid at which a partition's offset znode was deleted. The next znode's versions start at 0 again.
         self._removed: dict[TopicPartition, int] = {}
-        #: The topics whose folder of offsets was deleted: a group that starts cannot know that it had some.
+        #: The topics whose folder of offsets was deleted. A group that starts then cannot know that it had offsets.
         self.cleared: set[str] = set()
         #: Every offset that operators have set, by partition.
         self._operators_offsets: dict[TopicPartition, set[int]] = {}
-        #: The zxids of the offsets that operators have set, and that no member has written since.
+        #: The zxid of each offset that an operator has set and no member or broker has written since.
         self.set_by_operators: dict[TopicPartition, int] = {}
 
     # Entries of ZooKeeper's log
 
     def record_entry(self, entry: Entry) -> None:
-        """Record what an entry does to sessions, topics and the plan."""
+        """Record the changes that an entry makes to sessions, topics and the plan."""
         self.sessions.record(entry)
         if not self.sessions.is_member(entry):
             self.plans.record_deletion(entry)
@@ -85,7 +85,7 @@ class History:
                 self.topics.record_creation(entry, change, self._stored.keys())
 
     def partition_of(self, change: Change) -> TopicPartition | None:
-        """The partition of an offset znode or owner znode, None for the folders above."""
+        """The partition of a changed offset znode or owner znode; None for the folders above these znodes."""
         parts = change.path.split("/")
         return TopicPartition(parts[-2], int(parts[-1])) if len(parts) == 6 else None
 
@@ -118,7 +118,7 @@ class History:
         repairs = partition in self.damaged or self._mistakes_version(entry, partition)
         adopts = repairs and not may_reset and self._was_reached(partition, offset)
         if adopts:
-            # The writer may have finished more since it sent this.
+            # The writer may have finished more records since it sent this write.
             before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
         elif repairs and not may_reset:
             before = None
@@ -133,7 +133,7 @@ class History:
         )
 
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
-        """Whether an owner stores what it may choose by the range that it learned, and what no commit would store."""
+        """Whether an owner stores an offset that no commit would store, and that a reset may choose."""
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
         if before is None or before <= offset <= processed:
@@ -143,16 +143,16 @@ class History:
         return self.ranges.may_reset(writer, partition, entry, processed, offset)
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether a member that writes over an operator has owned the partition since before the znode was deleted."""
+        """Whether a member overwrites an operator's offset, and claimed the partition before the znode was deleted."""
         claim = self.owners.claim(entry, partition) if partition in self.set_by_operators else None
         return claim is not None and claim.czxid < self._removed.get(partition, 0)
 
     def _was_reached(self, partition: TopicPartition, offset: int) -> bool:
         """
-        Whether a member may continue at an offset after damage: any that was ever reached will do.
+        Return whether a member may continue at ``offset`` after the stored offset was damaged.
 
-        What an operator had set before the damage may be gone with it. A member that had not seen it stays where it
-        was.
+        It may continue at any offset that was ever reached or set by an operator. The damage may have destroyed an
+        operator's offset; a member that had not read it keeps its own position.
         """
         known = max(self.processed(partition), self.reached(partition))
         if partition not in self._stored:
@@ -166,7 +166,7 @@ class History:
             if write.change.kind is Kind.DELETED:
                 self._removed[partition] = write.entry.zxid
             else:
-                # Its owner follows the version all the same.
+                # The owner still reads the version of the garbled znode.
                 self._epoch_at[partition, version] = self._epochs.get(partition, 0)
             self.damaged.add(partition)
             return
@@ -183,8 +183,8 @@ class History:
         """
         Record a broker's write.
 
-        If it takes the place of what an operator has set, or of the start of a new log, the consumer that requested it
-        may not know, and have finished more since; or it knows, and follows the operator.
+        The write may replace an operator's offset, or the start of a new log. The consumer that requested it either
+        does not know of the replaced offset, and may have finished more records since, or it follows that offset.
         """
         partition, request = write.partition, write.request
         assert request is not None
@@ -205,7 +205,7 @@ class History:
             self.damaged.discard(partition)
         self._begin_epoch(partition, write.offset)
         if partition not in self.topics.outdated:
-            # For a consumer that has reached this very offset, a notification makes no difference.
+            # A consumer that has reached exactly this offset continues there, notified or not.
             for consumer in self.world.consumers:
                 known = consumer.finished(partition)
                 if known is not None and known[1] == write.offset:
@@ -251,12 +251,12 @@ class History:
         self.deliveries += 1
         is_set = partition in self.set_by_operators and partition not in self.topics.outdated
         if is_set and offset == self._processed[partition]:
-            # The consumer has reached what an operator had set meanwhile.
+            # The consumer has reached the offset that an operator had set meanwhile.
             consumer.opened[partition] = self._epochs[partition]
         return Delivery(consumer, partition, offset, consumer.opened[partition])
 
     def record_processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
-        """Record that an application has processed everything before an offset."""
+        """Record that an application has processed all records before ``offset``, delivered in ``epoch``."""
         self._reached[partition] = max(self.reached(partition), offset)
         if epoch == self._epochs.get(partition):
             self._processed[partition] = max(self._processed[partition], offset)
@@ -272,41 +272,41 @@ class History:
         return self._stored.get(partition)
 
     def stored_partitions(self, topic: str) -> set[TopicPartition]:
-        """The partitions of a topic that have an offset, or had one."""
+        """The partitions of a topic that have a stored offset, or had one."""
         return {partition for partition in self._stored if partition.topic == topic}
 
     def processed(self, partition: TopicPartition) -> int:
-        """The next offset after all that was processed in the present epoch."""
+        """The next offset after all records that were processed in the current epoch."""
         return self._processed.get(partition, 0)
 
     def reached(self, partition: TopicPartition) -> int:
-        """The next offset after all that was ever processed or stored."""
+        """The next offset after all records that were ever processed, or a larger offset that a member stored."""
         return self._reached.get(partition, 0)
 
     def epoch(self, partition: TopicPartition) -> int | None:
-        """The present epoch of a partition's offset, None before the first."""
+        """The current epoch of a partition's offset; None before the first."""
         return self._epochs.get(partition)
 
     def epoch_at(self, partition: TopicPartition, version: int) -> int:
-        """The epoch in which an offset znode got a version."""
+        """The epoch in which the offset znode got ``version``; -1 if unknown."""
         return self._epoch_at.get((partition, version), -1)
 
     def epoch_began(self, partition: TopicPartition) -> tuple[int, float]:
-        """When the present epoch of a partition began: the zxid, and the time in seconds."""
+        """The start of a partition's current epoch: the zxid, and the time in seconds."""
         return self._epoch_began[partition]
 
     def known(self, consumer: Consumer, partition: TopicPartition) -> int | None:
-        """How far a partition was processed, if the consumer knows all that others did to the offset, else None."""
+        """The ``processed`` offset if the consumer knows the offset's current epoch, else None."""
         finished = consumer.finished(partition)
         if finished is None or self.epoch_at(partition, finished[0]) != self._epochs[partition]:
             return None
         return self._processed[partition]
 
     def owner_mistakes_version(self, partition: TopicPartition) -> bool:
-        """Whether the owner claimed a partition before its offset znode was deleted: versions began at 0 again."""
+        """Whether the owner claimed the partition before its offset znode was deleted, so versions may mislead it."""
         owner = self.owners.znode(partition)
         return owner is not None and owner.czxid < self._removed.get(partition, 0)
 
     def is_set_by_operator(self, partition: TopicPartition) -> bool:
-        """Whether the offset is one that an operator has set."""
+        """Whether an operator set the stored offset, and it was neither overwritten nor damaged since."""
         return partition in self.set_by_operators and partition not in self.damaged

@@ -1,4 +1,4 @@
-"""What owners learned of logs that do not have their positions, and which resets may follow from that."""
+"""The log ranges that brokers reported to owners whose positions are out of range, and the resets they allow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Report(NamedTuple):
     """
     A range that brokers reported to an owner under the claim with the czxid ``token``.
 
-    ``stored_at`` is the zxid at which the owner stored the reset that follows, None before.
+    ``stored_at`` is the zxid at which the owner stored a reset based on the report; None before.
     """
 
     token: int
@@ -28,7 +28,7 @@ class _Report(NamedTuple):
 
 
 class LogRanges:
-    """The newest range that each owner learned of each partition."""
+    """The newest range of each partition that was reported to each owner."""
 
     def __init__(self, policy: str, owners: Owners) -> None:
         self._policy = policy
@@ -39,13 +39,13 @@ class LogRanges:
         self._reports[partition, consumer] = _Report(token, found)
 
     def record_reset(self, consumer: Consumer, partition: TopicPartition, zxid: int) -> None:
-        """Record that the reset is stored: no other one may follow from the same report."""
+        """Record that a reset is stored; no further reset may be based on the same report."""
         self._reports[partition, consumer] = self._reports[partition, consumer]._replace(stored_at=zxid)
 
     def may_reset(
         self, consumer: Consumer, partition: TopicPartition, entry: Entry, processed: int, offset: int
     ) -> bool:
-        """Whether the reset policy chooses an offset for what the owner learned under this claim, and only once."""
+        """Whether the reset policy may choose ``offset`` for the range reported under this claim and not yet used."""
         report, claim = self._reports.get((partition, consumer)), self._owners.claim(entry, partition)
         if report is None or report.range.has_position or report.stored_at not in (None, entry.zxid):
             return False

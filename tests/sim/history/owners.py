@@ -19,17 +19,17 @@ __all__ = ["Owners"]
 
 
 class Owners:
-    """The owner znodes, and the members from which an operator took one."""
+    """The owner znodes, and the members whose owner znode an operator deleted."""
 
     def __init__(self, world: World, sessions: Sessions) -> None:
         self._layout = world.layout
         self._znodes = world.ensemble.tree.znodes
         self._sessions = sessions
-        #: Members whose owner znode an operator deleted, and not their member znode. They may not know, and cannot.
+        #: Members whose owner znode an operator deleted while the member znode remained; they may not notice at once.
         self._forced: set[tuple[TopicPartition, Consumer]] = set()
 
     def deletion(self, entry: Entry, change: Change, partition: TopicPartition) -> OwnerDeletion | None:
-        """The deletion of an owner znode of a consumer's present session, None if it is another one's."""
+        """Describe the deletion of an owner znode; None if it was not of a consumer's current session."""
         owner = self._sessions.user(change.znode.owner)
         if owner is None:
             return None
@@ -47,7 +47,7 @@ class Owners:
         self._forced.discard((partition, consumer))
 
     def is_forced(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether an operator took a partition from a consumer, and left its member znode."""
+        """Whether an operator deleted the consumer's owner znode and left its member znode."""
         return (partition, consumer) in self._forced
 
     def znode(self, partition: TopicPartition) -> Znode | None:
@@ -59,7 +59,7 @@ class Owners:
         return owner is not None and self._sessions.consumers.get(owner.owner) is consumer
 
     def claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
-        """The claim of the writer of an entry, also where that entry releases it."""
+        """The owner znode of an entry's writer, even if the entry itself deletes it; None if it has none."""
         path = self._layout.owner(partition)
         deleted = (change.znode for change in entry.changes if change.path == path and change.kind is Kind.DELETED)
         claim = next(deleted, None) or self._znodes.get(path)

@@ -22,7 +22,7 @@ class Plans:
         self.is_publishing = False
 
     def write_of(self, entry: Entry) -> PlanWrite | None:
-        """What a member writes of a plan, None if nothing."""
+        """Describe the parts of a plan that a member's entry writes; None if it writes none."""
         written = [
             change
             for change in entry.changes
@@ -47,12 +47,12 @@ class Plans:
             self.is_publishing = write.state == "publishing"
 
     def record_deletion(self, entry: Entry) -> None:
-        """Record that an operator deletes group state and assignments: generations may begin at 1 again."""
+        """Record that an operator deleted the group state: generations may start at 1 again."""
         if any(change.kind is Kind.DELETED and change.path == self._group_state for change in entry.changes):
             self.generations.append(0)
             self.is_publishing = False
 
     @property
     def newest(self) -> int:
-        """The newest generation, 0 before the first."""
+        """The newest generation; 0 before the first, and after a deletion."""
         return self.generations[-1] if self.generations else 0

@@ -1,4 +1,4 @@
-"""What the history says of one change, before it records it."""
+"""Descriptions of single changes, made by the history before it records them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CommitRequest", "Delivery", "OffsetWrite", "OwnerDeletion", "PlanWri
 
 
 class WriteKind(Enum):
-    """How an offset comes to be stored."""
+    """The kinds of changes of a stored offset."""
 
     #: The offset znode is deleted, or its data is no number.
     DAMAGE = auto()
@@ -27,9 +27,9 @@ class WriteKind(Enum):
     BROKER = auto()
     #: A member stores the first offset of a partition.
     FIRST = auto()
-    #: A member stores the beginning of the log of a topic that was created again.
+    #: A member stores the start of the log of a topic that was created again.
     NEW_LOG = auto()
-    #: An owner stores what the reset policy chooses for a log that does not have its position.
+    #: An owner stores the offset that the reset policy chooses for a log that does not have its position.
     RESET = auto()
     #: Any other write of a member.
     COMMIT = auto()
@@ -40,11 +40,12 @@ class OffsetWrite:
     """
     A change of an offset znode.
 
-    ``writer`` is the member that made it, None for operators and brokers. ``before`` is the offset that it replaces,
-    None where there was none that counts. Everything before ``processed`` was processed. ``repairs``: the offset was
-    damaged, or the writer takes its version for another one. ``adopts``: the writer continues after damage at an offset
-    that was reached before, or that an operator had set. ``may_reset``: the reset policy may choose this offset, and no
-    commit would store it. ``request`` is what a broker was asked for, None if no member asked for this.
+    ``writer`` is the member that made the change; None for operators and brokers. ``before`` is the replaced offset;
+    None if there was none, or if it does not count. All records before ``processed`` were processed. ``repairs``: the
+    offset was damaged, or the writer mistakes its version for that of a deleted znode. ``adopts``: after damage the
+    writer continues at an offset that was reached before, or that an operator had set. ``may_reset``: the reset policy
+    may choose this offset, and no commit would store it. ``request``: the request that a broker executes; None if no
+    member made it.
     """
 
     kind: WriteKind
@@ -62,7 +63,7 @@ class OffsetWrite:
 
     @property
     def by(self) -> Consumer:
-        """The member that made it."""
+        """The member that made the change."""
         assert self.writer is not None
         return self.writer
 
@@ -70,10 +71,10 @@ class OffsetWrite:
 @dataclass(frozen=True, slots=True)
 class OwnerDeletion:
     """
-    The owner znode ``claim`` of a consumer's present session is deleted.
+    The deletion of ``claim``, an owner znode of the current session of ``owner``.
 
-    ``is_release``: by a member, and not by the end of a session. ``is_forced``: by an operator who has left the member
-    znode, now or before.
+    ``is_release``: a member deleted it, not the end of a session. ``is_forced``: an operator deleted it, or an earlier
+    one of the same owner, and left the member znode.
     """
 
     entry: Entry
@@ -89,8 +90,8 @@ class PlanWrite:
     """
     A member's write of the group state, of assignments, or of both.
 
-    ``generation`` and ``state`` are those of the group state, None where it is not written; ``assigned`` are the
-    generations of the assignments.
+    ``generation`` and ``state`` are those of the group state, or None if only assignments are written. ``assigned``
+    has the generations of the written assignments.
     """
 
     generation: int | None
@@ -100,7 +101,7 @@ class PlanWrite:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A consumer may deliver, or does deliver, the record ``offset`` of a partition, in an epoch of its offset."""
+    """The delivery of the record at ``offset`` in ``epoch``, or the opening of a partition at this position."""
 
     consumer: Consumer
     partition: TopicPartition
@@ -113,11 +114,11 @@ class CommitRequest:
     """
     A consumer's request to brokers to store an offset.
 
-    ``claim`` is the czxid of the owner znode at that moment (0: there was none), ``zxid`` the newest one, ``created``
-    the topic's creation zxid. ``known`` is how far the partition was processed, None where the consumer does not know
-    all that others did to the offset. ``mistakes_version``: the consumer claimed the partition before its offset znode
-    was deleted, so the versions of the new one mislead it. ``is_unaware``: another writer had set the offset right
-    before, and the consumer could not have been notified.
+    At the time of the request, ``claim`` is the czxid of the owner znode (0 if there is none), ``zxid`` the newest
+    zxid, and ``created`` the czxid of the topic. ``known`` is the processed offset; None if the consumer does not know
+    the offset's current epoch. ``mistakes_version``: the consumer claimed the partition before its offset znode was
+    deleted, so the versions of the new znode mislead it. ``is_unaware``: the consumer does not follow the newest write
+    of another writer, or the newest incarnation of the topic.
     """
 
     consumer: Consumer

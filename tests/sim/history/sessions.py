@@ -1,4 +1,4 @@
-"""Which session belongs to which consumer, and what became of it."""
+"""The consumers' ZooKeeper sessions: which consumer opened each, and which have ended."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Sessions"]
 
 
 class Sessions:
-    """The consumers' sessions; those of operators and brokers are left out."""
+    """The consumers' sessions; sessions of operators and brokers are not recorded."""
 
     def __init__(self) -> None:
         self.consumers: dict[int, Consumer] = {}
-        #: Sessions that no member asked for any more: kazoo opened them by itself, or too late.
+        #: Sessions that no member uses: kazoo opened them after an expiry, or for a client that was given up.
         self.reopened: set[int] = set()
         self.ended: set[int] = set()
-        #: Each consumer's newest session of those that its members opened.
+        #: The newest session that each consumer's member opened.
         self._present: dict[Consumer, int] = {}
 
     def open(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """Record that a client of a consumer has a session; only the first of its newest client is to be used."""
+        """Record a new session of a consumer; only if ``is_first``, its member may use the session."""
         self.consumers[session_id] = consumer
         if is_first:
             self._present[consumer] = session_id
@@ -32,12 +32,12 @@ class Sessions:
             self.reopened.add(session_id)
 
     def record(self, entry: Entry) -> None:
-        """Record the end of a session."""
+        """Record the session's end if the entry closes its session."""
         if entry.closes:
             self.ended.add(entry.session_id)
 
     def is_member(self, entry: Entry) -> bool:
-        """Whether a consumer wrote an entry, and no operator or broker."""
+        """Whether a consumer wrote the entry, rather than an operator or a broker."""
         return entry.session_id in self.consumers
 
     def writer(self, entry: Entry) -> Consumer:
@@ -45,6 +45,6 @@ class Sessions:
         return self.consumers[entry.session_id]
 
     def user(self, session_id: int) -> Consumer | None:
-        """The consumer whose present session this is, if any."""
+        """The consumer whose current session this is; None if it is not a current one."""
         consumer = self.consumers.get(session_id)
         return consumer if consumer is not None and self._present.get(consumer) == session_id else None

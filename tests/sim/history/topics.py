@@ -1,4 +1,4 @@
-"""When topics were created and deleted, and which positions are of a log that is gone."""
+"""The incarnations of topics, and the offsets that belong to logs of deleted incarnations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTIFIED_S", "Topics"]
 
-#: How long a notification, or a request that was sent before it, may be under way, in seconds.
+#: The longest time, in seconds, for which a notification, or a request sent before it, may be in flight.
 NOTIFIED_S = 2.0
 
 
@@ -26,25 +26,25 @@ class Topics:
     """
     The incarnations of topics.
 
-    A topic that is created again has other logs. The offsets of the old ones are misleading until each partition has
-    been reset to the beginning of its new log.
+    A topic that is created again has new logs. The offsets of the old logs are misleading until each partition has been
+    reset to the start of its new log.
     """
 
     def __init__(self, world: World, sessions: Sessions) -> None:
         self._timeline = world.timeline
         self._znodes = world.ensemble.tree.znodes
         self._sessions = sessions
-        #: When each topic was created: the zxid, and the time in seconds.
+        #: The newest creation of each topic: the zxid, and the time in seconds.
         self._created: dict[str, tuple[int, float]] = {}
-        #: Partitions of topics that were created again whose offset is not reset yet.
+        #: Partitions whose topic was deleted or created again, and whose offset is not reset yet.
         self.outdated: set[TopicPartition] = set()
-        #: The zxid at which others of them were reset.
+        #: The zxid at which partitions of such topics were reset.
         self._reset_at: dict[TopicPartition, int] = {}
-        #: Partitions of topics that were deleted that had no offset yet: their first one may still be of the old log.
+        #: Partitions that had no offset when their topic was deleted. Their first offset may still be of the old log.
         self.without_offset: set[TopicPartition] = set()
 
     def record_creation(self, entry: Entry, change: Change, stored: Collection[TopicPartition]) -> None:
-        """Record that a topic is created; offsets that are stored already are of an earlier log."""
+        """Record that a topic is created; offsets that exist already belong to an earlier log."""
         topic = _topic(change)
         self._created[topic] = (entry.zxid, self._timeline.now_s)
         self.outdated |= {partition for partition in stored if partition.topic == topic}
@@ -56,7 +56,7 @@ class Topics:
         self.without_offset |= {TopicPartition(topic, number) for number in numbers} - set(stored)
 
     def record_reset(self, partition: TopicPartition, zxid: int) -> None:
-        """Record that the beginning of the new log is stored."""
+        """Record that the start of the new log is stored as the offset."""
         self.outdated.discard(partition)
         self._reset_at[partition] = zxid
 
@@ -66,11 +66,11 @@ class Topics:
             self.outdated.add(partition)
 
     def was_reset_by(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether an entry has stored the beginning of a new log, and no later one has."""
+        """Whether this entry made the newest reset of the partition to the start of a new log."""
         return self._reset_at.get(partition) == entry.zxid
 
     def created(self, partition: TopicPartition) -> tuple[int, float]:
-        """When the topic of a partition was created: the zxid, and the time in seconds."""
+        """The creation of the partition's topic: the zxid, and the time in seconds."""
         return self._created[partition.topic]
 
     def was_created(self, topic: str) -> bool:
@@ -86,12 +86,12 @@ class Topics:
         return seen > zxid and self._timeline.now_s > at_s + NOTIFIED_S
 
     def is_outdated(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer's position in a partition is one of an earlier log, and there is another one."""
+        """Whether a consumer's position belongs to an earlier log, and the topic has a new log."""
         topic = self.znode(partition)
         return topic is not None and consumer.created(partition) < topic.czxid
 
     def is_log_gone(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether the log of a consumer's position is gone, with or without another one in its place."""
+        """Whether the log of a consumer's position is deleted, whether or not the topic exists again."""
         return self.znode(partition) is None or self.is_outdated(consumer, partition)
 
 

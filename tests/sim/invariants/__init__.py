@@ -1,1 +1,1 @@
-"""What must hold in every simulated run: an invariant for each class, with its exceptions beside it."""
+"""The invariants of every simulated run: a class for each, which also contains the invariant's exceptions."""

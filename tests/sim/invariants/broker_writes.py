@@ -1,8 +1,8 @@
 """
 Offsets that brokers write (the store ``broker-v0``).
 
-A broker checks nothing, so these invariants are about what it is asked for. What it writes late may move an offset
-back, overwrite an operator's offset, or be of a log that is gone: ``docs/ownership.rst`` says so.
+A broker checks nothing, so most of these invariants check the members' requests. A broker's late write may move an
+offset back, overwrite an operator's offset, or belong to a deleted log; ``docs/ownership.rst`` documents this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RequestedThroughOpenGate(Invariant):
 
 
 class RequestedUnderClaim(Invariant):
-    """A member requests offsets only of partitions that it has claimed, unless an operator has taken one from it."""
+    """A member requests brokers to store offsets only of partitions that it owns, or that an operator took from it."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
         consumer, partition = request.consumer, request.partition
@@ -43,16 +43,16 @@ class RequestedUnderClaim(Invariant):
 
 
 class RequestedOnlyProcessed(Invariant):
-    """A member requests brokers to store no more than what was processed."""
+    """A member requests brokers to store no offset beyond the processed records."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
-        # A member whose knowledge is not that of the present epoch cannot know what was processed in it.
+        # A member that does not know the current epoch cannot know which records were processed in it.
         if request.known is not None and request.offset > request.known and not request.mistakes_version:
             raise self.violation(f"{_text(request)}, processed is {request.known}")
 
 
 class RequestedWithOperatorsOffset(Invariant):
-    """A member does not request an offset in the place of one that an operator set some time ago."""
+    """A member does not request to replace an operator's offset once its notification has had time to arrive."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
         if not request.is_unaware or request.mistakes_version:
@@ -64,17 +64,17 @@ class RequestedWithOperatorsOffset(Invariant):
             raise self.violation(f"{_text(request)}, and an operator set it to {stored} long ago")
 
     def _is_recent(self, request: CommitRequest) -> bool:
-        """The notification may still be on its way to the member."""
+        """The notification to the member may still be in flight."""
         return self.world.timeline.now_s < self.history.epoch_began(request.partition)[1] + NOTIFIED_S
 
     def _may_be_its_own(self, request: CommitRequest) -> bool:
-        """Where an operator set the very offset that the member requested last, brokers may have stored it twice."""
+        """The operator set the same offset that the member requested last, so the member may mistake it for its own."""
         stored = self.history.stored(request.partition)
         return self.history.requests.may_have_requested(request.consumer, request.partition, stored)
 
 
 class BrokersWriteOnlyRequested(Invariant):
-    """A broker stores only what some member has requested."""
+    """A broker stores only offsets that a member has requested."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is WriteKind.BROKER and write.request is None:
@@ -82,7 +82,7 @@ class BrokersWriteOnlyRequested(Invariant):
 
 
 class BrokersWriteOnlyProcessed(Invariant):
-    """A broker stores no more than what was processed, where it writes in the epoch of the request."""
+    """A broker that writes in the epoch of the request stores no offset beyond the processed records."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.request is None or self.history.requests.replaces_another_epoch(write.request):

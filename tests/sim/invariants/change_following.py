@@ -1,4 +1,4 @@
-"""How late a consumer may follow a change of which no watch notifies it: it reconciles once in every interval."""
+"""The time limit for consumers to follow changes, even if watches are lost: they reconcile in every interval."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangesFollowedInTime"]
 
-#: How often the changes are checked, in seconds.
+#: The interval of the checks, in seconds.
 CHECK_S = 1.0
-#: How long it may take a consumer to reconcile, in seconds: a broken connection, a commit before it.
+#: The longest time, in seconds, that a consumer may need to reconcile, including a reconnection and a commit before.
 TOLERANCE_S = 4.0
-#: So much more, where a commit waits for brokers that hold it: for the rest of the lease.
+#: Additional seconds with brokers: a commit that brokers delay waits for them until the lease ends.
 BROKERS_S = 5.0
 
 #: The consumer that should follow a change, what changed, and the zxid of the change.
@@ -32,9 +32,9 @@ Change: TypeAlias = "tuple[Consumer, str, int]"
 
 class ChangesFollowedInTime(Invariant):
     """
-    A change of an assignment, or an operator's offset, is followed within one reconcile interval.
+    A consumer follows a change of its assignment, or an operator's offset, within one reconcile interval.
 
-    Only the time counts in which no fault disturbs the consumer.
+    Time during which a fault affects the consumer does not count.
     """
 
     def __init__(self, history: History) -> None:
@@ -42,7 +42,7 @@ class ChangesFollowedInTime(Invariant):
         self._limit_s = self.world.reconcile_interval_ms / 1000 * (1 + JITTER) + TOLERANCE_S
         if self.world.store == BROKER_V0:
             self._limit_s += BROKERS_S
-        #: For how long each change has not been followed, in seconds.
+        #: For each change that is not followed yet, the seconds that count so far.
         self._waiting: dict[Change, float] = {}
 
     def on_start(self) -> None:
@@ -84,7 +84,7 @@ class ChangesFollowedInTime(Invariant):
                 yield "its assignment", znode.mzxid
 
     def _follows_offset(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer has followed what an operator has set, or need not."""
+        """Whether a consumer follows the offset that an operator has set, or need not follow it."""
         znode = self.world.ensemble.tree.znodes.get(self.history.layout.offset(partition))
         known = consumer.finished(partition)
         if znode is None or known is None or self._offset_is_void(consumer, partition):
@@ -92,18 +92,18 @@ class ChangesFollowedInTime(Invariant):
         return known[0] == znode.version or self._may_be_its_own(consumer, partition)
 
     def _offset_is_void(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """The offset was deleted or garbled since, or the consumer has to be reset to a new log first."""
+        """The offset was deleted or garbled since, or the consumer first has to reset the partition to a new log."""
         return partition in self.history.damaged or self.history.topics.is_outdated(consumer, partition)
 
     def _may_be_its_own(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Brokers may have stored that very offset for the consumer."""
+        """The consumer requested the same offset last, so it may mistake the operator's offset for its own."""
         stored = self.history.stored(partition)
         return self.history.requests.may_have_requested(consumer, partition, stored)
 
 
 @lru_cache(maxsize=1_000)
 def _partitions(data: bytes, member_id: str | None) -> frozenset[object] | None:
-    """The partitions of an assignment; None where it cannot be read, or is for another member."""
+    """Return the partitions of an assignment; None if it is invalid, or for another member."""
     try:
         found = MemberAssignment.parse(data, "")
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""How long a claim may stay unopened although the partition's leader answers."""
+"""The time limit for opening a claim while the partition's leader answers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["OPENED_S", "ClaimsOpenedInTime"]
 
-#: A claim is open so long after its leader is back, in seconds: the longest pause between two attempts is 5, a look-up
-#: takes up to 2, and reads of a server that lags up to 2 each.
+#: The time limit, in seconds, for opening a claim once nothing prevents it. The longest pause between two attempts is
+#: 5 s, a look-up takes up to 2 s, and each read from a lagging server up to 2 s.
 OPENED_S = 15.0
-#: How often claims are checked, in seconds.
+#: The interval of the checks, in seconds.
 CHECK_S = 0.5
 
 
@@ -27,7 +27,7 @@ class ClaimsOpenedInTime(Invariant):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._next_s = 0.0
-        #: When each claim that is unopened was first seen so, without anything that prevents its opening.
+        #: The time since which each claim has been unopened although nothing prevented its opening.
         self._since_s: dict[tuple[Consumer, TopicPartition], float] = {}
 
     def on_step(self) -> None:
@@ -50,6 +50,6 @@ class ClaimsOpenedInTime(Invariant):
                 )
 
     def _is_prevented(self, consumer: Consumer) -> bool:
-        """The consumer may not trust its claims, or its event loop is blocked. A partition may have no leader, too."""
+        """The consumer does not run, may not trust its claims, or its event loop is blocked."""
         is_blocked = self.world.timeline.now_s < consumer.process.blocked_until_s
         return not consumer.is_running or not consumer.gate_is_open or is_blocked

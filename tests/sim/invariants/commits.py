@@ -19,7 +19,7 @@ __all__ = [
 
 
 class CommittedByOwner(Invariant):
-    """A member commits only what it owns or releases with that very transaction, unless an operator has taken it."""
+    """A member commits only partitions that it owns or releases in the same transaction, or that an operator took."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.COMMIT or self._is_first_of_topic(write) or write.offset == write.before:
@@ -31,7 +31,7 @@ class CommittedByOwner(Invariant):
             )
 
     def _is_first_of_topic(self, write: OffsetWrite) -> bool:
-        """Any member of a group creates the first offsets of all partitions of a topic."""
+        """Any member of a group may create the first offsets of all partitions of a topic."""
         return write.change.kind is Kind.CREATED
 
 
@@ -39,8 +39,8 @@ class OffsetsNeverMoveBack(Invariant):
     """
     A commit is never lower than the offset that it replaces.
 
-    An offset moves back by an operator's write, by a reset, or with a new log: these are no commits (see
-    ``WriteKind``). What brokers write late may step back, too: a broker checks nothing.
+    Writes of operators, resets and new logs may move an offset back; they are no commits (see ``WriteKind``). Late
+    writes of brokers may do so, too: a broker checks nothing.
     """
 
     def on_offset(self, write: OffsetWrite) -> None:
@@ -51,7 +51,7 @@ class OffsetsNeverMoveBack(Invariant):
 
 
 class CommittedOnlyProcessed(Invariant):
-    """A commit never passes what was processed."""
+    """A commit never stores an offset beyond the processed records."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is WriteKind.COMMIT and write.offset > write.processed:
@@ -61,7 +61,7 @@ class CommittedOnlyProcessed(Invariant):
 
 
 class ResetStoredWhenDrained(Invariant):
-    """A reset is stored only when nothing of the partition is in flight."""
+    """A member stores a reset only while it has no record of the partition in flight."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is WriteKind.RESET and write.partition in write.by.in_flight:
@@ -71,7 +71,7 @@ class ResetStoredWhenDrained(Invariant):
 
 
 class FirstOffsetFollowsPolicy(Invariant):
-    """The first offsets of a topic follow the reset policy; those of partitions that came later are the log's start."""
+    """The first offsets of a topic follow the reset policy; those of partitions added later are the log's start."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.FIRST:
@@ -92,22 +92,22 @@ class FirstOffsetFollowsPolicy(Invariant):
         return not self.history.stored_partitions(write.partition.topic) <= fresh
 
     def _others_are_gone(self, partition: TopicPartition) -> bool:
-        """Where all other offsets were deleted, no member may be left that knows whether the partition came later."""
+        """Offsets of the topic were deleted, so there may be no member that knows whether the partition was added."""
         damaged = self.history.damaged - {partition}
         return partition.topic in self.history.cleared or any(other.topic == partition.topic for other in damaged)
 
     def _cannot_know_others(self, write: OffsetWrite) -> bool:
         """
-        The member looked for the topic while it was gone.
+        The member may have read ZooKeeper while the topic was deleted.
 
-        It then sees to the partitions that it owns, and to no others: their owners may be about to do the same.
+        It then creates offsets only of partitions that it owns; the owners of the others may be about to do the same.
         """
         topics, topic = self.history.topics, write.partition.topic
         return topics.was_created(topic) and not topics.could_know(write.entry, topic)
 
 
 class NewLogKeepsOperatorsOffset(Invariant):
-    """A member that resets a partition to its new log does not overwrite what an operator has set in that log."""
+    """A member that resets a partition to its new log does not overwrite an offset that an operator set in that log."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.NEW_LOG or write.repairs or write.may_reset or self._cannot_distinguish(write):
@@ -124,7 +124,7 @@ class NewLogKeepsOperatorsOffset(Invariant):
         """
         The member cannot distinguish an operator's offset from another one.
 
-        A member that is still opening its claim may take it for its own write-back of an old offset, and one whose
-        offsets brokers write may take it for theirs.
+        A member that is still opening its claim may mistake it for its own write-back of an old offset; with
+        ``broker-v0``, a member may mistake it for a broker's write.
         """
         return self.world.store != ZOOKEEPER_STORE or not write.by.finished(write.partition)

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class DeliveredUnderClaim(Invariant):
-    """A consumer delivers only from partitions that it has claimed, unless an operator has taken one from it."""
+    """A consumer delivers only from partitions that it owns, or that an operator took from it."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
@@ -27,7 +27,7 @@ class DeliveredUnderClaim(Invariant):
 
 
 class DeliveredAfterHook(Invariant):
-    """Nothing of a partition is delivered before the listener's assigned hook has ended."""
+    """A consumer delivers no record of a partition before the listener's assigned hook has ended."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
@@ -36,7 +36,7 @@ class DeliveredAfterHook(Invariant):
 
 
 class NoRecordSkipped(Invariant):
-    """A consumer continues no further than at the first record that was not processed."""
+    """A consumer never continues beyond the first record that was not processed."""
 
     def on_open(self, opened: Delivery) -> None:
         self._check(opened)
@@ -56,11 +56,11 @@ class NoRecordSkipped(Invariant):
             )
 
     def _log_is_gone(self, delivery: Delivery) -> bool:
-        """In a log that is gone nothing can be skipped: the owner delivers the new one from its beginning."""
+        """In a deleted log nothing can be skipped: the owner delivers the new log from its start."""
         return self.history.topics.is_log_gone(delivery.consumer, delivery.partition)
 
     def _is_of_earlier_epoch(self, delivery: Delivery) -> bool:
-        """The consumer is not notified yet that another writer set the offset; what it delivers does not count."""
+        """The consumer does not know yet that another writer set the offset; its deliveries do not count."""
         return delivery.epoch != self.history.epoch(delivery.partition)
 
 
@@ -77,21 +77,21 @@ class NotDeliveredBeforeStored(Invariant):
             )
 
     def _may_not_know(self, delivery: Delivery) -> bool:
-        """The consumer may not be notified yet that another writer set, deleted or garbled the offset."""
+        """The consumer may not know yet that another writer set, deleted or garbled the offset."""
         partition = delivery.partition
         return delivery.epoch != self.history.epoch(partition) or partition in self.history.damaged
 
     def _may_follow_late_write(self) -> bool:
-        """Where brokers write, an owner may follow a late write, and the next one is late, too."""
+        """With ``broker-v0``, an owner may follow a late write of a broker that another late write replaces."""
         return self.world.store != ZOOKEEPER_STORE
 
 
 class OneOpenGate(Invariant):
-    """At most one consumer's gate is open for a partition, not counting one from which an operator has taken it."""
+    """At most one consumer has an open gate for a partition; consumers from which an operator took it do not count."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        #: Partitions that more than one consumer has opened; only these are looked at in each step.
+        #: Partitions that more than one consumer has opened; each step checks only these.
         self._contested: set[TopicPartition] = set()
 
     def on_open(self, opened: Delivery) -> None:

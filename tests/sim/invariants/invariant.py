@@ -1,4 +1,4 @@
-"""What an invariant is."""
+"""The base class of all invariants."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Violation(AssertionError):  # noqa: N818 -- what a run has found
 
 class Invariant:
     """
-    A rule that the first sentence of its class states.
+    A rule, stated in the first sentence of its subclass's docstring.
 
-    The checker calls the methods ``on_…``; for changes of znodes, before the history records them. They raise
-    ``self.violation(text)``. What an invariant excuses is a method that it calls, with the reason in its docstring.
+    The checker calls the methods ``on_…``; those for changes of znodes before the history records the change. They
+    raise ``self.violation(text)``. Each exception to a rule is a method whose docstring has the reason.
     """
 
     def __init__(self, history: History) -> None:
@@ -34,30 +34,30 @@ class Invariant:
         self.world = history.world
 
     def violation(self, text: str) -> Violation:
-        """Make a violation. It ends the run, also where the product's own code catches what is raised."""
+        """Create a violation, and record it: it ends the run even if the product's code catches the exception."""
         violation = Violation(text)
         self.world.timeline.failures.append(violation)
         return violation
 
     def is_taken_by_operator(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """
-        An operator has deleted the consumer's owner znode, and not its member znode.
+        Return whether an operator has deleted the consumer's owner znode and left its member znode.
 
-        Several invariants excuse this. The member notices it when it reconciles; until then its lease runs, and its
-        gate is open. An owner znode that is deleted by hand ends the guarantee (``docs/ownership.rst``).
+        This is an exception to several invariants. The member notices the deletion only when it reconciles; until then
+        its gate is open. Deleting an owner znode by hand voids the guarantee (``docs/ownership.rst``).
         """
         return self.history.owners.is_forced(consumer, partition)
 
     # Time
 
     def on_start(self) -> None:
-        """Start to check: the topics exist, and no consumer does."""
+        """Start checking: the topics exist, the consumers do not yet."""
 
     def on_step(self) -> None:
         """Check after a step of the run."""
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check when all members have left; they owned these partitions."""
+        """Check the state after all members have left; ``partitions`` are those that they owned."""
 
     # ZooKeeper's log
 
@@ -68,7 +68,7 @@ class Invariant:
         """Check a leader's write of a plan, or of a part of one."""
 
     def on_topic_deletion(self, topic: str) -> None:
-        """Note the deletion of a topic."""
+        """Record the deletion of a topic."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         """Check a change of an offset znode."""
@@ -88,4 +88,4 @@ class Invariant:
         """Check a consumer's request to brokers to store an offset."""
 
     def on_stop(self, consumer: Consumer, error: KielGroupsError) -> None:
-        """Check an error that a consumer takes for permanent."""
+        """Check an error that a consumer regards as permanent."""

@@ -1,4 +1,4 @@
-"""What has to come about in the end."""
+"""Liveness: states that a group must reach within a time limit."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 
 __all__ = ["EveryMemberLeaves", "EveryPartitionOwned", "NoMemberStops"]
 
-#: How often the end of a wait is checked, in seconds.
+#: The interval, in seconds, at which an awaited state is checked.
 CHECK_S = 0.5
 
 
 class NoMemberStops(Invariant):
-    """No member meets an error that it takes for permanent."""
+    """No member stops for an error that it regards as permanent."""
 
     def on_stop(self, consumer: Consumer, error: KielGroupsError) -> None:
         if not self._may_not_join():
             raise self.violation(f"{consumer.name} stops for good: {error}")
 
     def _may_not_join(self) -> bool:
-        """An operator has changed the group so that no member may join."""
+        """An operator has made a change after which no member may join the group."""
         return self.history.forbids_joining
 
 
 class EveryPartitionOwned(Invariant):
-    """Some time after the last fault, every partition is owned by one member, at a position in its present log."""
+    """Within a time limit after the last fault, one member owns each partition, with a position in its current log."""
 
     def wait(self, limit_s: float) -> None:
         """
-        Let time pass until it is so.
+        Advance the time until the invariant is met.
 
         Raises:
-            Violation: It takes longer than ``limit_s``.
+            Violation: That takes longer than ``limit_s``.
         """
         timeline = self.world.timeline
         end_s = timeline.now_s + limit_s
@@ -64,27 +64,27 @@ class EveryPartitionOwned(Invariant):
         return [consumer for consumer in self.world.consumers if consumer.is_running]
 
     def _unowned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Partitions from which no consumer may deliver, or more than one."""
+        """Return the partitions from which no consumer, or more than one, may deliver."""
         running = self._running()
         return [
             p for p in partitions if sum(p in consumer.opened and consumer.gate_is_open for consumer in running) != 1
         ]
 
     def _outdated(self) -> list[TopicPartition]:
-        """Partitions whose owner has not reset them since their topic was created again."""
+        """Return the partitions that their owner has not reset since their topic was created again."""
         topics = self.history.topics
         return [p for consumer in self._running() for p in sorted(consumer.opened) if topics.is_outdated(consumer, p)]
 
 
 class EveryMemberLeaves(Invariant):
-    """Members that are asked to leave do so in time, and no owner znode is left when all sessions have ended."""
+    """Members that are asked to leave do so in time; no owner znode remains after all sessions have ended."""
 
     def wait(self, limit_s: float, session_timeout_s: float) -> None:
         """
-        Let time pass until it is so; the members have been asked.
+        Advance the time until all members that were asked to leave have left, and no owner znode remains.
 
         Raises:
-            Violation: It takes longer than ``limit_s``, or owner znodes are left two session timeouts later.
+            Violation: Leaving takes longer than ``limit_s``, or owner znodes remain two session timeouts after that.
         """
         timeline = self.world.timeline
         leaving = [consumer for consumer in self.world.consumers if consumer.closing and not consumer.process.killed]
@@ -94,7 +94,7 @@ class EveryMemberLeaves(Invariant):
                 names = [consumer.name for consumer in leaving if not consumer.closed]
                 raise self.violation(f"{limit_s:g} s after all members were asked to leave, {names} have not")
             self.world.run_for(CHECK_S)
-        # Sessions that no member could close end by themselves.
+        # Sessions that no member could close expire.
         while claims := self.world.claims():
             if timeline.now_s > end_s + 2 * session_timeout_s:
                 raise self.violation(f"all members have left, and {claims[0]} is still there")

@@ -14,16 +14,16 @@ __all__ = ["NoOffsetOfOldLog"]
 
 class NoOffsetOfOldLog(Invariant):
     """
-    After a topic was created again, no offset of its old log misleads the next owner, nor is one left in the end.
+    After a topic was created again, no owner releases, and no offset znode keeps, a misleading offset of the old log.
 
-    An offset that is older than its topic misleads no owner: the owner sees that it is.
+    An offset that was written before the topic was created misleads no owner: the owner compares the zxids.
     """
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        #: Partitions whose offset was damaged, set in the new log, or committed by a member that could not know of it.
+        #: Partitions whose offset was damaged, set by an operator, or committed by a member unaware of the new log.
         self._excused: set[TopicPartition] = set()
-        #: Of those, the ones that a member committed before it could know. It may know later.
+        #: The excused partitions whose only excuse is such a commit; the member may know of the new log at a release.
         self._unaware: set[TopicPartition] = set()
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
@@ -44,15 +44,15 @@ class NoOffsetOfOldLog(Invariant):
             raise self.violation(f"{name} releases {partition} at {int(znode.data)} of a log that is gone")
 
     def _is_excused_at_release(self, partition: TopicPartition) -> bool:
-        """A member that has committed before it could know of the new log knows of it by now."""
+        """The partition is excused, and not merely for a commit by a member that knows of the new log by now."""
         return partition in self._excused and partition not in self._unaware
 
     def _is_foreign(self, partition: TopicPartition) -> bool:
-        """An operator has set, deleted or garbled the offset last."""
+        """The last change of the offset was an operator's: set, deleted or garbled."""
         return partition in self.history.damaged or partition in self.history.set_by_operators
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check that no partition continues in the new log at an offset of the old one."""
+        """Check that no stored offset of an old log looks like one of the new log."""
         znodes = self.world.ensemble.tree.znodes
         for partition in sorted(self.history.topics.outdated.intersection(partitions) - self._excused):
             offset, topic = znodes[self.history.layout.offset(partition)], self.history.topics.znode(partition)
@@ -63,13 +63,13 @@ class NoOffsetOfOldLog(Invariant):
                 )
 
     def on_topic_deletion(self, topic: str) -> None:
-        """Excuse nothing of the deleted incarnation in the next one, except for offsets that are still damaged."""
+        """End the excuses of the topic's partitions, except for offsets that are still damaged."""
         damaged = self.history.damaged
         self._excused = {p for p in self._excused if p.topic != topic or p in damaged}
         self._unaware = {p for p in self._unaware if p.topic != topic}
 
     def on_offset(self, write: OffsetWrite) -> None:
-        """Note which offsets are excused from now on."""
+        """Record which partitions are excused from now on."""
         if write.kind in (WriteKind.DAMAGE, WriteKind.OPERATOR) or self._is_late(write) or self._is_first(write):
             self._excused.add(write.partition)
         elif self._is_unaware(write):
@@ -78,14 +78,14 @@ class NoOffsetOfOldLog(Invariant):
             self._excused.add(write.partition)
 
     def _is_late(self, write: OffsetWrite) -> bool:
-        """A broker writes late what a member requested in the old log."""
+        """A broker writes late an offset that a member requested in the old log."""
         if write.kind is not WriteKind.BROKER or write.request is None:
             return False
         replaces = self.history.requests.replaces_another_epoch(write.request)
         return replaces and write.partition in self.history.topics.outdated
 
     def _is_first(self, write: OffsetWrite) -> bool:
-        """A member looked for the beginning of a log, and stores it after that log is gone."""
+        """A member looked up the start of a log, and stores it after that log was deleted."""
         return write.kind is WriteKind.FIRST and write.partition in self.history.topics.without_offset
 
     def _is_unaware(self, write: OffsetWrite) -> bool:

@@ -9,7 +9,7 @@ __all__ = ["AssignmentsMatchGeneration", "GenerationsGrow", "OnePlanPerGeneratio
 
 
 class GenerationsGrow(Invariant):
-    """The generation of a plan is never lower than that of the one before, unless an operator deleted that one."""
+    """The generation of a plan is never lower than that of the previous plan, unless an operator deleted that plan."""
 
     def on_plan(self, write: PlanWrite) -> None:
         newest = self.history.plans.newest

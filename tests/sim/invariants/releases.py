@@ -1,4 +1,4 @@
-"""Releases: what a member leaves to the next owner."""
+"""Releases: the conditions for one, and the offset that it leaves to the next owner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["GateShutBeforeClaimEnds", "ReleasedAtFinishedOffset", "ReleasedWhenD
 
 
 class ReleasedWhenDrained(Invariant):
-    """A partition is released only when nothing of it is in flight."""
+    """A member releases a partition only while it has no record of the partition in flight."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
         if deletion.is_release and deletion.partition in deletion.owner.in_flight:
@@ -19,7 +19,7 @@ class ReleasedWhenDrained(Invariant):
 
 
 class Release(Invariant):
-    """The checks of a release that has to leave what the owner has finished."""
+    """Base class: checks releases after which the stored offset must match what the owner has finished."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
         finished = deletion.owner.finished(deletion.partition)
@@ -31,7 +31,7 @@ class Release(Invariant):
         by_itself = any(change.path == path for change in deletion.entry.changes)
         if znode is not None and znode.version == version + by_itself:
             self.check(deletion, offset, by_itself=by_itself)
-        # Else another writer wrote the offset, and it stays.
+        # Otherwise another writer wrote the offset, and the release leaves it unchanged.
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         """
@@ -39,16 +39,16 @@ class Release(Invariant):
 
         Args:
             deletion: The release.
-            finished: The next offset after what the owner has finished.
+            finished: The next offset after the records that the owner has finished.
             by_itself: Whether the release writes the offset, too.
         """
         raise NotImplementedError
 
     def _is_of_new_log(self, deletion: OwnerDeletion) -> bool:
         """
-        What is finished in a log that is gone is not committed.
+        The finished records are of a deleted log, so the owner does not commit them.
 
-        That members are reset to the new log in time, and leave nothing misleading, are invariants of their own.
+        ``NoOffsetOfOldLog`` and ``EveryPartitionOwned`` check that partitions are reset to the new log.
         """
         topics, partition = self.history.topics, deletion.partition
         return (
@@ -59,7 +59,7 @@ class Release(Invariant):
 
 
 class ResetStoredBeforeRelease(Release):
-    """A reset that an owner has chosen is stored with the release."""
+    """An owner that has chosen a reset stores it with the release."""
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         owner, partition, stored = deletion.owner, deletion.partition, self.history.stored(deletion.partition)
@@ -72,7 +72,7 @@ class ResetStoredBeforeRelease(Release):
 
 
 class ReleasedAtFinishedOffset(Release):
-    """The offset that is stored when a partition is released is the one that its owner has finished."""
+    """When an owner releases a partition, the stored offset is the owner's finished offset."""
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         owner, partition, stored = deletion.owner, deletion.partition, self.history.stored(deletion.partition)
@@ -83,10 +83,10 @@ class ReleasedAtFinishedOffset(Release):
 
     def _may_differ(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> bool:
         """
-        Brokers may write later what the owner requested.
+        The stored offset may be larger or smaller than the finished one.
 
-        More may be stored, where that was processed under an earlier claim. Less may be stored, where a write is late,
-        or was requested and is not there yet, or where the owner itself has replaced garbage.
+        It may be larger up to the offset that was processed under an earlier claim. It may be smaller if the release
+        itself writes it (in place of garbage), if a broker has yet to write the requested offset, or wrote late.
         """
         partition, stored = deletion.partition, self.history.stored(deletion.partition)
         if stored is not None and stored > finished:
@@ -97,7 +97,7 @@ class ReleasedAtFinishedOffset(Release):
 
 
 class GateShutBeforeClaimEnds(Invariant):
-    """The owner znode of a partition that a member may deliver from is deleted only when the member's gate is shut."""
+    """The owner znode of a partition that a member may deliver from is deleted only after the member's gate is shut."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
         owner, partition = deletion.owner, deletion.partition
@@ -105,5 +105,5 @@ class GateShutBeforeClaimEnds(Invariant):
             raise self.violation(f"{owner.name} loses its claim of {partition}, and its gate is open")
 
     def _is_by_operator(self, deletion: OwnerDeletion) -> bool:
-        """An operator deletes the owner znode and not the member znode (see ``is_taken_by_operator``)."""
+        """An operator deletes the owner znode and leaves the member znode (see ``is_taken_by_operator``)."""
         return deletion.is_forced

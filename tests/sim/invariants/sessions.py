@@ -1,4 +1,4 @@
-"""Sessions: nothing is delivered or written after the end of one."""
+"""Sessions: a member neither delivers nor writes after the end of its session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["GateShutBeforeSessionEnds", "NoWriteAfterSessionEnd", "NoWriteOnReop
 
 
 class GateShutBeforeSessionEnds(Invariant):
-    """A member's session ends only when its gate is shut."""
+    """A member's session ends only after the member's gate is shut."""
 
     def on_entry(self, entry: Entry) -> None:
         consumer = self.history.sessions.user(entry.session_id) if entry.closes else None
@@ -26,7 +26,7 @@ class NoWriteAfterSessionEnd(Invariant):
 
 
 class NoWriteOnReopenedSession(Invariant):
-    """A member writes nothing on a session that kazoo opened by itself after the end of the member's own one."""
+    """A member writes nothing on a session that kazoo opened by itself after the member's own session had ended."""
 
     def on_entry(self, entry: Entry) -> None:
         if not entry.closes and entry.changes and entry.session_id in self.history.sessions.reopened:
