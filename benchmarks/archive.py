@@ -1,12 +1,12 @@
 """
-How fast an archive writes topics into Parquet.
+Measure how fast an archive writes topics into Parquet files.
 
     python -m benchmarks.archive [--records 2000000] [--partitions 4] [--value-bytes 100] [--rounds 3] [--json FILE]
 
-It runs a real broker, and in each round ``kiel-groups spark archive`` as a process of its own, on all cores of this
-machine, with its defaults, into a new folder. ``archive_s`` is the time in the command's summary: from the start of the
-query to its end, including Spark's first steps; ``whole_s`` also includes the start and the end of Java. After every
-round each record must be in the files exactly once.
+It runs a real broker. Each round runs ``kiel-groups spark archive`` as a separate process, on all cores, with its
+defaults, into a new folder. ``archive_s`` is the time in the command's summary: from the start of the query to its end,
+including Spark's first steps; ``whole_s`` also includes the start and the end of Java. After every round, each record
+must be in the files exactly once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def archive(cluster: Cluster, topic: Topic, folder: Path) -> dict[str, Any]:
 
 
 def check(topic: Topic, folder: Path) -> None:
-    """Check that each record is in the files once."""
+    """Check that each record is in the files exactly once."""
     dataset = pyarrow.dataset.dataset(folder, partitioning="hive")
     found = dataset.to_table(columns=["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
     if not len(found) == dataset.count_rows() == topic.rows:

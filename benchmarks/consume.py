@@ -1,11 +1,11 @@
 """
-Records a second that one grouped consumer delivers, by ``async for`` and by ``consume()``.
+Measure the records per second that one grouped consumer delivers, by ``async for`` and by ``consume()``.
 
     python -m benchmarks.consume [--quick] [--against FOLDER] [--json FILE]
 
-One topic of four partitions has values of 100 bytes. Each run is a process of its own in a group of its own, pinned to
+One topic of four partitions has values of 100 bytes. Each run is a separate process in a group of its own, pinned to
 the last core, so that on two cores the servers have the other one. A run is measured from its first record to its last
-one. ``--against`` names another checkout of this project: its runs alternate with those of this one, on the same
+one. ``--against`` names another checkout of this project, whose runs alternate with those of this one, on the same
 servers.
 """
 
@@ -34,7 +34,7 @@ VALUE = b"x" * 100
 BATCH = 10_000
 LIMIT_S = 300
 
-#: A program that prints records a second, and microseconds of processor time a record, from the first delivery on.
+#: A program that prints records per second, and microseconds of CPU time per record, from the first delivery on.
 READER = """
 import asyncio, sys, time
 from kiel_groups import GroupedConsumer
@@ -75,7 +75,7 @@ WAYS = ("async for", "consume()")
 
 
 async def fill(cluster: Cluster, count: int) -> None:
-    """Produce the records, equally many to each partition."""
+    """Produce ``count`` records, evenly distributed over the partitions."""
     await cluster.create_topic("topic", PARTITIONS)
     async with Producer(cluster.brokers, batch_size=500, linger_ms=50, max_buffered_bytes=256 << 20) as producer:
         for first in range(0, count, BATCH):
@@ -84,7 +84,7 @@ async def fill(cluster: Cluster, count: int) -> None:
 
 
 def run(checkout: Path, way: str, cluster: Cluster, group: str, count: int) -> tuple[float, float]:
-    """Read the topic once with the code of a checkout; return records a second, and CPU microseconds a record."""
+    """Read the topic once with the code of a checkout; return records per second, and CPU microseconds per record."""
     command = [sys.executable, "-c", READER, way, cluster.brokers[0], cluster.zk_hosts, group, str(count)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     cores = sorted(os.sched_getaffinity(0))

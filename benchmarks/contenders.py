@@ -1,4 +1,4 @@
-"""The clients whose groups are measured: kiel-groups, and those that it is compared with."""
+"""The clients whose groups are measured: kiel-groups, and the clients with which it is compared."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Contender:
     One client that divides partitions among members.
 
     ``command`` returns the command line of a process with a number of members; ``paths`` returns the paths of its
-    znodes. If it ``balances_topics`` one by one, members may differ by one partition in each of them. ``slow`` clients
-    get one round. A client that divides ``mere_names`` needs no topics.
+    znodes. If it ``balances_topics`` one by one, members may differ by one partition in each topic. ``slow`` clients
+    are measured in one round. A client that divides ``mere_names`` needs no topics in Kafka.
     """
 
     name: str

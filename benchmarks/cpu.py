@@ -1,4 +1,4 @@
-"""Measure the processor time of processes, and so how many cores they kept busy."""
+"""Measure the CPU time of processes, and from it the average number of cores that they kept busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CpuTime:
     """
     The total processor time of some processes, sampled over time.
 
-    A sample costs one system call for each process, so that it does not disturb what it measures.
+    A sample costs one system call for each process, so it does not disturb the measured processes.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class CpuTime:
         self._totals_s.append(sum(self._used_s.values()))
 
     def cores(self, began_ms: float, ended_ms: float) -> float:
-        """Return how many cores were busy on average between two moments, in milliseconds since 1970."""
+        """Return the average number of busy cores between two times, given in milliseconds since 1970."""
         if ended_ms <= began_ms:
             return 0.0
         return 1000 * (self._total_s(ended_ms) - self._total_s(began_ms)) / (ended_ms - began_ms)
 
     def _total_s(self, moment_ms: float) -> float:
-        """Interpolate between two samples."""
+        """Return the total CPU time at a moment, interpolated between two samples."""
         after = min(max(1, bisect_left(self._moments_ms, moment_ms)), len(self._moments_ms) - 1)
         (first_ms, last_ms), (first_s, last_s) = (
             values[after - 1 : after + 1] for values in (self._moments_ms, self._totals_s)

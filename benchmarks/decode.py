@@ -1,5 +1,5 @@
 """
-How fast message sets are decoded, codec by codec.
+Measure how fast message sets are decoded, for each codec.
 
     python benchmarks/decode.py [--quick] [--json FILE]
 
@@ -109,7 +109,7 @@ def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, P
 
 @contextmanager
 def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Iterator[Pass]:
-    """Start kafka-python in a process of its own; OSError or CalledProcessError if it cannot be installed."""
+    """Run kafka-python in a separate process; raise OSError or CalledProcessError if it cannot be installed."""
     python = peer_environment()
     with tempfile.TemporaryDirectory() as folder:
         for codec, data in sets.items():
@@ -145,7 +145,7 @@ def peer_environment() -> Path:
 
 
 def measure(decoders: Mapping[str, Pass], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return messages a second by codec and decoder, one figure for each round; one round before them warms up."""
+    """Return messages per second by codec and decoder, a figure for each round; an additional first round warms up."""
     rates: dict[str, dict[str, list[float]]] = {codec: {name: [] for name in decoders} for codec in CODECS}
     for number in range(rounds + 1):
         for codec in CODECS:

@@ -1,12 +1,12 @@
 """
-What a rebalance costs the partitions that do not move, and what commits and heartbeats cost.
+Measure the cost of a rebalance for partitions that do not move, and the cost of commits and heartbeats.
 
     python -m benchmarks.handover [--quick] [--json FILE] [--only flow|commit|heartbeat]
 
 It runs a real ZooKeeper and a real broker; the figures are medians of the rounds.
 
-- ``flow``: two members, processes of their own, read a topic that is fed at a steady rate. In each round the second one
-  joins and leaves in order. ``ratio`` is the delivery rate of the partitions that do not move while others move (from
+- ``flow``: two members, in separate processes, read a topic that is fed at a steady rate. In each round the second one
+  joins and leaves cleanly. ``ratio`` is the delivery rate of the partitions that do not move while others move (from
   the new member's znode, or the request to leave, to the last change of an owner znode, by the times of ZooKeeper's
   transaction log), divided by their rate in the two quiet seconds before. ``pause`` is the longest time without any
   record of them; ``duplicates`` and ``lost`` count records of all partitions in both rebalances.
@@ -57,7 +57,7 @@ Delivery = tuple[int, int, int]
 
 
 class Reader:
-    """A member in a process of its own; see ``benchmarks.members.reader``."""
+    """A member in a separate process; see ``benchmarks.members.reader``."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
         given = [cluster.zk_hosts, cluster.brokers[0], group, topic]
@@ -66,7 +66,7 @@ class Reader:
         self.seen: list[Delivery] = []
 
     def report(self) -> None:
-        """Read what was delivered to it so far."""
+        """Request and read the member's deliveries so far."""
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -77,7 +77,7 @@ class Reader:
         self._process.stdin.close()
 
     def end(self) -> None:
-        """Read the rest, and wait until it has left."""
+        """Read the remaining deliveries, and wait until the member has left."""
         self._read()
         if self._process.wait(LIMIT_S):
             raise click.ClickException("a member failed; its traceback is above")
@@ -197,7 +197,7 @@ def gaps(seen: Iterable[tuple[int, int]]) -> int:
 
 
 async def commits(cluster: Cluster, topics: Sequence[str], partitions: int, store: str, rounds: int) -> list[float]:
-    """Measure commits of one new record in every partition, in milliseconds; one commit before them warms up."""
+    """Measure commits of one new record in every partition, in milliseconds; an additional first commit warms up."""
     listed = [TopicPartition(topic, number) for topic in topics for number in range(partitions // len(topics))]
     found = []
     # Start at the ends of the logs: the records that were read with the store before are not read again.
@@ -236,14 +236,14 @@ def commit(sizes: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
 
 
 class SessionProcess:
-    """Sessions in a process of their own; see ``benchmarks.members.sessions``."""
+    """Sessions in a separate process; see ``benchmarks.members.sessions``."""
 
     def __init__(self, zookeeper: str, name: str, sessions: int) -> None:
         command = [sys.executable, "-m", "benchmarks.members.sessions", zookeeper, name, str(sessions)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def answered(self) -> tuple[int, float]:
-        """Read its next line: the number of answered heartbeats, and the seconds that they waited in total."""
+        """Read the next report: the number of answered heartbeats, and their total waiting time in seconds."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:

@@ -1,4 +1,4 @@
-"""Run a group on real servers, and measure from outside what a join, a leave or a death costs."""
+"""Run a group on real servers, and measure from outside the cost of a join, a leave or a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kiel_groups.embedded import Cluster
 
 __all__ = ["Figures", "MeasuredGroup", "measured_group"]
 
-#: How often ZooKeeper's log is read; the measured times are those in the log.
+#: The interval, in seconds, at which ZooKeeper's log is read; the measured times are those in the log.
 POLL_S = 0.01
 LIMIT_S = 180.0
 
@@ -32,10 +32,10 @@ REST_S = 2.0
 @dataclass(frozen=True, slots=True)
 class Figures:
     """
-    What one event cost, until all partitions are owned and equally divided again.
+    The cost of one event, until all partitions are owned and evenly divided again.
 
-    These are seconds, partition-seconds without an owner, transactions, and how many cores the members and the servers
-    kept busy; ``moved`` counts partitions that moved without need.
+    ``s``: the duration in seconds. ``unowned``: partition-seconds without an owner. ``moved``: partitions that moved
+    unnecessarily. ``writes``: transactions. ``cores``: the average number of cores that members and servers kept busy.
     """
 
     s: float
@@ -70,7 +70,7 @@ class MeasuredGroup:
         return process
 
     def gather(self, members: int) -> None:
-        """Start the members that stay all the time, and wait until they share the partitions."""
+        """Start the members that stay during all events, and wait until they share the partitions."""
         if self._contender.one_process:
             self.start(members)
         else:

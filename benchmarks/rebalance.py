@@ -1,10 +1,10 @@
 """
-How long partitions are without an owner when a member joins, leaves or dies, observed from outside.
+Measure how long partitions have no owner when a member joins, leaves or is killed, observed from outside.
 
     python -m benchmarks.rebalance [--size MEMBERSxPARTITIONS] [--only NAME] [--rounds N] [--patience SECONDS]
                                    [--without-slow] [--quick] [--json FILE]
 
-It runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves in order, joins again
+It runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves cleanly, joins again
 and is killed with -9. The times are read from ZooKeeper's own transaction log, with the server's time in milliseconds:
 
 - ``s``: a join counts from the new member's id, a leave from the request to leave, a death from the end of its session

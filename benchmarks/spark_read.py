@@ -1,5 +1,5 @@
 """
-How fast Spark reads 0.8 topics, and how long a micro-batch takes.
+Measure how fast Spark reads 0.8 topics, and how long a micro-batch takes.
 
     python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream]
 
@@ -116,7 +116,7 @@ class Feeder:
             self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
-        """Write this number of messages to each of the partitions, in one request."""
+        """Write ``count`` messages to each of the partitions; requests are repeated for partitions without a leader."""
         left = dict.fromkeys(partitions, message_set(count, value_bytes))
         deadline_s = time.monotonic() + LIMIT_S
         while left:
@@ -125,7 +125,7 @@ class Feeder:
             refused = {each: found.error for each, found in answer.items() if found.error != NO_ERROR}
             if refused and time.monotonic() > deadline_s:
                 raise click.ClickException(f"the broker refuses messages: {next(iter(refused.values()))}")
-            # A broker takes a moment to learn that it is a leader.
+            # A broker learns only after a moment that it is a leader.
             left = {each: left[each] for each in refused}
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Contest:
 
 
 def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
-    """Measure how fast each way is; a round before the others warms up."""
+    """Measure the speed of each way to read; an additional first round warms up."""
     rates: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in contest.ways.items():
@@ -198,7 +198,7 @@ PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "ta
 
 
 def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Row:
-    """Feed a query before each of its micro-batches."""
+    """Measure a streaming query that gets new messages before each of its micro-batches."""
     topic = Topic(STREAM_PARTITIONS, 100, STREAM_MESSAGES)
     feeder.fill(topic)
     partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]

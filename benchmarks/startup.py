@@ -1,5 +1,5 @@
 """
-How long it takes to start: imports, the command line, and a new member's first record.
+Measure startup times: imports, the command line, and a new member's first record.
 
     python -m benchmarks.startup [--quick] [--json FILE]
 
@@ -76,7 +76,7 @@ async def _produce_one(cluster: Cluster) -> None:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Return the figures by name, one for each round; one round before them warms up."""
+    """Return the figures by name, one for each round; an additional first round warms up."""
     import asyncio
 
     found: dict[str, list[float]] = {name: [] for name in (*COMMANDS, *SETTINGS)}

@@ -1,5 +1,5 @@
 """
-A worker that commits by itself.
+A worker that commits explicitly, without automatic commits.
 
 It commits records only after it has written them to its file, a hundred at a time: after a crash, the others are
 delivered again. ::

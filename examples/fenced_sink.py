@@ -1,9 +1,9 @@
 """
 A sink that refuses stale owners.
 
-A process that was stopped in the middle of its work may continue when another member owns its partition, and cannot
-know that. The sink can: each claim of a partition has a larger fencing token than the one before, and the sink refuses
-writes with a smaller token than it has seen. ::
+A process that was stopped during its work may continue after another member has claimed its partition, without knowing
+of that claim. The sink detects this: each claim of a partition has a larger fencing token than the claim before, and
+the sink refuses writes with a smaller token than it has seen. ::
 
     python examples/fenced_sink.py 127.0.0.1:9092 127.0.0.1:2181 colours colours.db
 """

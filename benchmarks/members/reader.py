@@ -1,5 +1,5 @@
 """
-Run a member of kiel-groups that consumes, and reports what was delivered to it and when.
+Run a member of kiel-groups that consumes, and reports its deliveries with their times.
 
 Arguments: ZooKeeper, broker, group, topic. At each line of its input it prints a line of JSON with the deliveries since
 the last one: lists of milliseconds since 1970, partition and offset. At the end of its input it leaves, and prints one

@@ -24,7 +24,7 @@ FETCHED_BYTES = 1 << 20
 
 
 def messages_in(size_bytes: int, value_bytes: int) -> int:
-    """Return how many messages a set of this size has."""
+    """Return the number of messages in a message set of ``size_bytes``."""
     return size_bytes // (value_bytes + KEY_BYTES + OVERHEAD_BYTES)
 
 

@@ -14,8 +14,8 @@ from kiel_groups.demo.input_records import received_number
 from kiel_groups.demo.receipts import Receipt
 from kiel_groups.errors import KielGroupsError
 
-#: The consumer sleeps after each batch, to keep to its rate. A batch lasts this long, in seconds: too short to be seen
-#: in the table, and long enough that few records pay for a sleep.
+#: The duration of a batch, in seconds, after which the consumer sleeps to keep its rate: too short to be visible in the
+#: table, and long enough that the sleeps cost little.
 _BATCH_S = 0.02
 
 

@@ -1,4 +1,4 @@
-"""The demo from setup to result; at its end no process or file of it is left, however it ends."""
+"""Run the demo from setup to result; however it ends, none of its processes and files remain."""
 
 from __future__ import annotations
 

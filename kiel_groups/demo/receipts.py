@@ -1,5 +1,5 @@
 """
-Receipts of delivered records, and the proof that they make together.
+Receipts of delivered records, and the proof that is made from them.
 
 A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes a receipt
 before it asks for the next record, that is, before the record counts as finished. So each record below the committed

@@ -30,7 +30,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, JITTER = 0.05, 1.0, 0.4
 
 
 class Host:
-    """The host that clients run on: whether it runs, and which servers it reaches."""
+    """The host on which clients run: its connections, the servers that it reaches, and the faults of its network."""
 
     def __init__(self, ensemble: FakeEnsemble) -> None:
         self.ensemble = ensemble
@@ -52,7 +52,7 @@ class Host:
         self.run: Callable[..., object] = _do
 
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
-        """Note the new session of a client on this host."""
+        """Record the new session of a client on this host."""
         self.sessions.append(session_id)
 
     def reaches(self, server: FakeServer) -> bool:
@@ -83,7 +83,7 @@ class Host:
             link.resume()
 
     def lose(self, what: Loss) -> None:
-        """Break the newest connection at its next transaction: before the server receives it, or before its answer."""
+        """Break the newest connection at its next transaction, before the request or before its answer arrives."""
         for link in self.links[:1]:
             link.loses = what
 
@@ -126,7 +126,7 @@ class _NotAnsweredYet(Exception):  # noqa: N818 -- not an error
 
 
 class FakeSocket:
-    """The client's socket of one connection; kazoo shuts it down to end that connection only."""
+    """The client's socket of one connection; shutting it down ends only that connection."""
 
     def __init__(self, connection: FakeConnection, link: Link) -> None:
         self._connection = connection
@@ -154,7 +154,7 @@ class FakeConnection:
         self._last_sent_s = 0.0
         self._ping_outstanding = False
         self.stopped = True
-        #: How many sessions it has had; kazoo opens another one after an expiry.
+        #: The number of sessions so far; kazoo opens another one after an expiry.
         self.sessions = 0
         self._write_sock = self
         self._socket: FakeSocket | None = None
@@ -171,7 +171,7 @@ class FakeConnection:
         self._timeline.after(0.0, self._host.run, self._next_round)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the connection; inside a step that is not possible, and it ends later."""
+        """Wait until the connection has ended; during a step, return at once, and the connection ends later."""
         if not self.stopped and self._link is None:
             self._end()
         return run_until(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
@@ -180,7 +180,7 @@ class FakeConnection:
         """Do nothing: there is nothing to free."""
 
     def send(self, _wake: bytes) -> None:
-        """Wake up: the client's queue has a request, or the client stops."""
+        """Send the requests in the client's queue, or end if the client stops; kazoo wakes its thread by this call."""
         if self._connected:
             self._flush()
         elif self._client._stopped.is_set() and self._link is None and not self.stopped:
@@ -281,7 +281,7 @@ class FakeConnection:
             self._last_sent_s = self._timeline.now_s
 
     def _watch_silence(self, link: Link | None) -> None:
-        """Ping if nothing was sent for a third of the timeout; close if the ping is not answered for another third."""
+        """Ping if nothing was sent for a third of the timeout; disconnect without an answer for another third."""
         if link is not self._link or link is None:
             return
         due_s = self._last_sent_s + self._read_timeout_s / 2 - self._timeline.random.uniform(0.01, 0.4)

@@ -25,13 +25,13 @@ __all__ = ["FakeEnsemble", "Entry", "FakeSession"]
 
 #: The shortest and the longest session timeout, in ticks.
 LEAST_TICKS, MOST_TICKS = 2, 20
-#: Seconds from the moment in which the others notice the loss of the leader to the election of the next one.
+#: Seconds between the moment when the other servers notice the loss of the leader and the election of the next one.
 ELECTION_S = 0.1
 
 
 @dataclass(slots=True)
 class FakeSession:
-    """A session; ``server`` is the one its client connected to last: writes by another server are refused."""
+    """A session; ``server`` is the server that its client connected to last. Writes through others are refused."""
 
     session_id: int
     timeout_ms: int
@@ -49,8 +49,8 @@ class FakeEnsemble:
         tick_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
         max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
         sync_limit: The ticks after which a server without contact to a leader stops serving (``syncLimit``).
-        reports_moves: Whether a transaction by a connection that its session has left is answered with an error, as by
-            servers of 3.4. Later servers close that connection. All servers close it for other writes.
+        reports_moves: Whether a transaction on a connection that its session has left is answered with an error, as by
+            servers of 3.4. Otherwise the connection is closed, as by later servers. Other writes always close it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class FakeEnsemble:
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
         self.leader: FakeServer | None = self.servers[0]
-        #: The znodes with all committed changes; the trees of servers follow.
+        #: The znodes with all committed changes; each server applies them to its own tree later.
         self.tree = Tree()
         self.log: list[Entry] = []
         self.sessions: dict[int, FakeSession] = {}
@@ -122,7 +122,7 @@ class FakeEnsemble:
         self.timeline.at(self._apply_due_s[server], server.answer_connect, link, session_id, granted_ms)
 
     def reopen_session(self, server: FakeServer, link: Link, request: Any) -> None:
-        """Resume a session for a client that reconnects; the leader knows whether it has ended."""
+        """Resume a session for a client that reconnects; the leader knows whether the session still exists."""
         self._forward(server, lambda: self._reopen_session(server, link, request))
 
     def _reopen_session(self, server: FakeServer, link: Link, request: Any) -> None:
@@ -146,7 +146,7 @@ class FakeEnsemble:
         return self._granted[session_id]
 
     def has_moved(self, server: FakeServer, link: Link) -> bool:
-        """Return whether a session has connected to another server since; only the leader knows that."""
+        """Return whether the link's session has moved to another server; only the leader knows that."""
         session = self.sessions.get(link.session_id)
         return server is self.leader and session is not None and session.server is not server
 
@@ -173,7 +173,7 @@ class FakeEnsemble:
     # Writes
 
     def submit(self, server: FakeServer, pending: PendingRequest) -> None:
-        """Forward a request to the leader; without a leader it waits."""
+        """Forward a request to the leader; the request waits while there is no leader."""
         self._forward(server, partial(self._perform, server, pending))
 
     def _forward(self, server: FakeServer, ask: Callable[[], None]) -> None:
@@ -235,7 +235,7 @@ class FakeEnsemble:
                 self._schedule_apply(server)
 
     def _schedule_apply(self, server: FakeServer) -> None:
-        """Schedule that a server applies all entries that are committed now."""
+        """Schedule the application of all entries committed so far to a server's tree."""
         now_s = self.timeline.now_s
         delay_s = server.lag_s + (0.0 if server is self.leader else self.delay_s())
         due_s = self._apply_due_s[server] = max(self._apply_due_s[server], now_s + delay_s)

@@ -59,7 +59,7 @@ class _Direction:
         self._delay_s = delay_s
         self._link = link
         self._deliver = deliver
-        #: The newest messages in flight, which arrive together, and when they do.
+        #: The newest messages in flight, which arrive together at ``_due_s``.
         self._packet: list[Any] = []
         self._due_s = 0.0
         self._waiting: list[Any] = []
@@ -99,13 +99,13 @@ class Link:
     """
     One connection.
 
-    An end that closes receives nothing more. Its messages in flight still arrive at the other end, and then the close.
-    A reset loses all messages in flight.
+    An end that closes receives nothing more. Its messages in flight still arrive at the other end, followed by the
+    close. A reset loses all messages in flight.
     """
 
     def __init__(self, timeline: Timeline, client: End, server: End, delay_s: Callable[[], float]) -> None:
         self.stalled = False
-        #: Reset when the next transaction arrives at the server ("request"), or its answer at the client ("reply").
+        #: Reset the link when a transaction arrives at the server ("request"), or an answer at the client ("reply").
         self.loses: Loss | None = None
         #: The session of this connection; 0 before the server has confirmed it.
         self.session_id = 0
@@ -126,13 +126,13 @@ class Link:
             self._downwards.send(message)
 
     def close_by_client(self) -> None:
-        """Close by the client: it receives nothing more; the server receives the messages in flight, then the close."""
+        """Close the client's end, which receives nothing more; the server gets its messages in flight and the close."""
         if not self._downwards.broken:
             self._downwards.broken = True
             self._upwards.send(_FIN)
 
     def close_by_server(self) -> None:
-        """Close by the server: it receives nothing more; the client receives the messages in flight, then the close."""
+        """Close the server's end, which receives nothing more; the client gets its messages in flight and the close."""
         if not self._upwards.broken:
             self._upwards.broken = True
             self._downwards.send(_FIN)

@@ -23,7 +23,7 @@ MOST_BYTES = 0xFFFFF
 
 
 class PendingRequest:
-    """A request of one client that is not answered yet; a server answers in the order of the requests."""
+    """A client's request that is not answered yet; a server answers the requests of a connection in order."""
 
     __slots__ = ("link", "reply", "request", "xid")
 
@@ -47,7 +47,7 @@ class Entry:
     error: Exception | None = None
     opens: bool = False
     closes: bool = False
-    #: The request came by a connection that its session has left; the server must close that connection.
+    #: Whether the request came on a connection that its session has left; the server must close that connection.
     by_old_connection: bool = False
 
 
@@ -90,14 +90,14 @@ class FakeServer:
     def __init__(self, quorum: Quorum, number: int) -> None:
         self.number = number
         self.tree = Tree()
-        #: How many entries of the log it has applied, and the zxid of the last one.
+        #: The number of entries of the log that this server has applied, and the zxid of the last one.
         self.applied = 0
         self.zxid = 0
         self.up = True
         self.frozen = False
         self.cut = False
         self.contact = True
-        #: How often it has lost contact. A timer of the sync limit counts only for the loss that started it.
+        #: The number of times that it has lost contact. A sync limit's timer has an effect only for its own loss.
         self.losses = 0
         self.serving = True
         #: The additional delay with which it applies entries, in seconds.
@@ -199,7 +199,7 @@ class FakeServer:
             self.waiting_for_leader.append(lambda: self._connect(link, request))
 
     def answer_connect(self, link: Link, session_id: int, granted_ms: int) -> None:
-        """Answer Connect; 0 ms mean that the session has ended."""
+        """Answer Connect; a ``granted_ms`` of 0 means that the session has ended."""
         if link in self.links:
             link.session_id = session_id if granted_ms else 0
             link.to_client(Granted(0, granted_ms, session_id, self._quorum.password(session_id)))

@@ -1,7 +1,7 @@
 """
 Processes on simulated time: each has an event loop, simulated threads, and a host with faults.
 
-The processes run the product's code. It gets its clocks, its threads and kazoo's client from
+The processes run the product's code. That code gets its clocks, its threads and kazoo's client from
 ``coordination.zookeeper.runtime``, which ``SimulatedRuntime`` replaces while a simulation runs.
 """
 
@@ -32,7 +32,7 @@ __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 MAX_THREAD_S = 0.005
 #: After a thaw, the parts of a process wake up one after the other, with at most this delay, in seconds.
 MAX_WAKE_DELAY_S = 0.01
-#: Milliseconds since 1970 when a timeline shows 0; the value does not matter.
+#: The milliseconds since 1970 at time 0 of a timeline; the value does not matter.
 EPOCH_MS = 1_400_000_000_000
 
 _Result = TypeVar("_Result")
@@ -123,11 +123,11 @@ class SimulatedProcess(Host):
             self._run(part, function, *arguments)
 
     def block(self, duration_s: float) -> None:
-        """Block the event loop for so long; threads keep running."""
+        """Block the event loop for ``duration_s``; other threads keep running."""
         self.blocked_until_s = max(self.blocked_until_s, self.timeline.now_s + duration_s)
 
     def unblock(self) -> None:
-        """Let the event loop run again, before the time of ``block`` is over."""
+        """End a ``block`` before its time has passed."""
         if self.timeline.now_s < self.blocked_until_s:
             self.blocked_until_s = 0.0
             self.timeline.after(0.0, self.run_on_loop, self.loop.turn)
@@ -141,7 +141,7 @@ class SimulatedProcess(Host):
 
 
 class _Call(partial[object]):
-    """Replaces asyncio.Handle. It is created and called most often of all, so it runs no Python code of its own."""
+    """Replaces asyncio.Handle; it adds no Python code to creation and call, which are the most frequent operations."""
 
     _cancelled = False
 
@@ -153,7 +153,7 @@ class _Call(partial[object]):
 
 
 def _described(callback: Any) -> str:
-    """Return the name of a callback of an event loop; for a task, its coroutine and the line that it is at."""
+    """Return the name of an event loop's callback; for a task, its coroutine and the line that it has reached."""
     if isinstance(callback, asyncio.TimerHandle):
         callback = callback._callback  # type: ignore[attr-defined]
     task = callback if isinstance(callback, asyncio.Task) else getattr(callback, "__self__", None)
@@ -239,7 +239,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle._run()
 
     def turn(self) -> None:
-        """Run all ready callbacks and those that they add; if the process is blocked, do so when that ends."""
+        """Run all ready callbacks and those that they add; if the process is blocked, run them when the block ends."""
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
             self._timeline.at(blocked_until_s, self.process.run_on_loop, self.turn)
@@ -269,7 +269,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timeline.record(f"{self.process.name or 'a process'}: {_described(callback)}")
 
     def discard(self) -> None:
-        """Drop all callbacks; close coroutines that have not started, as Python warns of those never awaited."""
+        """Drop all callbacks; close coroutines that have not started, because Python would warn about them."""
         for task in asyncio.all_tasks(self):
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
@@ -292,7 +292,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     get_debug = staticmethod(bool)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note an error that no code waits for: it is a bug, unless the process was killed."""
+        """Record an error that no code handles; it is a bug, unless the process was killed."""
         error = context.get("exception")
         if error is not None and not self.process.killed:
             self._timeline.failures.append(error)

@@ -36,8 +36,8 @@ class Timeline:
     Args:
         seed: The seed of ``random``.
         now_s: The time at which the clock starts, in seconds.
-        most_steps: The most steps in one instant: scheduled calls, and the callbacks and timers of event loops. More
-            steps are a livelock, and raise ``Livelock``.
+        most_steps: The largest number of steps in one instant: scheduled calls, and the callbacks and timers of event
+            loops. More steps are a livelock, and raise ``Livelock``.
     """
 
     def __init__(self, seed: int = 0, now_s: float = 1_000.0, most_steps: int = MOST_STEPS) -> None:
@@ -45,11 +45,11 @@ class Timeline:
         self.now_s = now_s
         self.most_steps = most_steps
         self.random = Random(seed)
-        #: Steps taken in the present instant.
+        #: The number of steps in the current instant.
         self.steps_in_instant = 0
         self._recorded: Counter[str] = Counter()
         self._livelock: Livelock | None = None
-        #: How many scheduled calls have been made so far.
+        #: The number of scheduled calls made so far.
         self.steps = 0
         #: Whether a scheduled call is running.
         self.stepping = False
@@ -72,7 +72,7 @@ class Timeline:
         heappush(self._scheduled, (self.now_s + delay_s, next(self._order), function, arguments))
 
     def step(self, until_s: float = math.inf) -> bool:
-        """Make the next scheduled call; return False if there is none until that time."""
+        """Make the next scheduled call; return False if none is due by ``until_s``."""
         scheduled = self._scheduled
         if not scheduled or scheduled[0][0] > until_s:
             return False
@@ -113,7 +113,7 @@ class Timeline:
         raise self._livelock
 
     def run_for(self, duration_s: float) -> None:
-        """Advance the time by so many seconds."""
+        """Advance the time by ``duration_s`` seconds, and make the calls that are due."""
         until_s = self.now_s + duration_s
         while self.step(until_s):
             pass
@@ -124,7 +124,7 @@ class Timeline:
         Advance the time until a condition is true.
 
         Raises:
-            Stuck: The condition is not true within ``limit_s`` seconds, or no call is scheduled any more.
+            Stuck: The condition is not true within ``limit_s`` seconds, or no further call is scheduled in that time.
         """
         deadline_s = self.now_s + limit_s
         while not condition():

@@ -47,9 +47,9 @@ class Kind(Enum):
 
 class Change(NamedTuple):
     """
-    A change of one znode; ``znode`` is the new state of it, or the last state of a deleted one.
+    A change of one znode; ``znode`` is its new state, or its last state if it is deleted.
 
-    ``new_parent`` is the new state of its parent, if that changes, too. Followers copy both, as the leader made them.
+    ``new_parent`` is the new state of its parent, if the parent changes, too. Followers copy both from the leader.
     """
 
     kind: Kind
@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """A write in progress: its session, its changes, and the earlier states, for the case that it fails."""
+    """A write in progress: its session, its changes, and the earlier states to restore if it fails."""
 
     session_id: int
     zxid: int
@@ -215,7 +215,7 @@ class Tree:
         self.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Make a change that the leader returned."""
+        """Apply a change that the leader's ``perform`` has returned."""
         kind, path, znode, parent, new_parent = change
         if kind is Kind.CHANGED:
             self.znodes[path] = znode

@@ -1,4 +1,4 @@
-"""Which layer imports which, what stays pure, how modules are named, and how large all of it may grow."""
+"""The package's structure: imports between layers, pure layers, names of modules, and size limits."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LARGEST_PACKAGE = 15
 LONGEST_FILE = 450
 LONGEST_FUNCTION = 50
 
-#: The package itself and its command import what they offer: public names, and the command line.
+#: The package itself and its programs belong to no layer: they import the public names and the command line.
 TOP = {"__init__", "__main__", "embedded/__main__"}
 
 
 def test_every_module_has_its_place_in_the_order() -> None:
-    """A new package is placed before it is used."""
+    """A new module or package must be added to ``LAYERS``."""
     assert {name_of(module) for module in modules() if not layer_of(name_of(module))} <= TOP
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_imports_only_what_stands_below_it(layer: str) -> None:
-    """No import points upwards, not even within a function or under ``TYPE_CHECKING``."""
+def test_a_layer_imports_only_itself_and_lower_layers(layer: str) -> None:
+    """This includes imports within functions and under ``TYPE_CHECKING``."""
     allowed = LAYERS[: LAYERS.index(layer) + 1]
     wrong = {
         f"{name_of(module)} imports {name}"
@@ -54,8 +54,8 @@ def test_a_layer_imports_only_what_stands_below_it(layer: str) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), APART)
-def test_some_layers_do_not_know_each_other(one: str, other: str) -> None:
-    """What decides for a group knows no bytes of Kafka's protocol, what produces does not fetch, and so on."""
+def test_layers_that_are_kept_apart_do_not_import_each_other(one: str, other: str) -> None:
+    """For example, the group's decisions do not depend on Kafka's protocol, and producing not on fetching."""
     names = [(name_of(module), imported_modules(module)) for module in modules()]
     pairs = [(name, used) for name, imported in names for used in imported]
     assert not {
@@ -65,8 +65,8 @@ def test_some_layers_do_not_know_each_other(one: str, other: str) -> None:
     }
 
 
-def test_no_modules_import_each_other() -> None:
-    """Neither directly nor in a circle of several."""
+def test_imports_have_no_cycles() -> None:
+    """Modules do not import each other, neither directly nor through others."""
     try:
         TopologicalSorter({name_of(module): imported_modules(module) for module in modules()}).prepare()
     except CycleError as error:
@@ -75,7 +75,7 @@ def test_no_modules_import_each_other() -> None:
 
 @pytest.mark.parametrize("layer", PURE_LAYERS)
 def test_a_pure_layer_has_neither_clock_nor_randomness_nor_connection(layer: str) -> None:
-    """The same arguments always lead to the same decision."""
+    """So the same arguments always lead to the same decision."""
     assert not {
         f"{name_of(module)} imports {name}"
         for module in modules()
@@ -86,13 +86,13 @@ def test_a_pure_layer_has_neither_clock_nor_randomness_nor_connection(layer: str
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_in_its_layers_only(library: str) -> None:
-    """Each library has few homes, so that it can be replaced there."""
+    """Few layers use each library, so that it can be replaced there."""
     users = {name_of(module) for module in modules() if library in libraries(module)}
     assert not {user for user in users if not any(lies_in(user, home) for home in ONLY_IN[library])}
     assert all(any(lies_in(user, home) for user in users) for home in ONLY_IN[library]), "a home without a user"
 
 
-#: Clocks, randomness, names and threads; locks and constants are none of these.
+#: Modules and functions for clocks, randomness, names and threads; locks and constants are allowed.
 OF_THE_RUNTIME = {
     *("time", "random", "uuid", "secrets", "concurrent", "datetime"),
     *("os.getpid", "socket.gethostname", "socket.getfqdn", "platform.node", "asyncio.to_thread"),
@@ -108,7 +108,7 @@ THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_
     ids=name_of,
 )
 def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> None:
-    """Members and leaders run on simulated time as well: no module goes past ``coordination.zookeeper.runtime``."""
+    """Members and leaders also run on simulated time, so they use only ``coordination.zookeeper.runtime`` for these."""
     named = {
         f"{node.value.id}.{node.attr}"
         for node in ast.walk(tree(module))
@@ -124,55 +124,55 @@ def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> N
 
 
 def test_a_package_has_few_modules() -> None:
-    """A package is read as a list of names."""
+    """The modules of a package fit into a short list."""
     assert not {package: len(names) for package, names in packages().items() if len(names) > LARGEST_PACKAGE}
 
 
 def test_a_package_describes_itself() -> None:
-    """What it is for, who calls it, and what it may not do: a line each at least."""
+    """Its docstring has at least three lines: its purpose, its callers, and its limits."""
     docstrings = {package: ast.get_docstring(tree(_init(package))) or "" for package in packages() if package != "."}
     assert not {package for package, text in docstrings.items() if len(text.splitlines()) < 3}
 
 
 def module_names() -> list[str]:
-    """The name of each module; a command's module has the name that is typed, whatever else has it."""
+    """Return the names of all modules except commands: a command's module is named like the command."""
     return [name for package, names in packages().items() if package != "cli/commands" for name in names]
 
 
 def test_a_name_belongs_to_one_module() -> None:
-    """A search for a module's name finds one, and no package has that name."""
+    """No other module and no package has the same name, so a search for a name finds one module."""
     counts = Counter(module_names())
     assert {name for name, count in counts.items() if count > 1} == {"__main__"}
     assert not counts.keys() & {package.rpartition("/")[2] for package in packages()}
 
 
 def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
-    """``life`` and ``lives`` are not told apart by a reader in a hurry."""
+    """Readers confuse names that differ by one letter, such as ``leader`` and ``leaders``."""
     names = sorted(set(module_names()))
     assert not {(one, other) for one, other in combinations(names, 2) if _differ_by_a_letter(one, other)}
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_nothing_waits_with_wait_for(module: Path) -> None:
-    """In Python 3.11 it loses a cancellation that comes together with the answer; ``asyncio.timeout`` does not."""
+def test_wait_for_is_not_used(module: Path) -> None:
+    """In Python 3.11 it loses a cancellation that coincides with the result; ``asyncio.timeout`` does not."""
     assert "asyncio.wait_for(" not in module.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
 def test_files_and_functions_stay_small(module: Path) -> None:
-    """What no longer fits on a few screens is split."""
+    """Files and functions above the limits are split."""
     assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     assert not {function.name for function in functions if _length(function) > LONGEST_FUNCTION}
 
 
-#: What log lines count.
+#: Nouns that log lines count.
 COUNTED = "batches|claims|files|folders|lines|members|messages|partitions|records|requests|topics"
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
-def test_log_lines_count_in_the_singular_too(module: Path) -> None:
-    """``1 records`` is not English; ``wording.counted`` knows both forms."""
+def test_counts_in_log_lines_have_a_singular(module: Path) -> None:
+    """Log lines use ``wording.counted``, so that they do not print ``1 records``."""
     calls = (node for node in ast.walk(tree(module)) if isinstance(node, ast.Call) and node.args)
     logged = (call.args[0] for call in calls if isinstance(call.func, ast.Attribute) and _is_log(call.func.value))
     texts = (node.value for node in logged if isinstance(node, ast.Constant) and isinstance(node.value, str))
@@ -184,7 +184,7 @@ def _is_log(node: ast.expr) -> bool:
 
 
 def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of its body without the docstring: neither that nor a long signature makes a function hard to follow."""
+    """Return the number of lines of a function's body, without signature and docstring."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
 
@@ -194,7 +194,7 @@ def _init(package: str) -> Path:
 
 
 def _differ_by_a_letter(one: str, other: str) -> bool:
-    """Whether one of them becomes the other by one letter that is replaced, added or left out."""
+    """Whether replacing, adding or removing one letter turns one name into the other."""
     start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     one, other = one[start:], other[start:]
     return one[1:] == other[1:] or one[1:] == other or one == other[1:]

@@ -17,7 +17,7 @@ from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.waiting import eventually_blocking
 
-__all__ = ["Lossy", "Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
+__all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "RealServers", "Servers"]
 
 TICK_MS = 500
 
@@ -37,7 +37,7 @@ class Lossy(Protocol):
         """Wait until the message is lost, then break the connection; the next connection works."""
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """The ZooKeeper that a test runs against: the fake ensemble or a real server."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
@@ -97,7 +97,7 @@ class _LossyReal:
         self._proxy.reconnect()
 
 
-class FakePlace(_Clients):
+class FakeBackend(_Clients):
     """The fake ensemble, on simulated time."""
 
     def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
@@ -133,7 +133,7 @@ class FakePlace(_Clients):
         return self.ensemble.timeline.now_s
 
 
-class RealPlace(_Clients):
+class RealBackend(_Clients):
     """A real server or ensemble; ``chroot`` is created if it is given."""
 
     def __init__(self, hosts: str, chroot: str = "") -> None:
@@ -196,7 +196,7 @@ class Servers(Protocol):
     def reports_moves(self) -> bool:
         """Whether a transaction on a moved session's old connection gets an error; else the connection is closed."""
 
-    def place(self, server: int | None = None) -> Place:
+    def backend(self, server: int | None = None) -> Backend:
         """Return the backend of clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
 
     def freeze(self, server: int) -> None: ...
@@ -223,10 +223,10 @@ class FakeServers:
     def reports_moves(self) -> bool:
         return self._ensemble.reports_moves
 
-    def place(self, server: int | None = None) -> Place:
+    def backend(self, server: int | None = None) -> Backend:
         if server is None:
-            return FakePlace(self._ensemble)
-        return _OneFake(self._ensemble, server, self._ordered)
+            return FakeBackend(self._ensemble)
+        return _OneServerBackend(self._ensemble, server, self._ordered)
 
     def freeze(self, server: int) -> None:
         self._ensemble.freeze(self._ordered[server])
@@ -253,7 +253,7 @@ class _OneHost(Host):
         self.servers = [only]
 
 
-class _OneFake(FakePlace):
+class _OneServerBackend(FakeBackend):
     def __init__(self, ensemble: FakeEnsemble, server: int, ordered: list[Any]) -> None:
         super().__init__(ensemble)
         self._only = ordered[server]
@@ -292,8 +292,8 @@ class RealServers:
     def reports_moves(self) -> bool:
         return self._ensemble.version.startswith("3.4.")
 
-    def place(self, server: int | None = None) -> Place:
-        return RealPlace(self._ensemble.hosts if server is None else self._ordered[server].hosts)
+    def backend(self, server: int | None = None) -> Backend:
+        return RealBackend(self._ensemble.hosts if server is None else self._ordered[server].hosts)
 
     def freeze(self, server: int) -> None:
         self._ordered[server].pause()
@@ -315,9 +315,9 @@ class RealServers:
 
 
 @contextmanager
-def closing(place: Place) -> Iterator[Place]:
+def closing(backend: Backend) -> Iterator[Backend]:
     """Stop the clients of a backend at the end of the block."""
     try:
-        yield place
+        yield backend
     finally:
-        place.close()
+        backend.close()

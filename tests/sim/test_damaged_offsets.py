@@ -27,7 +27,7 @@ def world() -> Iterator[World]:
 
 
 def delete_offsets(world: World, topic: str = "t0") -> None:
-    """Delete all offsets of a topic with their folder, as deleteall or rmr of zkCli does."""
+    """Delete all offsets of a topic with their folder, as zkCli's deleteall or rmr does."""
     folder = world.layout.topic_offsets(topic)
     for name in world.ensemble.tree.children(folder):
         world.operator.delete_async(f"{folder}/{name}")
@@ -35,12 +35,12 @@ def delete_offsets(world: World, topic: str = "t0") -> None:
 
 
 def restored(world: World) -> int:
-    """Return how many times consumers have created the folder again."""
+    """Return how many times consumers have created an offset folder again."""
     return sum(consumer.metrics.total("offset_folders_restored") for consumer in world.consumers)
 
 
 def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
-    """It creates the folder once, and stores in it the offset that the member knows."""
+    """The commit creates the folder once, and stores the member's offset in it."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = {p for p in consumer.opened if world.history.processed(p) != world.history.stored(p)}
@@ -53,7 +53,7 @@ def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
 
 
 def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
-    """The next owner continues there instead of starting as a new group does."""
+    """The next owner continues at these offsets instead of starting as in a new group."""
     leaving, _ = world.consumers
     process_some(world, leaving)
     partitions = set(leaving.opened)
@@ -74,7 +74,7 @@ def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
 def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The topic is new or was created again, and the folder is deleted while brokers are asked for the offsets."""
+    """The topic is new or created again; its folder is deleted while a member looks up log offsets on brokers."""
     asked = []
 
     async def delete(topic: str) -> None:
@@ -109,7 +109,7 @@ def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_owner_overwrites_garbage_with_its_offset(world: World, is_known: bool) -> None:
-    """The next commit does so, or the release if the owner has not seen the garbage. The next owner continues there."""
+    """The next commit overwrites it, or the release if the owner has not noticed. The next owner continues there."""
     leaving, staying = world.consumers
     process_some(world, leaving)
     (partition,) = commit(world, leaving)
@@ -127,10 +127,12 @@ def test_an_owner_overwrites_garbage_with_its_offset(world: World, is_known: boo
     assert state[1] == 3
 
 
-def test_a_late_notified_member_starts_over_only_in_partitions_of_the_old_log(
+def test_a_member_that_is_notified_late_resets_only_partitions_of_the_old_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it has claimed since from a member that was notified is in the new log already. Seed 924729945908."""
+    """
+    The member first claims partitions that a notified member has reset to the new log already. Seed 924729945908.
+    """
     hint, slow = TopicIncarnations._hint, list[TopicIncarnations]()
 
     def hint_later(watch: TopicIncarnations, *topics: str) -> None:
@@ -149,14 +151,14 @@ def test_a_late_notified_member_starts_over_only_in_partitions_of_the_old_log(
         process_some(world, prompt)
         prompt.leave()
         world.run_for(6.0)
-        assert set(late.opened) > before, "claimed, and it does not know yet"
+        assert set(late.opened) > before, "claimed before the late member is notified"
         world.run_for(8.0)
         stored = {p: int(world.ensemble.tree.znodes[world.layout.offset(p)].data) for p in world.partitions()}
         assert sorted(stored[partition] for partition in before) == [0, 3]
 
 
 def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
-    """All offsets are deleted. Unowned partitions are read from their beginning; owners continue where they are."""
+    """All offsets are deleted. Partitions without an owner are read from their start; owners keep their positions."""
     with at_rest(members=3, topics=(6,), reset="latest") as world:
         owner, staying, leaving = world.consumers
         world.logs.end = 2_000
@@ -177,7 +179,7 @@ def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
 def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The claiming member must not combine an empty folder with a time before it was emptied."""
+    """The claiming member reads the emptied folder, and must not take the topic for one without offsets of others."""
     with at_rest(members=2, topics=(6,), reset="latest") as world:
         late = world.join(world.topics)
         world.settle(20.0)

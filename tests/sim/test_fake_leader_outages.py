@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.mark.parametrize("connected", [0, 1], ids=["the leader", "a follower"])
 def test_pings_during_an_outage_keep_a_session_alive(connected: int) -> None:
-    """The leader is away several times, each time too shortly for an election."""
+    """The leader is cut off several times, each time too briefly for an election."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3, sync_limit=1_000)
     host = Host(ensemble)
@@ -23,7 +23,7 @@ def test_pings_during_an_outage_keep_a_session_alive(connected: int) -> None:
     away = ensemble.servers[0]
     for _ in range(4):
         ensemble.cut(away)
-        # Longer than between two pings of kazoo's.
+        # Longer than the interval of kazoo's pings.
         timeline.run_for(4.0)
         ensemble.heal(away)
         assert ensemble.leader is away
@@ -32,8 +32,8 @@ def test_pings_during_an_outage_keep_a_session_alive(connected: int) -> None:
     client.stop()
 
 
-def test_each_outage_has_the_whole_time_until_an_election() -> None:
-    """Earlier outages of the leader do not count."""
+def test_each_outage_restarts_the_time_until_an_election() -> None:
+    """Earlier outages of the leader do not count towards it."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3)
     leader = ensemble.leader

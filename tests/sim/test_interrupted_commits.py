@@ -1,4 +1,4 @@
-"""Commits whose caller is cancelled, by Ctrl-C or because the consumer is closed, and the commits after them."""
+"""Commits whose caller is cancelled, by Ctrl-C or by closing the consumer, and later commits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_a_release_after_an_interrupted_commit_stores_what_was_finished_since(world: World) -> None:
-    """The member recognizes its own commit: it repeats no record and counts no foreign write."""
+def test_a_release_after_an_interrupted_commit_stores_the_newest_finished_offset(world: World) -> None:
+    """The member recognizes its own commit: no record is repeated, and no write of another writer is counted."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     committing = interrupted_commit(world, consumer)
@@ -34,7 +34,7 @@ def test_a_release_after_an_interrupted_commit_stores_what_was_finished_since(wo
 
 
 def test_an_interrupted_commit_ends_with_its_session(world: World) -> None:
-    """It delays neither the end of the session nor the next session, and no caller is left to get its error."""
+    """The commit delays neither the end of the session nor the next session, and its error is dropped."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     consumer.process.stall()
@@ -49,7 +49,7 @@ def test_an_interrupted_commit_ends_with_its_session(world: World) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_reported_as_stored(world: World) -> None:
-    """ZooKeeper has made it, so the records that it covers stay finished."""
+    """ZooKeeper has executed the commit, and the member finds that out."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = uncommitted(world, consumer)
@@ -60,9 +60,7 @@ def test_a_commit_whose_answer_is_lost_is_reported_as_stored(world: World) -> No
 
 
 def test_a_commit_of_the_same_offset_after_an_interrupted_one(world: World) -> None:
-    """
-    ZooKeeper refuses the second write. The member finds its own offset there, and reports the partition as stored.
-    """
+    """ZooKeeper refuses the second write; the member finds its own offset, and reports the partition as stored."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     partitions = uncommitted(world, consumer)
@@ -73,7 +71,7 @@ def test_a_commit_of_the_same_offset_after_an_interrupted_one(world: World) -> N
 
 
 def test_a_commit_of_a_larger_offset_after_an_interrupted_one(world: World) -> None:
-    """This commit stores it, over the version that the first one made, and does not leave it to the next one."""
+    """The second commit stores its offset over the version of the first one at once, without waiting for a third."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     interrupted_commit(world, consumer)
@@ -86,9 +84,7 @@ def test_a_commit_of_a_larger_offset_after_an_interrupted_one(world: World) -> N
 
 
 def test_an_equal_offset_of_another_writer_is_a_reset(world: World) -> None:
-    """
-    No commit was interrupted, so the version that refuses this one is another writer's, although the value is equal.
-    """
+    """No commit was interrupted, so the new version is another writer's, although the value is equal."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = uncommitted(world, consumer)

@@ -1,4 +1,4 @@
-"""Each invariant of the simulator's checker finds what it forbids."""
+"""Each invariant of the simulator's checker reports a violation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of two at rest, each with one partition."""
+    """Provide a settled group of two; each member has one partition."""
     with at_rest(members=2, topics=(2,), reset="earliest", allocator="sticky") as made:
         yield made
 
@@ -35,20 +35,20 @@ def consumer(world: World) -> Consumer:
 
 @pytest.fixture
 def owned(consumer: Consumer) -> TopicPartition:
-    """The consumer's partition."""
+    """Return the consumer's partition."""
     (partition,) = consumer.opened
     return partition
 
 
 @pytest.fixture
 def foreign(world: World) -> TopicPartition:
-    """The other consumer's partition."""
+    """Return the other consumer's partition."""
     (partition,) = world.consumers[1].opened
     return partition
 
 
 def write(world: World, consumer: Consumer, operation: Operation) -> None:
-    """Write something on a consumer's session, without any of the member's own checks."""
+    """Execute an operation on a consumer's session, without the member's own checks."""
     member_session = consumer.member._member_session
     assert member_session is not None
     consumer.process.start(member_session.session.transact([operation]))
@@ -56,7 +56,7 @@ def write(world: World, consumer: Consumer, operation: Operation) -> None:
 
 
 def rewrite(world: World, consumer: Consumer, path: str, generation: int) -> None:
-    """Write the group state or an assignment again, with another generation: so many more."""
+    """Write the group state or an assignment again, with ``generation`` added to its generation."""
     fields = json.loads(world.ensemble.tree.znodes[path].data)
     fields["generation"] += generation
     write(world, consumer, Put(path, json.dumps(fields).encode()))
@@ -114,7 +114,7 @@ def test_a_commit_of_another_members_partition_is_reported(
         write(world, consumer, Put(world.layout.offset(foreign), b"1"))
 
 
-def test_a_commit_of_what_was_not_processed_is_reported(
+def test_a_commit_beyond_the_processed_records_is_reported(
     world: World, consumer: Consumer, owned: TopicPartition
 ) -> None:
     with pytest.raises(Violation, match=f"{consumer.name} commits 1 of {owned}, processed is 0"):

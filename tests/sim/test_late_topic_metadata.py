@@ -23,15 +23,15 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Provide a settled group of one that owns all of a topic."""
+    """Provide a settled group of one, which owns all partitions of a topic."""
     with at_rest(members=1, topics=(4,), reset="earliest") as made:
         yield made
 
 
-def test_partitions_that_brokers_know_start_over_without_the_others(
+def test_partitions_that_brokers_know_are_reset_without_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new topic has fewer partitions, and a record of one that no longer exists is in flight."""
+    """The new topic has fewer partitions; records of the partitions that no longer exist are in flight."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     for _ in range(4):
@@ -52,7 +52,7 @@ def test_partitions_that_brokers_know_start_over_without_the_others(
 
 @pytest.mark.parametrize("moves", ["a plan", "leaving"])
 def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pytest.MonkeyPatch, moves: str) -> None:
-    """Its owner stored it without notice of the new topic. The next owner would take it for one of the new log."""
+    """The owner stored it before it knew of the new topic. The next owner would mistake it for one of the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     recreate_within_a_write(world, monkeypatch)
@@ -68,7 +68,7 @@ def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pyt
 
 
 def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator deletes the offset while a member that has not opened the claim leaves."""
+    """An operator deletes the offset while a member that has not opened its claim leaves."""
     with at_rest(members=1, topics=(1,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -101,7 +101,7 @@ def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest
 def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
     monkeypatch: pytest.MonkeyPatch, moves: str, partitions: int
 ) -> None:
-    """The claim was never opened, so it has no position. Yet its rewritten offset would mislead the next owner."""
+    """The claim was never opened and has no position, but the offset that it rewrote would mislead the next owner."""
     with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -124,10 +124,8 @@ def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
         assert set(stored_offsets(world)) == {0}
 
 
-def test_a_topic_that_is_created_again_five_times_is_started_over_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers do not know it. Only a member that was notified of the newest one asks them where its log starts."""
+def test_a_topic_that_is_created_again_five_times_is_reset_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers do not know the topic yet. The member looks up the log's start only for the newest incarnation."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     for _ in range(5):
@@ -150,7 +148,7 @@ def test_a_topic_that_is_created_again_five_times_is_started_over_once(
 
 
 def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) -> None:
-    """Its owner has had time to see it, and no broker has said yet where the log starts."""
+    """The owner has had time to notice it, and no broker has reported the start of the new log yet."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.recreate_topic("t0", 0.0, 90.0)
@@ -166,7 +164,7 @@ def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) ->
 
 
 def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
-    """The next owner asks brokers where the log starts. An operator may have deleted the topic in ZooKeeper alone."""
+    """The release keeps it, in case only the topic's znode was deleted; the next owner looks up the log's start."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     commit(world, consumer)
@@ -182,7 +180,7 @@ def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world:
 
 
 def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new topic interrupted a claim, whose owner znode was deleted. Another owner read some records meanwhile."""
+    """A new topic interrupts a claim, and its owner znode is deleted; meanwhile another owner reads some records."""
     with at_rest(members=1, topics=(4,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -214,12 +212,10 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         assert state.position == 50
 
 
-def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_starts_over(
+def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_resets_the_partition(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    If brokers write offsets, it may be a late write of the old log. Starting over settles which log it belongs to.
-    """
+    """If brokers write offsets, it may be a late write of the old log; the reset determines the log it belongs to."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     monkeypatch.setattr(world, "has_leader", lambda partition: False)

@@ -1,4 +1,4 @@
-"""Partitions without a leader when a group needs their offsets: the others do not wait, and no record is skipped."""
+"""Partitions without a leader when a group needs their offsets: other partitions do not wait; no record is skipped."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: The seconds until an unopened claim raises an alarm: ``drain_alarm_ms``.
+#: The seconds after which an unopened claim raises an alarm (``drain_alarm_ms``).
 ALARM_S = 30.0
 
 
 def new(*numbers: int) -> set[TopicPartition]:
-    """Return partitions of the new topic."""
+    """Return the partitions of the topic ``new`` with these numbers."""
     return {TopicPartition("new", number) for number in numbers}
 
 
 def create_new_topic(
     world: World, partitions: int, leaderless: Iterable[TopicPartition] = (), away_s: float = 0.0
 ) -> None:
-    """Create a topic that every consumer subscribes to. Some partitions have no leader for ``away_s`` seconds."""
+    """Create a topic to which every consumer subscribes; its ``leaderless`` partitions get leaders after ``away_s``."""
     for partition in leaderless:
         world.lose_leader(partition, away_s)
     create_topic(world, "new", partitions)
@@ -51,18 +51,18 @@ def stored(world: World, topic: str = "new") -> dict[int, int]:
 
 
 def flowing(world: World) -> set[TopicPartition]:
-    """Return the partitions of the new topic that are fetched."""
+    """Return the partitions of the topic ``new`` that consumers have opened."""
     return {partition for consumer in world.consumers for partition in consumer.opened if partition.topic == "new"}
 
 
 def unopened_claims(consumer: Consumer) -> float:
-    """Return the number of the consumer's unopened claims, as its gauge has it."""
+    """Return the value of the consumer's gauge of unopened claims."""
     return next(value for name, _, value in consumer.metrics.samples() if name == "claims_unopened")
 
 
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 1_000)])
 def test_partitions_with_leaders_start_at_once(reset: str, start: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The others raise an alarm repeatedly while they have no leader. Then each starts at its beginning."""
+    """The other partitions raise an alarm repeatedly; once they have leaders, each starts at the start of its log."""
     with at_rest(members=1, topics=(2,), reset=reset) as world, caplog.at_level(logging.WARNING, "kiel_groups"):
         (consumer,) = world.consumers
         create_new_topic(world, 4, new(1, 3), 3 * ALARM_S)
@@ -87,8 +87,8 @@ def test_partitions_with_leaders_start_at_once(reset: str, start: int, caplog: p
             assert (warned in caplog.text) == (reset == "latest")
 
 
-def test_a_group_starts_in_a_whole_topic_at_one_moment() -> None:
-    """The first member stores the offsets of all partitions. Later ones would have to start at the earliest offset."""
+def test_one_member_stores_the_first_offsets_of_all_partitions_of_a_topic() -> None:
+    """If members stored theirs one after the other, later ones would have to start at the earliest offset."""
     with at_rest(members=2, topics=(2,), reset="latest") as world:
         create_new_topic(world, 6)
         world.run_for(5.0)
@@ -96,7 +96,7 @@ def test_a_group_starts_in_a_whole_topic_at_one_moment() -> None:
 
 
 def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
-    """The member does not wait for the leader: until then, another member could own the partition as well."""
+    """The member does so without waiting for a leader; otherwise another member could own the partition, too."""
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
         create_new_topic(world, 2, new(1), 60.0)
@@ -110,8 +110,8 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
         assert consumer.in_phase(Phase.OPENING) == new(1)
 
 
-def test_the_checker_bounds_how_long_a_claim_stays_unopened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time counts from when the partition has a leader again."""
+def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit starts when the partition has a leader again."""
     monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         create_new_topic(world, 2, new(1), 4.0)
@@ -119,8 +119,10 @@ def test_the_checker_bounds_how_long_a_claim_stays_unopened(monkeypatch: pytest.
             world.run_for(60.0)
 
 
-def test_two_members_that_know_different_leaders_do_not_start_at_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one starts at the earliest offset. From the latest one, it would skip records in between."""
+def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one starts at the earliest offset; at a later end it would skip the records in between."""
     with at_rest(members=2, topics=(2,), reset="latest") as world:
         first, second = world.consumers
         log_offsets, asked = Consumer.log_offsets, dict[Consumer, list[str]]({first: [], second: []})
@@ -147,9 +149,7 @@ def test_two_members_that_know_different_leaders_do_not_start_at_two_moments(mon
 
 
 def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The member saw no offsets, then a folder with some. A partition without one still starts at the earliest offset.
-    """
+    """The member first reads no offsets, then some; a partition without one still starts at the earliest offset."""
     get, reads = Session.get, list[str]()
 
     async def get_later(session: Session, path: str, watcher: Any = None) -> Any:
@@ -172,7 +172,7 @@ def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeyp
 
 
 def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group returns to a topic that has grown, and no broker answers for a minute."""
+    """A group without members gets one again; its topic has grown meanwhile, and no broker answers for a minute."""
     with at_rest(members=1, topics=(3,), reset="earliest") as world:
         world.close(20.0)
         world.set_partitions("t0", 5)
@@ -191,8 +191,8 @@ def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("damage", ["created again", "garbled"])
-def test_invalid_offsets_are_replaced_where_there_are_leaders(damage: str) -> None:
-    """They are of the topic before it was created again, or are no numbers."""
+def test_invalid_offsets_of_partitions_with_leaders_are_replaced(damage: str) -> None:
+    """The offsets belong to an earlier incarnation of the topic, or are no numbers."""
     with at_rest(members=1, topics=(4,), reset="earliest") as world:
         world.close(20.0)
         if damage == "garbled":
@@ -215,7 +215,7 @@ def test_invalid_offsets_are_replaced_where_there_are_leaders(damage: str) -> No
 def test_without_a_reset_policy_a_partition_without_offset_is_refused(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """The application gets the error repeatedly. The other partitions are read, and no offset is made up."""
+    """The application gets the error repeatedly, until an operator sets an offset. The other partitions are read."""
     refusals: list[NoOffsetsError] = []
     monkeypatch.setattr(Consumer, "start_unknown", lambda consumer, topic, error: refusals.append(error))
     monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)
@@ -244,7 +244,7 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
 def test_an_alarm_is_raised_while_a_look_up_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not depend on the end of the look-up."""
+    """The alarm does not wait for the end of the look-up."""
     start = ZooKeeperOffsetStore.start
 
     async def hang(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> object:

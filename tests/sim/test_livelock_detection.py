@@ -1,4 +1,4 @@
-"""Livelocks: they end with an error that names the seed, the instant and the step that repeats."""
+"""A livelock ends with an error that names the seed, the simulated time and the repeated step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim
 
 
 async def spin() -> None:
-    """Never wait for anything."""
+    """Yield to the event loop in an endless loop, without waiting for anything."""
     while True:
         await pause()
 
@@ -27,7 +27,7 @@ async def pause() -> None:
 
 
 def test_a_task_that_never_waits_is_named() -> None:
-    """It keeps its event loop busy, so no other step is taken."""
+    """The task keeps its event loop busy within one step of the timeline."""
     timeline = Timeline(7, most_steps=5_000)
     process = SimulatedProcess(FakeEnsemble(timeline), "c1")
     timeline.run_for(2.5)
@@ -40,14 +40,14 @@ def test_a_task_that_never_waits_is_named() -> None:
     )
 
 
-def test_an_appointment_that_makes_the_next_one_at_once_is_named() -> None:
+def test_a_call_that_schedules_the_next_one_at_once_is_named() -> None:
     timeline = Timeline(7, most_steps=5_000)
 
     def again() -> None:
         timeline.after(0.0, again)
 
     again()
-    with pytest.raises(Livelock, match=r"1000 x test_an_appointment.*\.again$"):
+    with pytest.raises(Livelock, match=r"1000 x test_a_call_that.*\.again$"):
         timeline.run_for(1.0)
 
 
@@ -77,7 +77,7 @@ def test_many_steps_at_different_instants_are_no_livelock() -> None:
 
 
 def test_a_scenario_with_a_livelock_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member follows its assignment without a pause, because it sets the hint itself."""
+    """A member reads its assignment again and again, because each read sets the hint to read it."""
 
     async def read_and_hint(owned: OwnedPartitions) -> claims.AssignmentRead:
         owned._look.set()

@@ -1,4 +1,4 @@
-"""Topics that are deleted and created again: an offset in the old log means nothing in the new one."""
+"""Topics that are deleted and created again: offsets of the old log are not used in the new one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Provide a settled group of one that owns all of a topic."""
+    """Provide a settled group of one, which owns all partitions of a topic."""
     with at_rest(members=1, topics=(4,), reset="earliest") as made:
         yield made
 
@@ -39,7 +39,7 @@ def replace_owner(world: World, consumer: Consumer) -> None:
 
 
 def revoke_in_flight(world: World, consumer: Consumer) -> TopicPartition:
-    """Have a member join while records of all partitions are in flight, and return a partition that is revoked."""
+    """Have a member join while records of all partitions are in flight; return a partition that is revoked."""
     for _ in range(4):
         consumer.work(0.0, 3, 10.0)
     world.join(world.topics)
@@ -48,8 +48,8 @@ def revoke_in_flight(world: World, consumer: Consumer) -> TopicPartition:
     return partition
 
 
-def test_a_partition_that_drains_starts_over(world: World) -> None:
-    """Its records in flight do not count any more, and the next owner starts at the beginning of the new log."""
+def test_a_draining_partition_is_reset(world: World) -> None:
+    """Its records in flight no longer count, and the next owner starts at the start of the new log."""
     (consumer,) = world.consumers
     partition = revoke_in_flight(world, consumer)
     recreate(world)
@@ -60,7 +60,7 @@ def test_a_partition_that_drains_starts_over(world: World) -> None:
 
 
 def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next owner finds an offset that is older than the topic, and starts at the beginning."""
+    """The next owner finds an offset that is older than the topic, and starts at the start of the new log."""
     (consumer,) = world.consumers
     revoke_in_flight(world, consumer)
     no_broker_knows(monkeypatch)
@@ -75,7 +75,7 @@ def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, m
 
 
 def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that dies then leaves no offset that its successor takes for one of the new log."""
+    """So a member that is killed then leaves no offset that the next owner mistakes for one of the new log."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -91,7 +91,7 @@ def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkey
 def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A garbled one is not overwritten either: the leaving member only knows its position in the old log."""
+    """A garbled offset is not overwritten either: the leaving member knows only its position in the old log."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -110,9 +110,7 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
 
 
 def test_a_blocked_member_is_notified_of_the_new_topic_before_it_releases() -> None:
-    """
-    A plan revoked the partition meanwhile. The release must not store an offset of the old log. Seed 658516861909.
-    """
+    """The partition is revoked during the block; its release must not store an old offset (seed 658516861909)."""
     with at_rest(members=2, topics=(6,), reset="earliest") as world:
         (blocked,) = (consumer for consumer in world.consumers if not consumer.member.leads)
         for _ in range(3):
@@ -139,9 +137,7 @@ def test_a_blocked_member_is_notified_of_the_new_topic_before_it_commits(world: 
 
 
 def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
-    """
-    Wait for a lost request of a member, and create the topic again while the member finds no server for three seconds.
-    """
+    """Wait until a member loses a request, then create the topic again while the member reaches no server for 3 s."""
     unknown = consumer.metrics.total("zookeeper_transactions_unknown")
     world.timeline.run_until(lambda: consumer.metrics.total("zookeeper_transactions_unknown") > unknown, 20.0)
     consumer.process.stall()
@@ -153,7 +149,7 @@ def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
 def test_a_release_that_is_retried_after_an_outage_does_not_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was prepared before the outage. The next owner would take its offset for one of the new log."""
+    """The release was prepared before the outage; the next owner would mistake its offset for one of the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     release, released = OwnerZnodes.release, list[TopicPartition]()
@@ -192,7 +188,7 @@ def test_a_commit_is_not_retried_after_an_outage_with_a_new_topic(
 def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would be newer than the topic, and the next owner would take them for offsets of the new log."""
+    """Rewritten offsets would be newer than the topic; the next owner would mistake them for those of the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.close(20.0)
@@ -216,10 +212,10 @@ def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
 
 @pytest.mark.parametrize("is_late", [True, False])
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_an_owner_starts_over_although_its_offset_is_damaged_meanwhile(
+def test_an_owner_resets_a_partition_although_its_offset_is_damaged_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, is_late: bool
 ) -> None:
-    """It stores the start of the new log, and commits again."""
+    """The owner stores the start of the new log, and later commits work."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     (partition, *_) = world.partitions()
@@ -253,10 +249,10 @@ def test_an_owner_starts_over_although_its_offset_is_damaged_meanwhile(
     assert stored_offsets(world) == [3, 3, 3, 3]
 
 
-def test_an_offset_that_is_set_before_its_owner_starts_over_is_followed(
+def test_an_offset_that_is_set_before_the_reset_to_the_new_log_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is newer than the topic and not this member's, so the operator means the new log."""
+    """The offset is newer than the topic and not this member's, so the operator means the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     (partition, *_) = world.partitions()
@@ -272,7 +268,7 @@ def test_an_offset_that_is_set_before_its_owner_starts_over_is_followed(
 
 
 def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner has followed it instead of starting over, and retention deletes its record. Seed 460356246064."""
+    """The owner follows it instead of resetting, and then retention deletes that record (seed 460356246064)."""
     (partition, *_) = world.partitions()
     with monkeypatch.context() as patch:
         no_broker_knows(patch)
@@ -286,7 +282,7 @@ def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeyp
 
 
 def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(world: World) -> None:
-    """The start was stored and its answer lost. Then the operator set an offset. Seed 999201219745."""
+    """The start is stored but the answer lost, and then an operator sets an offset (seed 999201219745)."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     path = world.layout.offset(partition)
@@ -301,10 +297,10 @@ def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(
     assert stored_offsets(world) == [0, 0, 0, 1_719]
 
 
-def test_an_offset_that_is_set_while_its_owner_starts_over_is_followed(
+def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner has read the offset that it replaces, and its write is refused."""
+    """The offset is set after the owner has read the old one, so the owner's write is refused."""
     (partition, *_) = world.partitions()
     put = ZooKeeperOffsetStore._put
 
@@ -324,7 +320,7 @@ def test_an_offset_that_is_set_while_its_owner_starts_over_is_followed(
 def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_topic_is_kept(
     monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    """It is newer than the topic: the owner read offsets before topics. Seed 814000004605."""
+    """The adopted offset is newer than the topic; the owner reads offsets before topics (seed 814000004605)."""
     with at_rest(members=1, topics=(1,), reset="earliest", reconcile_interval_ms=4_000) as world:
         (consumer,) = world.consumers
         (partition,) = world.partitions()
@@ -342,7 +338,7 @@ def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_top
 
 
 def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old_log(world: World) -> None:
-    """The owner, which was not notified of it, starts over."""
+    """The owner, which was not notified of the offset, resets the partition to the start of the new log."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     consumer.process.block(1.0)
@@ -353,7 +349,7 @@ def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old
 
 
 def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was stored right after the topic was created again: newer than the topic, and this member's own."""
+    """The commit is stored right after the topic was created again: newer than the topic, but this member's own."""
     (consumer,) = world.consumers
     process_some(world, consumer)
     recreated = recreate_within_a_write(world, monkeypatch)
@@ -369,7 +365,7 @@ def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monke
 def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets are kept until the topic is created again."""
+    """Offsets of a deleted topic are kept until the topic is created again."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     partitions = world.partitions()
@@ -394,10 +390,10 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
     assert set(joined.opened) == set(partitions)
 
 
-def test_a_partly_opened_claim_starts_over_when_brokers_know_the_topic(
+def test_a_partly_opened_claim_is_reset_when_brokers_know_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Offsets that it rewrote right after the topic was created again are newer than the topic, but of the old log."""
+    """The offsets that it rewrote after the topic was created again are newer than the topic, but of the old log."""
     partitions = 2 * MOST_OPERATIONS
     with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
         (consumer,) = world.consumers
@@ -416,7 +412,11 @@ def test_a_partly_opened_claim_starts_over_when_brokers_know_the_topic(
 def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic is created again during the outage. kazoo's thread may shut the gate at any moment."""
+    """
+    The topic is created again while the connection is broken, so the prepared commit would be outdated.
+
+    The test suspends the gate in the middle of a write: kazoo's thread may do so at any time.
+    """
     (consumer,) = world.consumers
     process_some(world, consumer)
     renew, gates = FencedWriter._renew, list[DeliveryGate]()
@@ -441,7 +441,7 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
 
 
 def test_a_scenario_ends_with_a_new_topic_although_the_old_one_is_not_deleted_yet(world: World) -> None:
-    """Seeds 689370254007 and 689370255003 ended without the topic."""
+    """``heal`` ends the time without the topic early; seeds 689370254007 and 689370255003 ended without the topic."""
     before = world.ensemble.tree.znodes[topic_path("t0")].czxid
     world.recreate_topic("t0", 20.0, 0.0)
     world.heal()

@@ -1,4 +1,4 @@
-"""Releases by the member itself, and by force: of a member that runs and of one that does not."""
+"""Voluntary releases by a member, and forced releases of running and of dead members."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_a_forced_release_leaves_a_member_that_stops_to_itself(world: World) -> None:
-    """The member finds its znode gone and joins again. Claims that others make meanwhile are not touched."""
+def test_a_forced_release_deletes_no_claims_if_the_member_ends_its_session(world: World) -> None:
+    """The member finds its member znode deleted, ends its session and joins again; other claims are not touched."""
     consumer = world.consumers[0]
     member_id, owned = consumer.member.member_id or "", sorted(consumer.opened)
     done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
     assert done.owned == tuple(owned)
     assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, (
-        "it stops at its next heartbeat, and the release waits no longer"
+        "the member stops at its next heartbeat, and the release waits no longer"
     )
     assert done.taken == ()
     world.settle(60.0)
@@ -43,7 +43,7 @@ def test_a_forced_release_leaves_a_member_that_stops_to_itself(world: World) -> 
 def test_a_forced_release_waits_for_the_session_timeout_at_least(
     world: World, requested_ms: int, waited_ms: int
 ) -> None:
-    """A claim that is deleted before its gate is shut would have two owners. A longer wait does no harm."""
+    """If a claim were deleted before its owner's gate is shut, the partition could have two owners."""
     consumer = world.consumers[0]
     member_id, lasting = consumer.member.member_id or "", TopicPartition("lasting", 0)
     world.operator.create(world.layout.owner(lasting), encode_owner(member_id), makepath=True)
@@ -60,7 +60,7 @@ def test_a_forced_release_waits_for_the_session_timeout_at_least(
 
 
 def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
-    """A server may keep a session, so no one deletes its owner znode."""
+    """Until then, the session that owns it might still exist."""
     partition = world.partitions()[0]
     owner = world.layout.owner(partition)
     world.consumers[0].kill()
@@ -81,7 +81,7 @@ def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
 
 
 def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both expect the version that they have seen. The second would take the first for another writer's."""
+    """Both expect the version that they have read, so the second would mistake the first for another writer's."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()

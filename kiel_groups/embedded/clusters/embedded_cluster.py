@@ -21,12 +21,12 @@ __all__ = ["Cluster"]
 
 class Cluster(Startable):
     """
-    Runs ZooKeeper and brokers during a ``with`` or ``async with`` block, and leaves nothing behind.
+    Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
 
     Args:
-        brokers: How many brokers, with the ids 0, 1, …
+        brokers: The number of brokers; their ids are 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
-        zookeepers: How many ZooKeeper servers: 1, 3, 5, …
+        zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
         chroot: The path of the cluster in ZooKeeper, ``"/path"``; it is created before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
@@ -35,8 +35,8 @@ class Cluster(Startable):
         cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` work.
         zookeeper_port: The port of the first ZooKeeper server; the others get the next ones. 0 lets the system choose.
         broker_port: The port of the first broker; the others get the next ones. 0 lets the system choose.
-        data: A folder for all files of the servers, which is kept. A cluster of the same servers can be started on it
-            again. Without it, nothing is left.
+        data: A folder in which the files of all servers are kept. A later cluster of the same versions and numbers of
+            servers can use it again. Without it, all files are removed at the end.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ def lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
     Lock a data folder for one cluster; create it if it is missing.
 
     Args:
-        folder: The servers keep their files here.
-        kind: The versions and numbers of servers that the data must be of.
+        folder: The folder in which the servers keep their files.
+        kind: The versions and numbers of servers; existing data must have the same ones.
 
     Returns:
-        The open file that holds the lock until it is closed.
+        The open lock file; closing it releases the lock.
 
     Raises:
         ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.

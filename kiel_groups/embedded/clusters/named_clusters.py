@@ -1,8 +1,9 @@
 """
 Clusters that run under a name: their records, whether they still run, and how to stop them.
 
-A supervisor holds the lock of its name while it runs, and publishes a record when its servers serve. The record has the
-process id and its start time. So a record left behind by kill -9 is recognized, even if the id was used again.
+A supervisor holds the lock of its name while it runs, and publishes a record when its servers are ready. The record has
+the supervisor's process id and start time. So a record left behind by kill -9 is recognized, even if another process
+has the same id now.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """One server; ``pid`` and ``log`` are those of its start."""
+    """One server of a running cluster, as it was when the cluster became ready."""
 
     name: str
     address: str
@@ -46,10 +47,10 @@ class RunningServer:
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
     """
-    The record of a cluster that serves.
+    The record of a running cluster.
 
-    ``pid`` and ``start_ticks`` (of the kernel's clock since boot) identify the supervisor. ``zookeeper`` is the
-    connection string, ``data`` the folder of kept data, or None.
+    ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
+    ``zookeeper`` is the connection string, ``data`` the folder of kept data, or None.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Claim:
         self._record = record
 
     def publish(self, cluster: Cluster, data: Path | None) -> RunningCluster:
-        """Publish that the cluster serves now."""
+        """Write and return the record of the cluster, which is ready for clients."""
         pid = os.getpid()
         running = RunningCluster(
             name=self.name,
@@ -111,7 +112,7 @@ class Claim:
 @contextmanager
 def claim_name(name: str) -> Iterator[Claim]:
     """
-    Reserve a name during the block.
+    Reserve ``name`` for a cluster during the block; remove the cluster's record at its end.
 
     Raises:
         ConfigError: The name is invalid.
@@ -144,7 +145,7 @@ def find_cluster(name: str) -> RunningCluster | None:
     try:
         cluster = RunningCluster.parse((clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # The record was removed at this moment, or another release of this package wrote it.
+        return None  # There is no record, or another release of this package wrote it.
     return cluster if cluster.is_alive else None
 
 
@@ -156,7 +157,7 @@ def running_clusters() -> list[RunningCluster]:
 
 def stop_cluster(cluster: RunningCluster) -> None:
     """
-    Stop a cluster; return when its supervisor has ended, and so all its servers.
+    Stop a cluster; return when its supervisor and, with it, all servers have ended.
 
     Raises:
         ServerError: The supervisor still runs after a minute.
@@ -184,7 +185,7 @@ def _process(pid: int) -> Iterator[int]:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None if it has ended."""
+    """Return the start time of a process in clock ticks since boot, or None if the process has ended."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

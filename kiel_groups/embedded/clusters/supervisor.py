@@ -2,7 +2,8 @@
 Run a named cluster, in this process until a signal arrives, or in a background process.
 
 ``python -m kiel_groups.embedded.clusters.supervisor`` is the background process. Its arguments are the settings as
-JSON, and the number of a pipe, to which it writes one line when the cluster serves or has failed to start.
+JSON, and the file descriptor of a pipe. It writes one JSON object to the pipe when the cluster is ready, or has failed
+to start.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WATCH_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The name and the settings of ``Cluster``; ``data`` is an absolute path, or None."""
+    """The name of a cluster, and the arguments of ``Cluster``; ``data`` is an absolute path, or None."""
 
     name: str
     kafka: str = DEFAULT_KAFKA
@@ -44,7 +45,7 @@ class ClusterSettings:
     data: str | None = None
 
     def cluster(self) -> Cluster:
-        """Return the cluster, not started; raise ConfigError for invalid settings."""
+        """Create the cluster without starting it; raise ConfigError for invalid settings."""
         return Cluster(
             self.brokers,
             zookeeper=self.zookeeper,
@@ -65,13 +66,13 @@ async def supervise(
 
     Args:
         settings: The cluster to run.
-        ready: Called when the cluster serves.
+        ready: Called with the cluster's record when all servers are ready.
         died: Called with a sentence for each server that ends unexpectedly; the others keep running.
 
     Raises:
         ConfigError: The settings are invalid.
         ServerError: A cluster of this name runs, or a server did not start.
-        asyncio.CancelledError: The signal arrived before the cluster served.
+        asyncio.CancelledError: The signal arrived before the cluster was ready.
     """
     task, stopped = asyncio.current_task(), asyncio.Event()
     assert task is not None
@@ -102,11 +103,11 @@ async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[
 
 def detach(settings: ClusterSettings) -> RunningCluster:
     """
-    Run a cluster in a background process, which outlives this one; return when the cluster serves.
+    Start a cluster in a background process, which outlives this one; return the cluster's record when it is ready.
 
     Raises:
         ConfigError, ServerError: As in ``supervise``.
-        KeyboardInterrupt: Ctrl-C was pressed before the cluster served; the cluster was stopped.
+        KeyboardInterrupt: Ctrl-C was pressed before the cluster was ready; the cluster was stopped.
     """
     settings.cluster()  # Raises ConfigError for invalid settings, before a process is started.
     log = clusters_folder() / f"{settings.name}.log"
@@ -143,7 +144,7 @@ def _parse_report(report: bytes, log: Path) -> RunningCluster:
 
 
 class _Starter:
-    """The process that started this one and waits at the other end of the pipe for one report."""
+    """The process that started this one; it waits for one report from the pipe."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe: int | None = pipe

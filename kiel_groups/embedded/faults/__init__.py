@@ -2,5 +2,5 @@
 Inject faults between clients and servers: proxies that cut, delay or stall connections, or change brokers' answers.
 
 Tests and the chaos runs use it; it needs no privileges.
-It knows the frames of Kafka's protocol, and changes only the answers that the caller's rule names.
+It parses the frames of Kafka's protocol, and changes only answers that the caller's function selects.
 """

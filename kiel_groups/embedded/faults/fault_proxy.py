@@ -2,8 +2,8 @@
 A TCP proxy that injects network faults between any client and any server, without privileges.
 
 It runs on its own thread with its own event loop, and so keeps running while the loop under test is blocked. Its
-methods may be called from any thread, and have taken effect when they return. It buffers at most some 200 KiB for each
-connection: it does not read what it cannot forward.
+methods may be called from any thread, and have taken effect when they return. It buffers at most about 200 KiB for each
+connection: it stops reading while it cannot forward.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FaultProxy(Startable):
     Args:
         upstream: The server, ``host:port``, or a function that returns it for each new connection (for a server that
             starts after the proxy).
-        most_connections: The most open connections; further ones are reset at once.
+        most_connections: The largest number of open connections; further ones are reset at once.
         upstream_wait_s: How long a connection waits for a server that does not listen, before it is reset. Most clients
             retry when a server refuses them. The proxy has accepted their connection, so they see a reset instead.
 
@@ -103,7 +103,7 @@ class FaultProxy(Startable):
         self._reserved: ReservedPort | None = None
         self._thread: threading.Thread | None = None
         self.accepted = 0
-        """How many connections have been accepted so far."""
+        """The number of connections accepted so far."""
 
     @property
     def port(self) -> int:
@@ -119,7 +119,7 @@ class FaultProxy(Startable):
 
     @property
     def connections(self) -> int:
-        """How many connections are open, half-open ones included."""
+        """The number of open connections, including half-open ones."""
         return len(self._links)
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
@@ -128,7 +128,7 @@ class FaultProxy(Startable):
 
     def stall(self, direction: Direction | None = None) -> None:
         """
-        Forward nothing, not even a close; in both directions by default.
+        Stop forwarding bytes and closes, in one direction or, by default, in both.
 
         The kernel still accepts new connections; the proxy connects them to the server after ``heal``.
         """
@@ -276,7 +276,7 @@ class FaultProxy(Startable):
     async def _pump(
         self, link: Link, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter
     ) -> None:
-        """Forward one direction until its end of file, and then that end of file."""
+        """Forward one direction until its end of file, and then forward the end of file, too."""
         while chunk := await source.read(_CHUNK_BYTES):
             await self._pass_on(direction, chunk, sink)
         await self._flows[direction].wait()
@@ -290,7 +290,7 @@ class FaultProxy(Startable):
         await sink.drain()
 
     def _on_thread(self, change: Callable[[], None]) -> None:
-        """Make a change on the proxy's thread; return when it is made."""
+        """Call ``change`` on the proxy's thread; return when it has returned."""
         if threading.current_thread() is self._thread:
             raise ServerError("the proxy's own thread cannot change it; do it from another one")
         if self._thread is None or not self._thread.is_alive():

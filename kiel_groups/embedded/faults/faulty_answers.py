@@ -1,7 +1,7 @@
 """
 Answers of a faulty Kafka 0.8 broker: error codes instead of results, and other addresses of brokers.
 
-They are of version 0 of the requests that this package sends, and keep the topics and partitions of the real answer.
+They answer version 0 of the requests that this package sends, and keep the topics and partitions of the real answer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     Args:
         api_key: The request: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch.
         payload: The broker's answer, after the correlation id.
-        code: The Kafka error code, an int16. In Metadata each topic gets it, and has no partitions.
+        code: The Kafka error code, an int16. In a Metadata answer, each topic gets the code and loses its partitions.
 
     Raises:
-        ConfigError: The request is another one, or the code is not an int16.
+        ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
         ProtocolError: ``payload`` is not an answer to the request.
     """
     if api_key == MetadataRequest.API_KEY:
@@ -141,7 +141,8 @@ def _write_offset(writer: Writer, code: int) -> None:
     writer.int16(code)
 
 
-#: API key → how to handle the fields after a partition's number: skip them, their least length, and write an error.
+#: API key → for the fields after a partition's number: a function that skips them, their least size in bytes, and a
+#: function that writes an error in their place.
 _RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, int], None]]] = {
     ProduceRequest.API_KEY: (_skip_produced, 10, _write_produced),
     FetchRequest.API_KEY: (_skip_fetched, 14, _write_fetched),

@@ -89,7 +89,7 @@ class KafkaProxy(FaultProxy):
         answer: Decides what clients receive; None forwards the broker's answers.
         addresses: Maps a broker's address to its proxy's. The proxies of a cluster share one dict, so that each knows
             all addresses.
-        most_connections: The most open connections; further ones are reset at once.
+        most_connections: The largest number of open connections; further ones are reset at once.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class KafkaProxy(FaultProxy):
     ) -> None:
         super().__init__(upstream, most_connections=most_connections)
         self.answer: Answer | None = answer
-        """The function that decides; it may be replaced at any time."""
+        """The function that decides what clients receive; it may be replaced at any time."""
         self._addresses = {} if addresses is None else addresses
         self._numbers: Counter[int] = Counter()
         self._unanswered: dict[Link, dict[int, tuple[int, int, bytes]]] = {}
@@ -148,7 +148,7 @@ class KafkaProxy(FaultProxy):
         unanswered = self._unanswered[link]
         unanswered[correlation_id] = (api_key, api_version, frame[_REQUEST_HEAD.size :])
         if len(unanswered) > _MOST_UNANSWERED:
-            # Produce requests with acks=0 get no answer, and would otherwise stay in here.
+            # Produce requests with acks=0 get no answer, so they would accumulate.
             del unanswered[next(iter(unanswered))]
 
     async def _reply(self, link: Link, frame: bytes, sink: asyncio.StreamWriter) -> None:

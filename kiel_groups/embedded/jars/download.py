@@ -32,7 +32,7 @@ class Progress(Protocol):
     """Called with the progress of a download."""
 
     def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
-        """Report that ``done`` of ``total`` jars are there; ``what`` is the present file or step."""
+        """Report that ``done`` of ``total`` jars are fetched; ``what`` is the current file or step."""
 
 
 def no_progress(class_path: str, done: int, total: int, what: str) -> None:

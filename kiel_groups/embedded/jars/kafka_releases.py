@@ -2,8 +2,8 @@
 The Kafka releases, and the settings in which they differ: one table, with an entry for each release.
 
 All releases run unmodified on Java 17 and register in ``/brokers/ids``: 0.8.x with version 1 of that znode, 0.9 with
-version 2, which has endpoints. A broker of 0.8 only warns about an unknown setting. It gets none anyway, so that a
-warning in its log has a meaning.
+version 2, which has endpoints. A broker of 0.8 only warns about an unknown setting. Each release gets only settings
+that it knows, so that warnings in its log matter.
 """
 
 from __future__ import annotations

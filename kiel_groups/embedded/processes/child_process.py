@@ -93,7 +93,7 @@ class ChildProcess:
         self._exited.wait()
 
     def terminate(self, timeout_s: float) -> None:
-        """End the process with SIGTERM, and SIGCONT in case it is stopped; kill it if it still runs at the timeout."""
+        """End the process with SIGTERM, and SIGCONT in case it is stopped; kill it if it runs after ``timeout_s``."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         if not self.wait(timeout_s):

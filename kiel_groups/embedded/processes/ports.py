@@ -1,4 +1,4 @@
-"""Loopback ports, reserved for a server also while it is down."""
+"""Loopback ports that stay reserved for a server while it is down."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReservedPort:
         number: The port; 0 lets the system choose one.
 
     Raises:
-        ServerError: Another process uses the port, or it needs privileges (below 1024).
+        ServerError: Another process uses the port, or the port requires privileges (below 1024).
     """
 
     def __init__(self, number: int = 0) -> None:

@@ -24,7 +24,7 @@ _RUN = "run-"
 
 
 def runs_folder() -> Path:
-    """Return the folder that has the runs of this user."""
+    """Return this user's folder, which contains a folder for each run."""
     return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
 
 

@@ -124,7 +124,7 @@ class Server(Startable):
 
     @property
     def is_running(self) -> bool:
-        """Whether the process exists; a paused one does."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.status is None
 
     def keep_in(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class Server(Startable):
 
     async def start(self) -> None:
         """
-        Start the server on its data; return when it serves.
+        Start the server on its data; return when it is ready for clients.
 
         Raises:
             ServerError: The server runs already, ended (the message has the end of its log), or did not serve in time.
@@ -158,7 +158,7 @@ class Server(Startable):
         await in_thread(self._wipe)
 
     def pause(self) -> None:
-        """Freeze the server with SIGSTOP: its connections stay open, and it answers nothing once this returns."""
+        """Freeze the server with SIGSTOP: its connections stay open, but it answers nothing after this call returns."""
         self._alive().freeze()
 
     def resume(self) -> None:
@@ -167,11 +167,11 @@ class Server(Startable):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Write the configuration for the present port and folder; return the command that runs the server."""
+        """Write the configuration for the current port and folder; return the command that runs the server."""
 
     @abstractmethod
     def _readiness(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Provide, during one start, a function that checks whether a client would be served now."""
+        """Provide, during one start, a function that returns whether the server is ready for clients."""
 
     def _data(self) -> list[Path]:
         return [self.folder / "data"]
@@ -193,7 +193,7 @@ class Server(Startable):
                     self._retry_port()
 
     def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
-        """Wait until the server serves; return False if its port was taken and another attempt should follow."""
+        """Wait until the server is ready; return False if its port was taken and another attempt should follow."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
             if serves():
@@ -208,7 +208,7 @@ class Server(Startable):
         raise ServerError(f"{self.name} ended at its start with status {process.status}; its log ends:\n{self._tail()}")
 
     def _retry_port(self) -> None:
-        """Another process took the port: a new server chooses another port, a known one waits for its port."""
+        """Prepare a retry after another process took the port: choose another port, or wait for a port used before."""
         assert self._port is not None
         if self._was_ready:
             time.sleep(0.5)
@@ -222,7 +222,7 @@ class Server(Startable):
                 self._process.terminate(_STOP_LIMIT_S)
 
     def _kill(self) -> None:
-        # Without the lock: this also ends a start that hangs.
+        # Do not acquire the lock: this call must also end a start that hangs and holds the lock.
         if self._process is not None:
             self._process.kill()
 

@@ -2,7 +2,7 @@
 ZooKeeper servers that form one ensemble.
 
 Each server has a port for clients, one for its followers if it leads, and one for elections. The system chooses them.
-Every server's configuration has the latter two, so they are reserved before the first start, and stay until the
+The latter two are in the configuration of every server, so they are reserved from before the first start until the
 ensemble is closed.
 """
 
@@ -23,7 +23,7 @@ from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["ZooKeeperEnsemble"]
 
-#: The modes of a server that leads. A stand-alone server does.
+#: The modes of a server that leads; a stand-alone server counts as a leader.
 _LEADING = ("leader", "standalone")
 _LEADER_LIMIT_S = 30.0
 _POLL_S = 0.05
@@ -43,7 +43,7 @@ class _Settings(TypedDict):
 
 
 class _Member(ZooKeeperServer):
-    """One server of several; ``peers`` returns the addresses of all servers, as this one should see them."""
+    """One server of an ensemble; ``peers(number)`` returns the addresses of all servers for its configuration."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class ZooKeeperEnsemble(Startable):
     """
     Runs an ensemble of ZooKeeper servers during a ``with`` or ``async with`` block.
 
-    It has started when every server accepts sessions, and so has a quorum. Each of ``servers`` can be stopped, killed,
-    paused, resumed and started again on its data. A server's start returns when it is part of a quorum again. So
-    servers without which there is no quorum have to be started concurrently (``asyncio.gather``). The others notice a
-    server that hangs after 4 ticks (2 s by default), and one that dies at once.
+    The block starts when every server accepts sessions. Each of ``servers`` can be stopped, killed, paused, resumed and
+    started again on its data. The start of a server returns when the server is part of a quorum. So, if too few servers
+    run for a quorum, the others have to be started concurrently (``asyncio.gather``). The other servers notice at once
+    if a server is killed, and after 4 ticks (2 s by default) if it hangs.
 
     Args:
         servers: The number of servers: 1 (stand-alone), 3, 5, …
@@ -124,7 +124,7 @@ class ZooKeeperEnsemble(Startable):
 
     @property
     def hosts(self) -> str:
-        """The connection string of its clients, ``127.0.0.1:port,127.0.0.1:port,…``."""
+        """The connection string for clients, ``127.0.0.1:port,127.0.0.1:port,…``."""
         return ",".join(server.hosts for server in self.servers)
 
     async def leader(self) -> ZooKeeperServer:
@@ -153,17 +153,17 @@ class ZooKeeperEnsemble(Startable):
         return [server for server in self.servers if server is not leader]
 
     def cut(self, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
-        """Stall everything between one server and others; their connections are not closed. See ``PeerLinks``."""
+        """Stall all traffic between ``server`` and each of ``others``; connections stay open. See ``PeerLinks``."""
         for other in others:
             self._network().cut(self._number(server), self._number(other))
 
     def delay(self, seconds: float, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
-        """Delay everything between one server and others, in both directions."""
+        """Delay all traffic between ``server`` and each of ``others``, in both directions."""
         for other in others:
             self._network().delay(self._number(server), self._number(other), seconds)
 
     def heal(self) -> None:
-        """End all cuts and delays; what they held back is delivered."""
+        """End all cuts and delays; the stalled traffic is delivered."""
         self._network().heal()
 
     def _network(self) -> PeerLinks:
@@ -188,7 +188,7 @@ class ZooKeeperEnsemble(Startable):
         if self._cuttable:
             self._links = PeerLinks(self._peers())
             self._links._start()
-        # Concurrently: no server serves before a quorum of them runs.
+        # Start them concurrently: no server is ready before a quorum of servers runs.
         with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
             list(pool.map(ZooKeeperServer._start, self.servers))
 

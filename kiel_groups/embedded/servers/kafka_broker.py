@@ -52,8 +52,8 @@ class KafkaBroker(Server):
     """
     A real broker on a loopback port.
 
-    It serves when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started. Both are
-    needed: 0.8.0 registers before its controller is up, and partitions added to a topic in between would never get
+    It is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started. Both
+    are required: 0.8.0 registers before its controller runs, and partitions added to a topic in between would never get
     leaders.
 
     Args:
@@ -105,8 +105,8 @@ class KafkaBroker(Server):
         Wait until ZooKeeper has deleted this broker's registration.
 
         After kill -9 its ephemeral znodes stay until the session times out. A broker of 0.8 that starts meanwhile waits
-        for its id in any case. But it takes its own old ``/controller`` znode for that of a live broker, fails when
-        the znode is deleted, and leaves the cluster without a controller for good.
+        until it can register its id. But it mistakes its own old ``/controller`` znode for that of a live broker, fails
+        when the znode is deleted, and leaves the cluster without a controller permanently.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
         while cluster_admin.is_registered(client, self.broker_id):

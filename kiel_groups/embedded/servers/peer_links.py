@@ -34,7 +34,7 @@ class _PeerProxies(NamedTuple):
 
 class PeerLinks(Startable):
     """
-    Runs the proxies between servers during a ``with`` block; servers are named by their numbers.
+    Runs the proxies between the servers of an ensemble during a ``with`` block; servers are identified by number.
 
     Args:
         peers: The real addresses of the servers.
@@ -52,7 +52,7 @@ class PeerLinks(Startable):
         self._running = ExitStack()
 
     def seen_by(self, number: int) -> dict[int, Peer]:
-        """Return the addresses of all servers for one server's configuration; its own one is the real one."""
+        """Return the addresses for the configuration of server ``number``: its own, and proxies of the others."""
         return {
             other: self._peers[other]
             if other == number
@@ -61,17 +61,17 @@ class PeerLinks(Startable):
         }
 
     def cut(self, one: int, other: int) -> None:
-        """Stall everything between two servers; their connections are not closed (see ``FaultProxy.stall``)."""
+        """Stall all traffic between two servers; their connections stay open (see ``FaultProxy.stall``)."""
         for proxy in self._between(one, other):
             proxy.stall()
 
     def delay(self, one: int, other: int, seconds: float) -> None:
-        """Delay everything between two servers, in both directions."""
+        """Delay all traffic between two servers, in both directions."""
         for proxy in self._between(one, other):
             proxy.delay(seconds)
 
     def heal(self) -> None:
-        """End all cuts and delays; what they held back is delivered."""
+        """End all cuts and delays; the stalled traffic is delivered."""
         for pair in self._proxies.values():
             for proxy in pair:
                 proxy.heal()

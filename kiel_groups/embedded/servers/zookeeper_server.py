@@ -52,7 +52,7 @@ class ZooKeeperServer(Server):
 
     @property
     def hosts(self) -> str:
-        """The connection string of its clients, ``127.0.0.1:port``."""
+        """The connection string for clients, ``127.0.0.1:port``."""
         return self.address
 
     async def mode(self) -> str | None:
