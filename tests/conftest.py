@@ -1,4 +1,4 @@
-"""Hooks and fixtures for all tests: coroutine functions as tests, unique names, real servers."""
+"""Hooks and fixtures for all tests: coroutine tests, unique names, and real servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine function as a test, on an event loop of its own."""
+    """Run a coroutine test on its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
@@ -37,9 +37,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    Group tests that share servers of their module, so that ``--dist=loadgroup`` runs them in one process.
+    Group tests that share the servers of their module, so that ``--dist=loadgroup`` runs them in one process.
 
-    Mark the tests that the page of failures names, so that ``-m failures`` selects them in all folders.
+    Mark the tests that docs/failures.rst names, so that ``-m failures`` selects them in all folders.
     """
     for item in items:
         if _is_on_the_page_of_failures(item):
@@ -58,13 +58,13 @@ def _is_on_the_page_of_failures(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Return a function that makes unique names of topics and groups: ``unique("topic")``."""
+    """Return a function that creates unique names of topics and groups: ``unique("topic")``."""
     test = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name).strip("-")[:60]
     return lambda kind: f"{kind}-{test}-{uuid.uuid4().hex[:6]}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the number of seeds that the simulator has run; its tests may have run in other processes."""
+    """Print the number of seeds that the simulator has run in all test processes."""
     reports = terminalreporter.getreports("passed")
     properties = [each for report in reports for each in report.user_properties]
     seeds = sum(value for name, value in properties if name == "simulated_seeds")

@@ -1,4 +1,4 @@
-"""Each benchmark starts, and has the common options."""
+"""Each benchmark starts and has the common options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_has_help(name: str) -> None:
-    """So all its imports work."""
+    """The help text is printed only if all imports of the benchmark work."""
     module = importlib.import_module(f"benchmarks.{name}")
     outcome = CliRunner().invoke(module.main, ["--help"])
     assert outcome.exit_code == 0, outcome.output

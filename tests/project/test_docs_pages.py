@@ -1,4 +1,4 @@
-"""All pages parse, and paths, modules and classes in the pages for programmers exist."""
+"""All pages can be parsed, and the paths, modules and classes in the pages for programmers exist."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def literals(page: str) -> list[str]:
 
 
 def test_there_are_pages() -> None:
-    """The patterns match the main ones."""
+    """The patterns find the main pages."""
     assert {DOCS / "index.rst", REPOSITORY / "README.rst", REPOSITORY / "CONTRIBUTING.rst"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_parses(page: Path) -> None:
-    """docutils has no complaints, so included files exist, too."""
+    """docutils reports no problem, such as a missing included file."""
     complaints = io.StringIO()
     settings = {"report_level": 2, "halt_level": 5, "warning_stream": complaints}
     publish_doctree(page.read_text(encoding="utf-8"), source_path=str(page), settings_overrides=settings)
@@ -43,18 +43,18 @@ def test_a_page_parses(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*GUIDES, "docs/glossary.rst", "docs/matrix.rst"])
 def test_lines_of_a_guide_are_short(page: str) -> None:
-    """At most 120 characters, as in the code."""
+    """Lines have at most 120 characters, as in the code."""
     assert not [line for line in (REPOSITORY / page).read_text(encoding="utf-8").splitlines() if len(line) > 120]
 
 
 def test_the_index_has_every_page() -> None:
-    """Readers find pages by it."""
+    """Readers find pages by the index."""
     named = set(literals("docs/index.rst"))
     assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:
-    """Readers search it for a term."""
+    """Readers look up terms in the glossary."""
     terms = (DOCS / "glossary.rst").read_text(encoding="utf-8").partition("Terms\n-----\n")[2].partition("\nWords ")[0]
     listed = re.findall(r"^(\S.*)\n    ", terms, re.MULTILINE)
     assert len(listed) >= 50
@@ -63,7 +63,10 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_path_in_a_guide_exists(page: str) -> None:
-    """Relative to the repository or to the package, or a file's name alone; texts with a placeholder are skipped."""
+    """
+    A path is relative to the repository or to the package, or is only a file's name. Texts with a placeholder are
+    skipped.
+    """
     words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(".venv/")]
     paths = {word for word in words if re.fullmatch(r"[\w.][\w./-]*", word) and ("/" in word or _is_file_name(word))}
     assert len(paths) >= 10
@@ -72,7 +75,7 @@ def test_every_path_in_a_guide_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_module_in_a_guide_exists(page: str) -> None:
-    """Modules in dotted form, as ``python -m`` takes them."""
+    """Module names are in dotted form, as for ``python -m``."""
     found = re.findall(r"\b(?:tests|kiel_groups|benchmarks)(?:\.(?!rst\b)\w+)+", " ".join(literals(page)))
     paths = {name: REPOSITORY / name.replace(".", "/") for name in found}
     assert not {name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())}
@@ -80,7 +83,7 @@ def test_every_module_in_a_guide_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_class_and_method_in_a_guide_exists(page: str) -> None:
-    """``Class`` and ``Class.method``."""
+    """Names have the form ``Class`` or ``Class.method``."""
     found = [re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", literal) for literal in literals(page)]
     named = {(match[1], match[2] or "") for match in found if match}
     assert not {(name, member) for name, member in named if not member and name not in _classes()}
@@ -113,7 +116,7 @@ def _defined(node: ast.ClassDef) -> set[str]:
 
 
 def _members(name: str) -> set[str]:
-    """Return the members of the classes of that name, those of their bases included."""
+    """Return the members of all classes of that name, and those of their bases."""
     found = _classes().get(name, [])
     bases = {ast.unparse(base) for node in found for base in node.bases}
     return set().union(*map(_defined, found), *map(_members, bases))

@@ -1,4 +1,4 @@
-"""The example files agree with the servers that the tests run; the tests do not need a Docker engine."""
+"""The example files agree with the servers that the tests run. No Docker engine is needed."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def settings(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", configuration_files())
 def test_configuration_files_are_up_to_date(name: str) -> None:
-    """``scripts/make-configurations`` writes them."""
+    """``scripts/make-configurations`` writes the files."""
     assert (REPOSITORY / name).read_text(encoding="utf-8") == configuration_files()[name]
 
 
 def test_the_compose_file_matches_its_schema() -> None:
-    """The schema is that of the compose specification."""
+    """The schema is that of the Compose specification."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout
 
 
 def test_the_zookeeper_service_has_the_settings_of_zoo_cfg() -> None:
-    """The same ticks, and so the same session timeouts, and the same four-letter words."""
+    """The service has the same ticks, and so the same session timeouts, and the same four-letter words."""
     configured = {IMAGE_NAMES[name]: value for name, value in services()["zookeeper"]["environment"].items()}
     written = settings("zookeeper/zoo.cfg")
     assert configured == {name: written[name] for name in IMAGE_NAMES.values()}
 
 
 def test_names_and_ports_agree() -> None:
-    """ZooKeeper's address, the advertised address and the log folder of the broker are those of the services."""
+    """ZooKeeper's address, and the broker's advertised address and log folder, are those of the services."""
     broker, found = settings("docker/kafka/server.properties"), services()
     addresses = found["cli"]["environment"]
     assert broker["zookeeper.connect"] == addresses["KIEL_GROUPS_ZOOKEEPER"] == "zookeeper:2181"
@@ -62,7 +62,7 @@ def test_names_and_ports_agree() -> None:
 
 
 def test_the_dockerfile_of_kafka_uses_the_generated_files() -> None:
-    """It has the Maven goal of the tests, and copies existing files."""
+    """The Dockerfile has the Maven goal of the tests, and copies files that exist."""
     folder = REPOSITORY / "docker" / "kafka"
     lines = (folder / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert any(COPY_GOAL in line for line in lines)
@@ -74,7 +74,7 @@ def test_the_dockerfile_of_kafka_uses_the_generated_files() -> None:
 
 
 def test_the_dockerfile_of_kiel_groups_copies_existing_files() -> None:
-    """Relative to the repository, its build context."""
+    """Paths are relative to the repository, which is the build context."""
     lines = (REPOSITORY / "docker" / "kiel-groups" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert "kiel_groups" in copied
@@ -83,7 +83,7 @@ def test_the_dockerfile_of_kiel_groups_copies_existing_files() -> None:
 
 
 def test_the_three_servers_of_an_ensemble_agree() -> None:
-    """Each file lists all three. They can run on one computer, because their ports differ."""
+    """Each file lists all three servers. Their ports differ, so they can run on one computer."""
     three = [settings(f"zookeeper/ensemble/zoo-{number}.cfg") for number in (1, 2, 3)]
     assert len({tuple(sorted((k, v) for k, v in each.items() if k.startswith("server."))) for each in three}) == 1
     assert len({each["clientPort"] for each in three}) == len({each["dataDir"] for each in three}) == 3

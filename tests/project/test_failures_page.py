@@ -14,5 +14,5 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_the_page_is_generated_from_the_tests() -> None:
-    """``python -m tests.failures > docs/failures.rst`` writes it."""
+    """``python -m tests.failures > docs/failures.rst`` writes the page."""
     assert (REPOSITORY / "docs/failures.rst").read_text(encoding="utf-8") == document()

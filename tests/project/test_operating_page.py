@@ -1,4 +1,4 @@
-"""The page for operators: its commands and findings exist."""
+"""The commands and findings on the page for operators exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("line", commands())
 def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options exist and take their arguments."""
+    """The options of the command exist and accept their arguments."""
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "127.0.0.1:2181")
     _, name, *arguments = shlex.split(line)
     with app.make_context("kiel-groups", [name, *arguments]) as context:

@@ -1,4 +1,4 @@
-"""The figures of the rebalance benchmark: owners from a transaction log, processor time between two moments."""
+"""The figures of the rebalance benchmark: owners from a transaction log, and processor time in an interval."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ OWNERS = "/consumers/g/owners/t"
 
 
 def seen(*changes: tuple[int, int, Kind, str]) -> Ownership:
-    """Return the ownership of two partitions after changes: milliseconds, session, kind, path."""
+    """Return the ownership of two partitions after these changes, each with milliseconds, session, kind and path."""
     found = Ownership(CONTENDERS[0].paths(GROUP), GROUP.partitions)
     found.take(Change(number + 1, *change) for number, change in enumerate(changes))
     return found
 
 
 def test_a_moved_partition_is_measured_from_the_log() -> None:
-    """The log shows the owners, when the group is balanced, and how long the moved partition had no owner."""
+    """
+    The log shows the owners, the time at which the group is balanced, and how long the moved partition had no owner.
+    """
     changes = [
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
         (1, 1, Kind.CREATE, f"{OWNERS}/0"),
@@ -48,7 +50,10 @@ def test_a_moved_partition_is_measured_from_the_log() -> None:
 
 
 def test_the_end_of_a_session_ends_its_ownership() -> None:
-    """The log has no entries for its znodes. The time of an expiry counts from then."""
+    """
+    The log has no entries for the znodes of an ended session. The time without an owner starts at the end of the
+    session.
+    """
     found = seen(
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
         (0, 1, Kind.CREATE, f"{OWNERS}/0"),
@@ -58,7 +63,10 @@ def test_the_end_of_a_session_ends_its_ownership() -> None:
 
 
 def test_the_first_lock_in_a_queue_owns_the_partition() -> None:
-    """kazoo's SetPartitioner queues for a partition; the position in the queue is in the name."""
+    """
+    kazoo's SetPartitioner queues for each partition. The sequence number in a znode's name gives the position in the
+    queue.
+    """
     partitioner = next(one for one in CONTENDERS if one.mere_names)
     found = Ownership(partitioner.paths(GROUP), GROUP.partitions)
     for number, (session, place) in enumerate(((7, 4), (8, 2))):
@@ -68,7 +76,7 @@ def test_the_first_lock_in_a_queue_owns_the_partition() -> None:
 
 
 def test_the_processor_time_of_a_busy_process_is_measured() -> None:
-    """Between its samples; before and after them, nothing is counted."""
+    """Processor time is counted between the first and the last sample of a process."""
     measured = CpuTime()
     measured.add(os.getpid())
     measured.sample()
@@ -93,7 +101,7 @@ def test_the_processor_time_of_a_busy_process_is_measured() -> None:
     ],
 )
 def test_invalid_options_are_refused(options: list[str], message: str) -> None:
-    """Before any server is started."""
+    """The options are checked before any server is started."""
     outcome = CliRunner().invoke(main, options)
     assert outcome.exit_code == 2
     assert re.search(message, " ".join(outcome.output.split()))

@@ -26,7 +26,7 @@ esac
 
 
 class Clone:
-    """The files of a fresh clone that the set-up reads."""
+    """The files of a fresh clone that ``_setup`` reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Clone:
         python.chmod(0o755)
 
     def set_up(self, setup_for: str, says: str = "", status: int = 0) -> tuple[str, list[str]]:
-        """Run the set-up, and return its output and its steps."""
+        """Run ``_setup``, and return its output and its steps."""
         self.calls.write_text("")
         env = os.environ | {
             "PYTHON": str(self.folder / "python"),
@@ -73,13 +73,13 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_the_demo_does_not_install_the_requirements_of_the_tests(clone: Clone) -> None:
-    """Spark alone is 400 MB."""
+    """Spark alone has 400 MB."""
     assert clone.set_up("use")[1] == ["environment", "package"]
     assert clone.set_up("use")[1] == []
 
 
 def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
-    """The environment of the demo is kept, and works for the demo with them, too."""
+    """The environment of the demo is kept, and still works for the demo."""
     clone.set_up("use")
     assert clone.set_up("tests")[1] == ["package and tests"]
     assert clone.set_up("use")[1] == []
@@ -87,14 +87,14 @@ def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
 
 
 def test_changed_requirements_make_a_new_environment(clone: Clone) -> None:
-    """With the requirements of the tests, if the former one had them."""
+    """The new environment has the requirements of the tests if the former one had them."""
     clone.set_up("tests")
     (clone.folder / "setup.py").write_text("# other requirements")
     assert clone.set_up("use")[1] == ["environment", "package and tests"]
 
 
 def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:
-    """One line each; the complete output of pip is in a file."""
+    """Each package has one line. A file has the complete output of pip."""
     says = "Collecting kazoo>=2.11 (from kiel-groups==0.1.0)\n  Using cached kazoo.whl\nCollecting six>=1.16"
     shown, _ = clone.set_up("use", says)
     assert "\n  1: kazoo>=2.11\n  2: six>=1.16\n" in shown
@@ -102,7 +102,7 @@ def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:
 
 
 def test_a_failure_of_pip_is_shown_and_the_next_run_retries(clone: Clone) -> None:
-    """The output has pip's reason, and names the file with pip's complete output."""
+    """The output has pip's reason, and the name of the file with pip's complete output."""
     says = "Collecting kazoo>=2.11\nERROR: Could not find a version that satisfies the requirement kazoo>=2.11"
     shown, _ = clone.set_up("use", says, status=1)
     assert "ERROR: Could not find a version that satisfies the requirement kazoo>=2.11" in shown

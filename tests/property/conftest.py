@@ -1,4 +1,4 @@
-"""The profile of hypothesis for this suite. Its deadlines are off: a busy computer would exceed them."""
+"""The hypothesis profile of these tests. It has no deadlines, because a busy computer would exceed them."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""Laws of every allocation: for any members, subscriptions and partitions."""
+"""Laws of every allocation, for any members, subscriptions and partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ subscriptions = st.dictionaries(names, st.sets(topics, max_size=4), max_size=9)
 
 
 def plain(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
-    """Allocate by a function without the further methods that the adapter knows."""
+    """Allocate by a plain function, which has none of the adapter's optional methods."""
     return round_robin(members, partitions)
 
 
@@ -33,7 +33,9 @@ allocators = st.sampled_from([None, plain])
 def test_round_robin_is_complete_and_balanced_and_independent_of_order(
     members: list[str], partitions: set[TopicPartition], shuffle: random.Random
 ) -> None:
-    """Each partition is owned once, members differ by one at most, and any order of the input gives the same result."""
+    """
+    Each partition is owned once, members differ by at most one partition, and the order of the input does not matter.
+    """
     texts = sorted(map(str, partitions))
     owned = round_robin(sorted(members), texts)
     assigned = [f"{topic}:{n}" for its in owned.values() for topic, numbers in its.items() for n in numbers]
@@ -76,7 +78,7 @@ def shuffled(partitions: Collection[TopicPartition], shuffle: random.Random) -> 
 def test_equal_subscriptions_are_balanced(
     allocator: Allocator | None, members: list[str], subscription: set[str], partitions: set[TopicPartition]
 ) -> None:
-    """The default and the plain function agree, and members differ by one at most."""
+    """The default and the plain function give the same result, in which members differ by at most one partition."""
     outcome = run_allocator(allocator, dict.fromkeys(members, subscription), partitions)
     counts = [len(given) for given in outcome.allocation.values()]
     assert max(counts, default=0) - min(counts, default=0) <= 1
@@ -87,7 +89,7 @@ def test_equal_subscriptions_are_balanced(
 def test_members_of_one_subscription_are_balanced_by_the_default(
     members: dict[str, set[str]], partitions: set[TopicPartition]
 ) -> None:
-    """They differ by one at most, whatever the others subscribe to."""
+    """The members differ by at most one partition, whatever other members subscribe to."""
     existing = {partition.topic for partition in partitions}
     outcome = run_allocator(None, members, partitions)
     for one, one_topics in members.items():

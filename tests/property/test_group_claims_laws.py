@@ -1,4 +1,4 @@
-"""The claims of several members on the same partitions: any order of events, any outcome, any assignments."""
+"""The claims of several members on the same partitions, with any order of events, any outcomes and any assignments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def only(state: c.Claims, partition: TopicPartition) -> c.Claims:
 
 @given(states, events)
 def test_partitions_are_independent(state: c.Claims, event: c.Event) -> None:
-    """A step over many partitions equals the steps over each of them alone."""
+    """One step for several partitions equals the steps for each partition alone."""
     after, effects = c.step(state, event)
     for partition in ALL:
         mine = event
@@ -60,21 +60,21 @@ def test_partitions_are_independent(state: c.Claims, event: c.Event) -> None:
 
 @given(states, st.lists(events | st.just(c.Replaced()), max_size=30))
 def test_any_sequence_of_events_is_accepted(state: c.Claims, drawn: list[c.Event]) -> None:
-    """No sequence, however absurd, fails an assertion."""
+    """No sequence of events fails an assertion, not even an impossible one."""
     for event in drawn:
         state, _ = c.step(state, event)
 
 
 @dataclass
 class Member:
-    """One member on one session: its requests and their answers, and the partitions that it delivers."""
+    """A member with one session: its requests, their answers, and the partitions that it delivers."""
 
     session: int
     claims: c.Claims = field(default_factory=c.Claims)
-    #: Requests that are not processed yet, and answers that the member has not got yet.
+    #: Requests that are not processed yet, and answers that the member has not received yet.
     requests: list[c.Effect] = field(default_factory=list)
     answers: list[c.Event] = field(default_factory=list)
-    #: Opened, and delivered: from ``Deliver`` to the end of the drain.
+    #: Opened partitions, and those of them that are delivered: from ``Deliver`` to the end of the drain.
     opened: set[TopicPartition] = field(default_factory=set)
     active: set[TopicPartition] = field(default_factory=set)
 
@@ -105,7 +105,7 @@ class Member:
         self.requests += [type(effect)(frozenset({partition})) for partition in sorted(partitions)]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Lose partitions: stop their delivery, and drop requests and answers that concern them."""
+        """Lose partitions: stop their delivery, and drop their requests and answers."""
         for partition in partitions:
             self.active.discard(partition)
             self.opened.discard(partition)
@@ -132,7 +132,7 @@ class Members:
         return member
 
     def perform(self, member: Member, request: c.Effect) -> None:
-        """Let ZooKeeper or the application process one request, and queue its answer."""
+        """Process one request as ZooKeeper or the application, and queue the answer."""
         member.requests.remove(request)
         (partition,) = request.partitions
         mine = self.owners.get(partition) == member.session
@@ -157,12 +157,12 @@ class Members:
             member.answers.append(c.Released(request.partitions) if mine else c.ClaimGone(request.partitions))
 
     def is_answerable(self, member: Member, request: c.Effect) -> bool:
-        """Return whether a request can be answered: a watch only if the owner is gone, or is this member."""
+        """Return whether a request can be answered: a watch only if the owner znode is gone or is this member's."""
         (partition,) = request.partitions
         return not isinstance(request, c.WatchOwner) or self.owners.get(partition) in (None, member.session)
 
     def next_steps(self) -> list[Callable[[], None]]:
-        """Return every step that may come next by itself."""
+        """Return every step that may happen next without an outside event."""
         possible: list[Callable[[], None]] = []
         for member in self.members:
             possible += [
@@ -174,12 +174,12 @@ class Members:
         return possible
 
     def answer(self, member: Member, event: c.Event) -> None:
-        """Give a queued answer to the member."""
+        """Pass a queued answer to the member."""
         member.answers.remove(event)
         member.feed(event)
 
     def expire(self, index: int) -> None:
-        """End a session, whose gate is shut before; a new member takes its place."""
+        """End a session after its gate was shut; a new member replaces the old one."""
         member = self.members[index]
         member.feed(c.SessionEnded())
         assert not member.active, "something is delivered after the end of the session"
@@ -191,7 +191,7 @@ class Members:
         self.owners.pop(partition, None)
 
     def audit(self) -> None:
-        """Have each member verify the owner znodes that it relies on."""
+        """Have each member verify the owner znodes of its claims."""
         for member in self.members:
             owned = member.claims.in_phase(c.Phase.OWNED)
             gone = frozenset(partition for partition in owned if self.owners.get(partition) != member.session)
@@ -199,13 +199,13 @@ class Members:
                 member.feed(c.ClaimGone(gone))
 
     def assert_exclusive(self) -> None:
-        """Assert that each member that delivers a partition is its owner, so no other member delivers it."""
+        """Assert that each member that delivers a partition is its owner, so that no two members deliver it."""
         for member in self.members:
             for partition in member.active:
                 assert self.owners.get(partition) == member.session
 
     def settle(self, shares: list[frozenset[TopicPartition]]) -> None:
-        """Assign disjoint partitions and answer all requests: each member then owns what is assigned, and no more."""
+        """Assign disjoint partitions, answer all requests, and assert that each member owns exactly its assignment."""
         for member, share in zip(self.members, shares, strict=True):
             member.feed(c.Subscribed(TOPICS))
             member.feed(c.AssignmentRead(share))
@@ -237,7 +237,7 @@ orders = st.lists(
 
 
 def disturb(group: Members, index: int, order: object) -> None:
-    """Change the assignment or the subscription of a member, give its slot away, or make it leave or expire."""
+    """Change the assignment or the subscription of a member, replace it in its slot, or have it leave or expire."""
     if order == "expire":
         group.expire(index)
     elif order == "leave":
@@ -252,7 +252,7 @@ def disturb(group: Members, index: int, order: object) -> None:
 
 @given(states)
 def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
-    """All claims are as with every topic. Nothing is waited for or claimed."""
+    """The claims equal those with all topics subscribed to, except that no partition is waited for or claimed."""
     without, effects = c.step(state, c.Subscribed(frozenset()))
     with_all, _ = c.step(state, c.Subscribed(TOPICS))
     free = (None, c.Phase.WAITING)
@@ -267,7 +267,7 @@ def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
 def test_each_partition_has_one_owner_at_most_and_members_settle(
     disturbances: list[tuple[int, object]], order: list[int], final: list[frozenset[TopicPartition]]
 ) -> None:
-    """Assignments overlap or are unknown, members leave and expire, and answers come in any order."""
+    """Assignments overlap or are unknown, members leave and expire, and answers arrive in any order."""
     group = Members()
     for choice in order:
         possible = group.next_steps()
@@ -288,7 +288,9 @@ def test_claims_with_deleted_owner_znodes_are_claimed_again(
     final: list[frozenset[TopicPartition]],
     deleted: list[TopicPartition],
 ) -> None:
-    """Single ownership is not guaranteed then, but the order of the phases is, and the group settles again."""
+    """
+    A partition may then have two owners for a while, but the phases keep their order, and the group settles again.
+    """
     group = Members()
     for choice in order:
         possible = group.next_steps()

@@ -1,4 +1,4 @@
-"""Several candidates in one election: lost answers, expiries, pauses, and znodes that an operator deletes."""
+"""Several candidates in an election, with lost answers, expiries, pauses, and znodes that an operator deletes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.property
 
 @dataclass
 class CandidateSession:
-    """A candidate with its session. ZooKeeper answers the requests of a session in their order."""
+    """A candidate and its session. ZooKeeper answers the requests of a session in order."""
 
     candidate: e.Candidate
     active: bool = True
@@ -76,7 +76,7 @@ class ElectionFolder:
         """
         Process the creation of an election znode.
 
-        ``fate``: "answered", or the connection broke before ("unsent") or after ("lost") the creation.
+        ``fate``: "answered", or that the connection broke before ("unsent") or after ("lost") the creation.
         """
         name = None
         if fate != "unsent":
@@ -98,7 +98,7 @@ class ElectionFolder:
                     session.answers.append(e.PredecessorGone())
 
     def expire(self, session: CandidateSession) -> None:
-        """End a session. ZooKeeper deletes its znodes at once; the candidate is notified later."""
+        """End a session. ZooKeeper deletes its znodes at once, and notifies the candidate later."""
         session.active = False
         session.requests.clear()
         session.answers.clear()
@@ -124,7 +124,10 @@ class ElectionFolder:
         raise AssertionError("the candidates never come to rest")
 
     def assert_settled(self) -> None:
-        """Assert that the candidate of the lowest znode leads alone, and each other one watches the next lower one."""
+        """
+        Assert that only the candidate with the lowest znode leads, and that each other one watches the next lower
+        znode.
+        """
         ranked = self.ranked
         assert {id(owner) for owner in self.names.values()} == {id(session) for session in self.active_sessions}
         for session in self.active_sessions:
@@ -141,7 +144,7 @@ drawn_steps = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 99)), max_si
 
 
 def take_step(folder: ElectionFolder, kind: int, choice: int) -> None:
-    """Take an ordinary step in most cases, and else a join, an expiry or a pause."""
+    """Take an ordinary step in most cases, otherwise a join, an expiry or a pause."""
     active_sessions = folder.active_sessions
     if kind == 0 and len(active_sessions) < 6:
         folder.join()
@@ -156,7 +159,7 @@ def take_step(folder: ElectionFolder, kind: int, choice: int) -> None:
 @settings(max_examples=150)
 @given(st.integers(1, 5), drawn_steps)
 def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, int]]) -> None:
-    """Unless an operator deletes znodes, no two active candidates ever lead, and the lowest one does in the end."""
+    """Unless an operator deletes znodes, no two active candidates ever lead. In the end, the lowest one leads."""
     folder = ElectionFolder(sessions)
     for kind, choice in steps:
         take_step(folder, kind, choice)
@@ -168,14 +171,14 @@ def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, i
 @settings(max_examples=150)
 @given(st.integers(1, 5), drawn_steps)
 def test_deleted_election_znodes_are_created_again(sessions: int, steps: list[tuple[int, int]]) -> None:
-    """When each candidate has checked again, each has a znode, and only the lowest leads."""
+    """After each candidate has checked, each one has a znode, and only the lowest one leads."""
     folder = ElectionFolder(sessions)
     for kind, choice in steps:
         if kind == 3 and folder.names:
             folder.remove(folder.ranked[choice % len(folder.names)])
         else:
             take_step(folder, kind, choice)
-    # A candidate that creates its znode after all have checked is the last, and changes no other one's rank.
+    # A candidate that creates its znode after all others have checked is the last, and changes no other rank.
     for _ in range(2):
         folder.settle()
         for session in folder.active_sessions:
@@ -185,7 +188,7 @@ def test_deleted_election_znodes_are_created_again(sessions: int, steps: list[tu
 
 
 def test_the_end_of_a_session_notifies_one_candidate() -> None:
-    """One of many candidates reads the election znodes when the leader's session ends."""
+    """When the leader's session ends, only one of many candidates reads the election znodes."""
     folder = ElectionFolder(20)
     folder.settle()
     leader = next(session for session in folder.active_sessions if session.candidate.leads)

@@ -1,4 +1,4 @@
-"""The leader state under any sequence of events."""
+"""The leader state after any sequence of events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ publications = st.sampled_from([None, PLAN])
 
 
 class Driver:
-    """Answer the requests of the leader state later, and check that it has one request at a time."""
+    """Answers the requests of the leader state later, and checks that only one is pending at a time."""
 
     def __init__(self, debounce: DebounceConfig) -> None:
         self.leader = leader_state.LeaderState(debounce)
@@ -74,7 +74,7 @@ class Driver:
             self.feed(leader_state.Written(request.term, outcome, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass. The timer fires when it is due."""
+        """Advance the time, and fire the timer when it is due."""
         end_s = self.now_s + seconds
         if self.leader.due_s is not None and self.leader.due_s <= end_s:
             self.now_s = max(self.now_s, self.leader.due_s)
@@ -82,7 +82,7 @@ class Driver:
         self.now_s = end_s
 
     def assert_due(self) -> None:
-        """Assert that a settling leader has a due time, at most the bound after the first change."""
+        """Assert that a leader in its quiet time has a due time, at most the bound after the first change."""
         settling = self.leader.duty is leader_state.LeaderPhase.SETTLING
         assert (self.leader.due_s is not None) == settling
         assert not (self.leader.duty is leader_state.LeaderPhase.WATCHING and self.unplanned), "a change is forgotten"
@@ -124,7 +124,9 @@ def take_step(driver: Driver, step: tuple[object, ...]) -> None:
 def test_every_change_is_planned_by_one_request_at_a_time(
     debounce: DebounceConfig, drawn: list[tuple[object, ...]]
 ) -> None:
-    """Writes are in order, and plans within the bound. In the end every change has been planned for."""
+    """
+    Writes are in order, and plans are made within the bound. In the end, every change has been included in a plan.
+    """
     driver = Driver(debounce)
     for step in drawn:
         take_step(driver, step)

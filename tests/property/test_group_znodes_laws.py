@@ -1,4 +1,4 @@
-"""Contents of znodes: what is written is read again, and garbage is refused with one error."""
+"""The data of znodes: written values are read back, and other data raises one kind of error."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries
 
 @given(group_states)
 def test_a_group_state_is_read_as_it_was_written(group_state: GroupState) -> None:
-    """Its fields may have any values."""
+    """The fields have any values."""
     assert GroupState.parse(group_state.encode(), "p") == group_state
 
 
@@ -107,13 +107,13 @@ def test_an_assignment_is_read_as_it_was_written(stored: MemberAssignment) -> No
 
 @given(member_infos)
 def test_a_member_is_read_as_it_was_written(info: MemberInfo) -> None:
-    """Its host may have any name."""
+    """The host has any name."""
     assert MemberInfo.parse("m", info.encode(), "p") == info
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
-    """It is written as decimal digits only."""
+    """The data has only decimal digits."""
     assert re.fullmatch(rb"[0-9]+", encode_offset(offset))
     assert parse_offset(encode_offset(offset), "p") == offset
 
@@ -124,7 +124,7 @@ damaged = st.binary(max_size=60) | (json_values | nearly).map(lambda value: json
 @settings(max_examples=300)
 @given(damaged)
 def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
-    """No bytes raise another exception, and its text names the path."""
+    """No bytes raise any other exception. The error's text has the path."""
     for parse in PARSERS.values():
         try:
             parse(data, "path")
@@ -135,7 +135,7 @@ def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
 
 @given(st.sets(legal_names, max_size=8), st.integers(0, 2**53))
 def test_a_consumer_id_has_only_numbers_that_java_reads(topics: set[str], started_ms: int) -> None:
-    """Every number fits an int32, and the time is text."""
+    """Every number fits into an int32, and the time is text."""
     seen: list[int] = []
 
     def note(digits: str) -> int:
@@ -150,7 +150,7 @@ def test_a_consumer_id_has_only_numbers_that_java_reads(topics: set[str], starte
 
 @given(legal_names, st.text(max_size=20), st.integers(0, 2**53), st.integers(-(2**63), 2**63 - 1))
 def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: int, session: int) -> None:
-    """``<group>_<host>-<ms>-<hex>`` in the legal characters, whatever the name of the host."""
+    """The id has the form ``<group>_<host>-<ms>-<hex>`` and only legal characters, whatever the host's name."""
     made = make_member_id(group, host, started_ms, session)
     assert re.fullmatch(rf"{re.escape(group)}_[a-zA-Z0-9._-]*-{started_ms}-[0-9a-f]{{1,16}}", made)
     assert int(made.rpartition("-")[2], 16) == session % 2**64
@@ -158,7 +158,7 @@ def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: in
 
 @given(st.lists(st.integers(0, MOST_BYTES), max_size=30))
 def test_chunks_keep_order_and_bounds(sizes: list[int]) -> None:
-    """No operation is lost. Only a chunk of one operation may exceed the bound."""
+    """No operation is lost. Only a chunk with a single operation may exceed the bound."""
     operations: list[Operation] = [Create("/x", bytes(size)) for size in sizes]
     cut = list(chunks(operations))
     assert [operation for chunk in cut for operation in chunk] == operations

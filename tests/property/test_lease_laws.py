@@ -1,4 +1,4 @@
-"""The gate under renewals, checks, broken connections and changed timeouts in any order."""
+"""The gate after renewals, checks, broken connections and changed timeouts in any order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.property
 steps = st.lists(
     st.tuples(
         st.sampled_from(["renew", "check", "suspend", "resume", "grant", "shut"]),
-        # Tenths of a second since the step before, and since the answered request was sent.
+        # Tenths of a second since the previous step, and since the answered request was sent.
         st.integers(0, 20),
         st.integers(0, 40),
     ),
@@ -25,9 +25,9 @@ steps = st.lists(
 @given(steps)
 def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: list[tuple[str, int, int]]) -> None:
     """
-    The timeout is that of the time of the proof, and the first one at most, which other members know.
+    The timeout is the one granted at the time of the proof, but at most the first one, which other members rely on.
 
-    A gate that has lapsed never opens again.
+    A gate whose lease has ended never opens again.
     """
     gate, now_s, timeout_ms = DeliveryGate(), 0.0, 6_000
     proofs: list[tuple[float, int]] = []

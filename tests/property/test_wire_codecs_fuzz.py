@@ -1,4 +1,4 @@
-"""Snappy and lz4 with generated contents and damage, compared with plain Python decoders."""
+"""Snappy and lz4 with generated contents and damage, compared with decoders in plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.property
 names = st.sampled_from(list(NUMBERS))
 repeats = st.integers(1, 400) | st.sampled_from([32 << 10, 64 << 10, (64 << 10) + 1])
 repeated = st.builds(lambda byte, times: byte * times, st.binary(min_size=1, max_size=1), repeats)
-#: Literals and repeated bytes by turns, some of them longer than a block.
+#: Alternating literals and repeated bytes, some of them longer than a block.
 contents = st.lists(st.binary(max_size=60) | repeated, max_size=6).map(b"".join)
 short_contents = contents.map(lambda content: content[:400])
 
@@ -40,7 +40,7 @@ def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
 
 @given(contents, names)
 def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
-    """Both the package and the reference decompress it."""
+    """Both the package and the reference decompress the data."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -50,7 +50,7 @@ def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
 
 @given(short_contents, names)
 def test_content_compressed_by_the_reference_is_decompressed(content: bytes, name: str) -> None:
-    """It has short blocks, and elements that fast compressors seldom write."""
+    """The reference writes short blocks, and elements that fast compressors seldom write."""
     assert codec_by_name(name).decompress(packed(name, content), len(content)) == content
 
 
@@ -69,7 +69,7 @@ def test_content_beyond_the_limit_is_refused(content: bytes, name: str, limit: i
 @settings(max_examples=500)
 @given(damaged_streams(), st.sampled_from([100, 1 << 20]))
 def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> None:
-    """The result is what the reference decompresses, within the limit, or a ProtocolError."""
+    """The result equals that of the reference, within the limit, or is a ProtocolError."""
     number, data = found
     codec = codec_by_name(next(name for name in NUMBERS if NUMBERS[name] == number))
     try:
@@ -77,7 +77,7 @@ def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> 
     except ProtocolError:
         return
     assert len(content) <= limit
-    # The one thing that liblz4 takes although the format forbids it is a copy from distance 0.
+    # Only one violation of the format is accepted by liblz4: a copy from distance 0.
     assert decompressed_by_the_reference(number, data) in (
         content,
         "a copy from before the beginning" if number == 3 else content,
@@ -85,7 +85,7 @@ def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> 
 
 
 def decompressed_by_the_reference(number: int, data: bytes) -> bytes | str:
-    """Return the reference's result, or the reason of its refusal."""
+    """Return the reference's result, or the reason why it refuses the data."""
     try:
         return unpacked(number, data)
     except RefusedError as error:
@@ -94,6 +94,6 @@ def decompressed_by_the_reference(number: int, data: bytes) -> bytes | str:
 
 @given(names, st.binary(max_size=200))
 def test_garbage_is_refused_or_decompressed_within_the_limit(name: str, data: bytes) -> None:
-    """It causes no crash and no other error."""
+    """Garbage causes no crash and no other error."""
     with contextlib.suppress(ProtocolError):
         assert len(codec_by_name(name).decompress(data, 1_000)) <= 1_000

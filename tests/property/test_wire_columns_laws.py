@@ -26,7 +26,7 @@ bounds = st.integers(0, 60) | st.integers(0, 1 << 44)
 
 
 def binary_column(values: list[bytes | None]) -> BinaryColumn:
-    """Return the values in Arrow's layout, assembled value by value."""
+    """Return the values in Arrow's layout, assembled one by one."""
     ends, data = array("i", [0]), b""
     for value in values:
         data += value or b""
@@ -49,7 +49,7 @@ def outcome(data: bytes, position: int, end: int | None) -> object:
 
 
 def expected(data: bytes, position: int, end: int | None) -> object:
-    """Return the same, computed from records."""
+    """Return the columns computed from the decoded records, or the class of the error."""
     try:
         with reading("uncompiled"):
             found = decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
@@ -66,7 +66,7 @@ def expected(data: bytes, position: int, end: int | None) -> object:
 @settings(max_examples=500)
 @given(any_set, bounds, st.none() | bounds)
 def test_columns_equal_the_records(data: bytes, position: int, length: int | None) -> None:
-    """The same rows, errors and next offset, for every decoder."""
+    """Rows, errors and the next offset are the same for every decoder."""
     end = None if length is None else position + length
     wanted = expected(data, position, end)
     for way in WAYS:
@@ -76,7 +76,7 @@ def test_columns_equal_the_records(data: bytes, position: int, length: int | Non
 
 @given(message_sets(), st.data())
 def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataObject) -> None:
-    """The incomplete end is dropped, or needs more bytes."""
+    """The incomplete message at the end is dropped, or more bytes are needed."""
     cut = data[: draw.draw(st.integers(0, len(data)))]
     wanted = expected(cut, 0, None)
     for way in WAYS:
@@ -88,8 +88,8 @@ def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataO
 @settings(max_examples=500)
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
 def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
-    """Any bytes with any bounds give rows or a ValueError. Columns and records agree."""
-    from kiel_groups.wire import _messages  # only there if it was compiled
+    """Any bytes with any bounds return rows or raise a ValueError. Columns and records agree."""
+    from kiel_groups.wire import _messages  # exists only if it was compiled
 
     given_runs = ((data, start, stop), (data, 0, len(data)))
     try:

@@ -41,7 +41,7 @@ LIMIT = 1 << 20
 
 
 def assert_decoders_agree(data: bytes, position: int = 0) -> None:
-    """Assert that all decoders return the same, up to the damage, or all refuse."""
+    """Assert that all decoders return the same records up to the damage, or all raise an error."""
     expected: list[Message] = []
     nothing: object = []
     try:
@@ -67,7 +67,7 @@ def outcome_of(data: bytes, position: int) -> object:
 
 @given(messages, st.none() | codecs)
 def test_encoded_messages_are_decoded(drawn: list[tuple[bytes | None, bytes | None]], compression: str | None) -> None:
-    """The reference decodes the same."""
+    """The reference codec decodes the same messages."""
     data = encode_message_set(drawn, compression)
     found: list[Message] = []
     assert decode(data, found) == b""
@@ -77,20 +77,20 @@ def test_encoded_messages_are_decoded(drawn: list[tuple[bytes | None, bytes | No
 
 @given(message_sets(), st.integers(0, 1 << 42))
 def test_valid_sets_are_decoded_as_by_the_reference(data: bytes, position: int) -> None:
-    """Plain messages and wrappers in turn, from any position."""
+    """The sets have plain messages and wrappers, and are decoded from any position."""
     assert_decoders_agree(data, position)
 
 
 @given(message_sets(), st.data())
 def test_truncated_sets_are_decoded_as_by_the_reference(data: bytes, draw: st.DataObject) -> None:
-    """The incomplete end is dropped, or needs more bytes."""
+    """The incomplete message at the end is dropped, or more bytes are needed."""
     assert_decoders_agree(data[: draw.draw(st.integers(0, len(data)))])
 
 
 @settings(max_examples=400)
 @given(mutated())
 def test_mutated_sets_are_decoded_as_by_the_reference(data: bytes) -> None:
-    """Damage is found with and without the help of the CRC."""
+    """Damage is detected with a wrong and with a valid CRC."""
     assert_decoders_agree(data)
 
 
@@ -99,13 +99,13 @@ def test_mutated_sets_are_decoded_as_by_the_reference(data: bytes) -> None:
 @example(raw_message(5, bytes.fromhex("0000 fffffffe 00000001 61")))
 @example(message(0, None, b"", attributes=8))
 def test_garbage_is_decoded_as_by_the_reference(data: bytes) -> None:
-    """Random bytes, garbage behind a valid CRC, and lengths at every edge give a result or a ProtocolError."""
+    """Random bytes, garbage after a valid CRC, and extreme lengths return a result or raise a ProtocolError."""
     assert_decoders_agree(data)
 
 
 @given(st.binary(max_size=120), codecs)
 def test_garbage_inside_a_wrapper_is_decoded_as_by_the_reference(content: bytes, codec: str) -> None:
-    """A valid wrapper proves nothing about its content."""
+    """The content of a valid wrapper may be invalid."""
     assert_decoders_agree(wrapper(content, 5, codec=codec))
 
 
@@ -129,7 +129,7 @@ small_counts = st.lists(
 @pytest.mark.parametrize("decoder", [request.decode_response for request in REQUESTS] + [split_response])
 @given(st.binary(max_size=120) | small_counts)
 def test_random_responses_are_decoded_or_refused(decoder: Callable[[bytes], object], payload: bytes) -> None:
-    """Any bytes give a value or a ProtocolError."""
+    """Any bytes return a value or raise a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decoder(payload)
 

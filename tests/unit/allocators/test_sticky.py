@@ -48,7 +48,7 @@ BEFORE = {"a": some(0, 2), "b": some(1, 3)}
     ids=["nothing", "a join", "a leave", "a new partition", "one less", "other members"],
 )
 def test_only_partitions_that_must_move_are_moved(members: str, partitions: int, after: Allocation) -> None:
-    """The others stay with their members."""
+    """The other partitions stay with their members."""
     assert allocated(members, some(*range(partitions)), BEFORE) == after
 
 
@@ -59,7 +59,7 @@ def test_a_partition_of_two_members_stays_with_one() -> None:
 
 
 def test_partitions_move_from_the_topic_of_which_a_member_has_most() -> None:
-    """Topics are spread if that needs no further move."""
+    """Each topic is spread over the members if that needs no further move."""
     mine = some(0, 1, 2, 3) | some(0, 1, topic="u")
     after = allocated("a b", mine, {"a": mine})
     assert {p.topic for p in after["b"]} == {"t", "u"}
@@ -67,7 +67,7 @@ def test_partitions_move_from_the_topic_of_which_a_member_has_most() -> None:
 
 
 def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
-    """a and b share a topic, b and c another one: b gives one to c, and gets one from a."""
+    """Members a and b share a topic, b and c another one: b gives one partition to c and gets one from a."""
     subscribed = {"a": ["t"], "b": ["t", "u"], "c": ["u"]}
     current = {"a": some(0, 1), "b": some(0, topic="u"), "c": frozenset[TopicPartition]()}
     after = run_allocator(sticky, subscribed, some(0, 1) | some(0, topic="u"), current).allocation
@@ -81,7 +81,7 @@ def test_a_direct_call_allocates_without_a_previous_allocation() -> None:
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
-    """One more member joins 1,000 with 100,000 partitions: a hundred move."""
+    """A member joins 1,000 others with 100,000 partitions, of which a hundred move."""
     names = [f"m{number:04d}" for number in range(1_001)]
     all_partitions = some(*range(100_000))
     before = run_allocator(sticky, dict.fromkeys(names[1:], ("t",)), all_partitions).allocation
@@ -91,7 +91,10 @@ def test_a_large_group_is_allocated_within_seconds() -> None:
 
 
 def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchanges reduce the moves of twenty members with some of ten topics; the result is as balanced, and stable."""
+    """
+    For twenty members with some of ten topics, exchanges of partitions reduce the moves. The result is as balanced, and
+    stable.
+    """
     chance = random.Random(1)
     topics = [f"t{number}" for number in range(10)]
     subscribed = {f"m{number:02d}": chance.sample(topics, chance.randint(2, 6)) for number in range(20)}
@@ -113,7 +116,7 @@ def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyP
 
 
 def test_names() -> None:
-    """Each allocator has one. None means round robin; a function is used as it is."""
+    """Each allocator has a name. None selects round robin, and a function is used unchanged."""
     assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
     assert allocator_of(None, "x") is allocator_of("round_robin", "x") is round_robin
     assert allocator_of("sticky", "x") is allocator_of(sticky, "x") is sticky
@@ -131,7 +134,7 @@ def test_names() -> None:
     ],
 )
 def test_unknown_names_are_refused(given: object, message: str) -> None:
-    """The error lists the names."""
+    """The error lists the known names."""
     with pytest.raises(ConfigError) as caught:
         allocator_of(given, "x")  # type: ignore[arg-type]
     assert str(caught.value) == message

@@ -46,12 +46,12 @@ def allocated(members: str, loads: list[float], current: Allocation) -> Allocati
     ],
 )
 def test_loads_are_balanced(members: str, loads: list[float], before: Allocation, after: Allocation) -> None:
-    """Nothing moves if they are nearly balanced."""
+    """No partition moves if the loads are nearly balanced."""
     assert allocated(members, loads, before) == after
 
 
 def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: dict[str, str]) -> dict[str, str]:
-    """Return the allocation by names such as "t:0 u:1"; topics are letters."""
+    """Return the allocation for names such as "t:0 u:1"; topics are letters."""
     weights = {TopicPartition.parse(text): load for text, load in loads.items()}
     before = {name: frozenset(map(TopicPartition.parse, owned.split())) for name, owned in current.items()}
     after = run_allocator(weighted, subscribed, list(weights), before, weights).allocation
@@ -59,7 +59,7 @@ def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: d
 
 
 def test_a_move_in_one_topic_allows_another_in_the_next() -> None:
-    """b gives a part of u to c, and then can take a part of t from a."""
+    """Member b gives a partition of u to c, and can then get a partition of t from a."""
     subscribed = {"a": "t", "b": "tu", "c": "u"}
     loads = dict.fromkeys(["t:0", "t:1", "t:2", "t:3", "u:0", "u:1", "u:2"], 10) | {"u:3": 9}
     before = {"a": "t:0 t:1 t:2 t:3", "b": "u:0 u:1 u:2 u:3"}
@@ -67,7 +67,10 @@ def test_a_move_in_one_topic_allows_another_in_the_next() -> None:
 
 
 def test_a_partition_that_has_moved_is_moved_again_first() -> None:
-    """a got t:2, and then had too much: it gives up t:2 and not its own t:0, which would balance better."""
+    """
+    Member a got t:2 and has too much load then. It gives up t:2 instead of its own t:0, although t:0 would balance
+    better.
+    """
     subscribed = {"a": "tu", "b": "t", "c": "u"}
     loads = {"t:0": 8, "t:1": 21, "t:2": 5, "t:3": 12, "u:0": 10, "u:1": 80}
     before = {"a": "t:0 t:3", "b": "t:1", "c": "u:1"}
@@ -75,7 +78,7 @@ def test_a_partition_that_has_moved_is_moved_again_first() -> None:
 
 
 def test_a_partition_of_unknown_load_counts_as_the_median() -> None:
-    """Of the known loads of these partitions; without any, each counts one."""
+    """The median is that of the known loads of these partitions. Without any known load, each partition counts one."""
     weights = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 7, TopicPartition("t", 2): 9}
     assert loads_of(some(0, 1, 3), {**weights, TopicPartition("deleted", 0): 99})[TopicPartition("t", 3)] == 4
     assert loads_of(some(0, 1), {TopicPartition("deleted", 0): 99}) == dict.fromkeys(some(0, 1), 1)
@@ -90,7 +93,7 @@ def test_a_direct_call_uses_the_weights_that_were_passed_before() -> None:
 
 
 def test_a_plain_function_gets_no_weights() -> None:
-    """It has two arguments, members and partitions."""
+    """A plain function has two arguments, members and partitions."""
 
     def mine(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         return {members[0]: {"t": [int(text[2:]) for text in partitions]}}
@@ -101,7 +104,7 @@ def test_a_plain_function_gets_no_weights() -> None:
 
 
 class Mine:
-    """A user's allocator that uses weights, with a mistake."""
+    """A user's allocator that uses weights and returns a wrong result."""
 
     __name__ = "mine"
 
@@ -125,14 +128,14 @@ class Mine:
     ],
 )
 def test_a_mistake_in_weighing_is_an_allocator_error(returned: object, message: str) -> None:
-    """It has one line, as each error about an allocator."""
+    """The error is one line, like every error about an allocator."""
     with pytest.raises(AllocatorError) as caught:
         run_allocator(Mine(returned), {"a": ["t"]}, some(0))
     assert str(caught.value) == message
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
-    """One more member joins 1,000 with 100,000 partitions: only its partitions move."""
+    """A member joins 1,000 others with 100,000 partitions. Only the partitions that it gets move."""
     chance = random.Random(1)
     names = [f"m{number:04d}" for number in range(1_001)]
     weights = {TopicPartition("t", number): chance.uniform(1, 100) for number in range(100_000)}

@@ -1,4 +1,4 @@
-"""Functions given by name: loaded from the current folder, or refused in one line."""
+"""Functions given by name are loaded from the current folder, or refused with one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder the current one. As for an installed command, it is not on Python's path."""
+    """Make a new folder the current one. As for an installed command, it is not on Python's path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["mine", "Shares.equal"])
 def test_a_function_is_found_in_the_current_folder(name: str) -> None:
-    """It is a plain function, or one within a class."""
+    """The function is at the top of a module, or within a class."""
     assert load_function(f"allocators_of_mine:{name}", "--allocator")([], []) == {}
 
 
@@ -61,7 +61,7 @@ def test_a_function_is_found_in_the_current_folder(name: str) -> None:
     ],
 )
 def test_a_function_that_cannot_be_loaded_is_named(name: str, words: str) -> None:
-    """The error begins with the option, and says what was found."""
+    """The error starts with the option, and says what was found."""
     with pytest.raises(ConfigError) as caught:
         load_function(name, "--allocator")
     assert str(caught.value).startswith(f"--allocator: {words}")

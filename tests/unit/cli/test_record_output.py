@@ -1,4 +1,4 @@
-"""Standard output of a consumer: it does not block the event loop, and loses or doubles no bytes."""
+"""The standard output of a consumer does not block the event loop, and neither loses nor repeats bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
-#: More than the buffer of a pipe.
+#: More bytes than fit into the buffer of a pipe.
 LARGE = bytes(range(256)) * 4096
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Return the ends of a pipe, and close those that the test has not closed."""
+    """Return both ends of a pipe, and afterwards close those that are still open."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -33,7 +33,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tuple[int, int]) -> None:
-    """The writer waits for space in a full pipe, and the event loop continues."""
+    """The writer waits for space in the full pipe while the event loop continues."""
     reader, writer = pipe
     writing = asyncio.ensure_future(Output(writer).write(LARGE))
     await run_ready_tasks()
@@ -46,7 +46,7 @@ async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tup
 
 
 async def test_a_waiting_write_can_be_cancelled(pipe: tuple[int, int]) -> None:
-    """Even if no process reads the pipe. The next write works."""
+    """A write can be cancelled even if no process reads the pipe. The next write succeeds."""
     reader, writer = pipe
     output = Output(writer)
     with pytest.raises(TimeoutError):
@@ -59,7 +59,7 @@ async def test_a_waiting_write_can_be_cancelled(pipe: tuple[int, int]) -> None:
 
 
 async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
-    """The callback is called once; a later write raises BrokenPipeError."""
+    """The callback is called once, and a later write raises BrokenPipeError."""
     reader, writer = pipe
     output, closed, calls = Output(writer), asyncio.Event(), []
 
@@ -81,7 +81,7 @@ async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int,
 
 
 async def test_a_file_is_written_completely(tmp_path: Path) -> None:
-    """A write to a file does not wait, and a file has no reader."""
+    """A write to a file does not wait, and a file has no reader that could end."""
     with (tmp_path / "file").open("wb") as file:
         output = Output(file.fileno())
         output.when_reader_goes(lambda: pytest.fail("a file has no reader"))
@@ -91,7 +91,7 @@ async def test_a_file_is_written_completely(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_is_an_error_of_one_line() -> None:
-    """It is a KielGroupsError, which has no traceback."""
+    """A KielGroupsError is raised, which is printed without a traceback."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         with pytest.raises(KielGroupsError, match="standard output cannot be written: No space left"):
@@ -101,7 +101,7 @@ async def test_a_full_disk_is_an_error_of_one_line() -> None:
 
 
 def test_a_closed_standard_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Descriptor 1 may then be a connection, which must not be written to."""
+    """Descriptor 1 may then be a connection, to which no record may be written."""
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(KielGroupsError, match="standard output is closed"):
         standard_output()

@@ -1,4 +1,4 @@
-"""Lines and records: input in pieces, positions as users write them, records as text."""
+"""Input lines that arrive in pieces, positions on the command line, and records as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[LineInput, int]]:
-    """Return an input, and the writing end of its pipe."""
+    """Return a line input, and the writing end of its pipe."""
     reader, writer = os.pipe()
     yield LineInput(reader), writer
     os.close(reader)
@@ -43,7 +43,7 @@ async def lines_of(source: LineInput) -> list[bytes]:
 async def test_lines_do_not_depend_on_the_pieces_in_which_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, chunk: int
 ) -> None:
-    """The last line may lack its line end; an empty line is a line."""
+    """The last line may lack its line end, and an empty line is a line."""
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", chunk)
     (tmp_path / "file").write_bytes(text)
     source = open_input(tmp_path / "file")
@@ -52,7 +52,10 @@ async def test_lines_do_not_depend_on_the_pieces_in_which_they_are_read(
 
 
 async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[LineInput, int]) -> None:
-    """Before the end of the input, and without blocking the event loop. Half a line waits for the other half."""
+    """
+    Lines are returned before the end of the input, without blocking the event loop. An incomplete line waits for its
+    rest.
+    """
     source, writer = pipe
     lines = source.lines()
     os.write(writer, b"one\ntwo\nthr")
@@ -68,7 +71,7 @@ async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[Line
 
 
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it fills the memory. The error has its number."""
+    """The line is refused before it fills the memory. The error has the line's number."""
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", 16)
     monkeypatch.setattr(line_input, "_LONGEST_LINE_BYTES", 64)
     (tmp_path / "file").write_bytes(b"short\n" + b"x" * 1000)
@@ -90,13 +93,13 @@ async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_a_position_is_a_word_a_time_or_an_age(text: str, position: object) -> None:
-    """As users write it for --from."""
+    """These are the forms of ``--from``."""
     assert parse_position(text) == position
     assert not isinstance(parse_position(text), Offset)
 
 
 def test_a_number_is_an_offset() -> None:
-    """It is an Offset, not an int."""
+    """The result is an Offset, not an int."""
     assert isinstance(parse_position("0"), Offset)
     assert parse_position("4711") == 4711
 
@@ -109,7 +112,7 @@ def test_an_invalid_position_is_refused(text: str) -> None:
 
 
 def test_a_record_is_a_line() -> None:
-    """It has the value, key and value, or JSON. Null is empty, and null in JSON."""
+    """The line has the value, key and value, or JSON. A null value is an empty text, or null in JSON."""
     record = Record("t", 3, 7, "schlüssel".encode(), b"value")
     assert plain_line()(record) == b"value\n"
     assert plain_line(b"\t")(record) == "schlüssel\tvalue\n".encode()
@@ -140,12 +143,12 @@ def test_a_record_is_a_line() -> None:
     ],
 )
 def test_consecutive_numbers_are_a_range(numbers: list[int], text: str) -> None:
-    """So the numbers of a million failed lines fit into one line."""
+    """The numbers of a million failed lines must fit into one line."""
     assert ranges(numbers) == text
 
 
 def test_a_separator_may_be_an_escape() -> None:
-    """A shell passes a backslash and a t for a tab. An empty separator is refused."""
+    """A shell passes ``\t`` as two characters, which become a tab. An empty separator is refused."""
     assert (separator_bytes(None), separator_bytes(":"), separator_bytes("\\t")) == (None, b":", b"\t")
     with pytest.raises(ConfigError, match="--key-separator: nothing given"):
         separator_bytes("")

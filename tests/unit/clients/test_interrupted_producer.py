@@ -1,4 +1,4 @@
-"""A producer whose program is interrupted while a broker is silent: how long it waits, and what it reports."""
+"""A producer whose program is interrupted while a broker does not answer: how long it waits, and what it reports."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
-#: The time that a producer waits for an answer; a close that is not shortened waits longer.
+#: How long a producer waits for an answer. Without its own shorter limit, the close would wait longer than that.
 REQUEST_TIMEOUT_MS = 8_000
 #: Two seconds are documented; the rest is for slow computers.
 LONGEST_S = 6.0
 
 
 def frozen(request: Request) -> Fault | None:
-    """Answer all requests except those that produce."""
+    """Answer all requests except produce requests."""
     return Fault.SILENT if request.api_key == PRODUCE else None
 
 
 async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
-    """Make a producer with one record that is sent and not acknowledged."""
+    """Return a producer and the future of a record that is sent and not acknowledged."""
     producer = Producer([str(broker.address)], linger_ms=0, request_timeout_ms=REQUEST_TIMEOUT_MS, backoff_ms=2)
     await producer.connect()
     outcome = producer.produce("t", b"x")
@@ -37,14 +37,14 @@ async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that the test starts and stops as a program does."""
+    """Return an event loop that the test starts and stops, as a program does."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
 
 
 def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: asyncio.AbstractEventLoop) -> None:
-    """A program catches Ctrl-C around its loop, which runs again until the close has ended."""
+    """A program catches Ctrl-C around its loop and calls ``close()``, which runs the loop until the close has ended."""
     broker = FakeBroker({"t": 1}, script=frozen)
     loop.run_until_complete(broker.__aenter__())
     producer, outcome = loop.run_until_complete(producing(broker))
@@ -55,7 +55,7 @@ def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: as
 
 
 async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
-    """``asyncio.run()`` ends a program in this way at Ctrl-C."""
+    """``asyncio.run()`` cancels the main task at Ctrl-C."""
     async with FakeBroker({"t": 1}, script=frozen) as broker:
         producer, outcome = await producing(broker)
         entered = asyncio.Event()
@@ -75,7 +75,7 @@ async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
 
 
 def test_records_not_acknowledged_when_the_loop_is_closed_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing can be sent any more: records that were sent have not failed, and those that were not are not unknown."""
+    """The outcome of records that were sent is unknown; records that were never sent have failed."""
     caplog.set_level(logging.ERROR)
 
     async def leave() -> Producer:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_close_sends_waiting_records() -> None:
-    """A close is a flush first; afterwards no record is accepted."""
+    """A close first flushes the producer; afterwards no record is accepted."""
     async with FakeBroker({"t": 2}) as broker:
         producer = Producer(str(broker.address), batch_size=2, linger_ms=60_000)
         future = producer.produce("t", b"x", partition=0)
@@ -31,7 +31,9 @@ async def test_a_close_sends_waiting_records() -> None:
 
 
 async def test_a_close_waits_no_longer_than_its_timeout() -> None:
-    """Then the outcome of records that were sent is unknown, and the others were not sent; each kind is counted."""
+    """
+    After the timeout, the outcome of sent records is unknown, and the other records have failed; each kind is counted.
+    """
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None
@@ -52,7 +54,7 @@ async def test_a_close_waits_no_longer_than_its_timeout() -> None:
 
 
 async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A timeout of zero makes no difference."""
+    """All records are stored, so the timeout of 0 has no effect."""
     async with producing() as (_, producer):
         await producer.produce("t", b"stored", partition=0)
         await producer.close(timeout_ms=0)
@@ -61,7 +63,8 @@ async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCap
 
 async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
     """
-    A broker freezes after its second answer: one request timeout later the remaining records are unknown, or not sent.
+    The broker freezes after two answers. One request timeout later, the close ends, and the remaining records are
+    unknown or not sent.
     """
     answers = iter([None, None])
 
@@ -84,7 +87,7 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
 
 
 async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> None:
-    """A broker takes a third of a request's time for each of twelve batches: none is given up."""
+    """Each of twelve batches needs a third of the request timeout, and all of them are stored."""
     broker = FakeBroker({"t": 2})
     broker.gates[PRODUCE] = asyncio.Event()
     settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}

@@ -1,4 +1,4 @@
-"""The demo's proof detects lost, misplaced and uncommitted records; its input is numbered without a gap."""
+"""The demo's proof detects lost, misplaced and uncommitted records, and its input is numbered without a gap."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_committed_offset_that_is_not_the_end_of_the_log_is_named(committed: i
 
 
 def test_the_proof_ignores_records_that_the_demo_did_not_send() -> None:
-    """Such a record has no number, whatever its value, and its receipt says so."""
+    """Such a record has no number, whatever its value, and its receipt records that."""
     for value in (b"/index.html", b"17", b"", None):
         record = Record("page-views", 0, 1, None, value)
         assert received_number(record, number_in_key=False) is None
@@ -58,7 +58,7 @@ def test_the_proof_ignores_records_that_the_demo_did_not_send() -> None:
 
 
 def test_receipts_are_read_while_they_are_written(tmp_path: Path) -> None:
-    """An incomplete line is read when the rest of it is written."""
+    """An incomplete line is read once the rest of it is written."""
     path = tmp_path / "receipts"
     receipts = ReceiptFile(path)
     assert receipts.read_new() == 0
@@ -71,14 +71,14 @@ def test_receipts_are_read_while_they_are_written(tmp_path: Path) -> None:
 
 
 def test_the_input_is_100_000_numbered_records() -> None:
-    """The numbers have no gap from 0 on, and every record names its visitor."""
+    """The numbers start at 0 without a gap, and every record names its visitor."""
     records = load_records()
     assert [number_of(record) for record in records] == list(range(100_000))
     assert all(visitor_of(record).startswith(b"visitor-") for record in records)
 
 
 def test_foreign_records_read_together_are_one_line_per_partition() -> None:
-    """The number of lines does not depend on the number of records."""
+    """The number of log lines does not depend on the number of records."""
     burst = [Receipt(3, offset, None) for offset in (7, 8, 9)]
     assert list(foreign_lines([*burst, Receipt(1, 5, None)])) == [
         "1 record that the demo did not send: partition 1, offset 5",

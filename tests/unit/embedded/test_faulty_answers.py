@@ -1,4 +1,4 @@
-"""The answers of a faulty broker are valid: the decoders of the clients read them."""
+"""The answers of a faulty broker are valid, so the clients can decode them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODE = NOT_LEADER_FOR_PARTITION.number
 
 
 def payload(*fields: tuple[str, Any]) -> bytes:
-    """Encode an answer with these fields after each partition's number."""
+    """Return an encoded answer with these fields after each partition's number."""
 
     def write(writer: Writer, value: None) -> None:
         for kind, content in fields:
@@ -40,7 +40,7 @@ def payload(*fields: tuple[str, Any]) -> bytes:
 
 
 def metadata() -> bytes:
-    """Encode a Metadata answer with two brokers, and a topic whose only partition the first broker leads."""
+    """Return an encoded Metadata answer with two brokers, and a topic whose only partition the first broker leads."""
     writer = Writer()
     writer.int32(2)
     for node in (1, 2):
@@ -52,7 +52,7 @@ def metadata() -> bytes:
     writer.string("a")
     writer.int32(1)
     writer.int16(0)
-    for number in (0, 1, 2, 1, 2, 1, 1):  # partition, leader, two replicas, one of them in sync
+    for number in (0, 1, 2, 1, 2, 1, 1):  # partition, leader, two replicas, one in-sync replica
         writer.int32(number)
     return writer.getvalue()
 
@@ -86,7 +86,7 @@ def metadata() -> bytes:
 def test_every_partition_gets_the_error(
     request_type: Any, real: bytes, decode: Callable[..., Any], error: Callable[[Any], Any]
 ) -> None:
-    """The changed answer has the partitions of the real one, each with the error code only."""
+    """The changed answer has the partitions of the real one, with only the error code each."""
     made = decode(None, with_error(request_type.API_KEY, real, CODE))
     results = getattr(made, "partitions", made)
     assert list(results) == PARTITIONS
@@ -94,7 +94,7 @@ def test_every_partition_gets_the_error(
 
 
 def test_a_topic_gets_the_error_in_metadata() -> None:
-    """The brokers do not change; the topic has the error code and no partitions."""
+    """The topic has the error code and no partitions; the brokers do not change."""
     view = MetadataRequest().decode_response(with_error(MetadataRequest.API_KEY, metadata(), CODE))
     assert [broker.node_id for broker in view.brokers] == [1, 2]
     assert [(topic.topic, topic.error, topic.partitions) for topic in view.topics] == [
@@ -103,7 +103,7 @@ def test_a_topic_gets_the_error_in_metadata() -> None:
 
 
 def test_brokers_get_other_addresses() -> None:
-    """The broker in the mapping gets its new address; the other broker, leaders and replicas do not change."""
+    """The broker in the mapping gets its new address. The other broker, leaders and replicas do not change."""
     moved = with_addresses(metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
     view = MetadataRequest().decode_response(moved)
     assert view.brokers == (BrokerAddress(1, "127.0.0.1", 9001), BrokerAddress(2, "127.0.0.1", 1))
@@ -112,7 +112,7 @@ def test_brokers_get_other_addresses() -> None:
 
 
 def test_failing_ends_after_the_given_number_of_answers() -> None:
-    """Later answers, and those to other kinds of requests, are the broker's."""
+    """Later answers, and answers to other kinds of requests, are not changed."""
     answer = failing(OffsetCommitRequest.API_KEY, CODE, times=2)
     real = payload(("int16", 0))
 

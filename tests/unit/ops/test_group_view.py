@@ -1,4 +1,4 @@
-"""A group's znodes become one picture, whatever is missing or unreadable among them."""
+"""The znodes of a group become one view, even if some are missing or unreadable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATA = {
     "/kiel-groups/g/members/late": member("late", 2),
     "/kiel-groups/g/members/early": member("early", 1),
     "/kiel-groups/g/election": b"",
-    # The sequence number decides, not the uuid before it.
+    # The sequence number at the end decides, not the uuid at the start.
     "/kiel-groups/g/election/aaaa-n_0000000002": b"late",
     "/kiel-groups/g/election/ffff-n_0000000001": b"early",
     "/kiel-groups/g/allocation": GroupState(generation=4, state="done", leader="early").encode(),
@@ -64,14 +64,14 @@ def test_members_leader_owners_and_lag_are_read() -> None:
 
 
 def test_a_group_without_znodes_is_an_empty_view() -> None:
-    """It has neither a leader nor a plan."""
+    """The view has neither a leader nor a plan."""
     view = view_group("g", {}, {})
     assert (view.group_state, view.leader, view.members, view.partitions) == (None, None, (), ())
 
 
 @pytest.mark.parametrize("path", [path for path, data in DATA.items() if data])
 def test_one_unreadable_znode_does_not_hide_the_others(path: str) -> None:
-    """The view names its path, and shows everything else."""
+    """The view has the znode's path, and all other data."""
     view = view_group("g", ZNODES | {path: Znode(b"\xff{garbage")}, LOG_ENDS)
     free_text = "/election/" in path or "/owners/" in path
     assert free_text or any(path in text for text in view.unreadable)
@@ -88,7 +88,7 @@ def table_text(table: RenderableType) -> str:
 
 
 def test_tables_show_owners_and_offsets_in_80_columns() -> None:
-    """Names replace ids, moving partitions are shown as "1 → 2", and unknown offsets as "?"."""
+    """Members are shown by name, moving partitions as "1 → 2", and unknown offsets as "?"."""
     view = view_group("g", ZNODES, LOG_ENDS)
     members = table_text(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
     assert "group g · generation 4 · leader consumer-1" in members

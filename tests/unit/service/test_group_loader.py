@@ -21,7 +21,10 @@ LOOK = Look((view_group("g", {}),), brokers=1)
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """Record the sessions that are opened. A reading on one that is not ``connected`` fails, others return ``LOOK``."""
+    """
+    Return the sessions that are opened. A reading fails unless its session is ``connected``; otherwise it returns
+    ``LOOK``.
+    """
     opened: list[SimpleNamespace] = []
 
     @contextmanager
@@ -44,7 +47,9 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
 
 def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) -> None:
-    """Then it is closed, the error is returned, and the next reading opens another session."""
+    """
+    After a failed reading, the session is closed, the error is returned, and the next reading opens another session.
+    """
     readings = follow_group("z:2181", "g")
     assert [next(readings) for _ in range(3)] == [LOOK] * 3
     assert len(sessions) == 1

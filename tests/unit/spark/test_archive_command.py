@@ -1,4 +1,4 @@
-"""``kiel-groups spark archive``: mistakes are reported before Spark starts, in the terms of the command line."""
+"""``kiel-groups spark archive`` reports mistakes before Spark starts, in the terms of the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANGES = tuple(OffsetRange(TopicPartition("views", number), 10, 20 + number) for
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Return the line of the error with which a command is refused."""
+    """Run ``spark archive`` with these arguments, assert that they are refused, and return the line of the error."""
     assert run(["spark", "archive", "--brokers", "127.0.0.1:9", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -54,7 +54,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, message: str
 ) -> None:
-    """In one line, with status 2, before any request or write."""
+    """The error is one line with exit status 2, printed before any request or write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
     assert refused(capsys, *words.split()).startswith(message)
@@ -70,7 +70,7 @@ def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Before Spark fails without it."""
+    """The error is raised before Spark would fail without Java."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -80,7 +80,7 @@ def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @pytest.mark.parametrize("text", ["spark.executor.memory", "executor.memory=4g"])
 def test_an_invalid_spark_setting_is_refused(text: str) -> None:
-    """Spark would ignore it."""
+    """Spark itself would ignore the setting."""
     with pytest.raises(ConfigError, match=f"--conf: '{text}' given; expected such as"):
         start_session("archive", master=None, settings=[text], log=None)
 
@@ -89,7 +89,7 @@ def test_an_invalid_spark_setting_is_refused(text: str) -> None:
 
 
 def test_an_error_of_this_package_is_found_in_a_message_of_spark() -> None:
-    """Without the tracebacks of two languages. A ConfigError stays one, other errors do not become one."""
+    """The tracebacks of Java and Python are removed. A ConfigError stays one, and other errors do not become one."""
     text = (
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
         '  File "stream.py", line 60, in latestOffset\n'
@@ -118,7 +118,7 @@ def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
 
 
 def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
-    """It lacks PySpark or this package. The error has its output and advice."""
+    """This Python lacks PySpark or this package. The error has its output, and advice."""
     lacks_pyspark = (
         "An error occurred while calling o45.load.\n: org.apache.spark.SparkException: \nError from python worker:\n"
         "  /opt/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /lake/jars\njava.io.EOFException"
@@ -137,7 +137,9 @@ def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
 
 
 def test_the_error_of_a_worker_is_shown() -> None:
-    """Spark's first line names the query or the call; Python's last one has the cause."""
+    """
+    The first line of Spark's message has the query or the call, and the last line of Python's traceback the cause.
+    """
     error = plain_error(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure\n"
         'Traceback (most recent call last):\n  File "worker.py", line 1\n'
@@ -152,7 +154,7 @@ def test_the_error_of_a_worker_is_shown() -> None:
 
 
 def test_another_error_is_shown_in_one_line() -> None:
-    """The first line that is not empty."""
+    """The line is the first one of the message that is not empty."""
     error = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")
     assert type(error) is KielGroupsError
     assert str(error) == "Spark failed: [TASK_FAILED] disk full"
@@ -162,7 +164,7 @@ def test_another_error_is_shown_in_one_line() -> None:
 
 
 def test_a_plan_is_plain_text() -> None:
-    """It has topics, number of records, and folders."""
+    """The text has topics, number of records, and folders."""
     plan = ArchivePlan(RANGES, "file:///lake", "file:///lake/_checkpoint", True, ("kafka:9092",))
     assert list(plan_lines(plan)) == [
         "would read 60 records at most",
@@ -185,7 +187,7 @@ def test_a_summary_is_plain_text() -> None:
 
 
 def test_the_summary_of_a_run_without_records() -> None:
-    """It has no rate, and no number of files."""
+    """The summary has no rate and no number of files."""
     nothing = tuple(OffsetRange(TopicPartition("views", number), 20, 20) for number in range(1))
     assert list(summary_lines(ArchiveSummary(nothing, 0, 0, 0, 2.0, "lake", "file:///lake"))) == [
         "archived nothing new in 2.0 s",
@@ -197,7 +199,7 @@ def test_the_summary_of_a_run_without_records() -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, status: int) -> None:
-    """Both signals do so, in any order. The first one restores the system's handlers, which end the process."""
+    """The first signal, SIGINT or SIGTERM, restores the default handlers, so any second signal ends the process."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         ending = BlockingTermination()
@@ -211,7 +213,10 @@ def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, sta
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_batch(capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the number of records, the rate, and the rest, if need be computed from the number at the start."""
+    """
+    The line has the number of records, the rate, and the rest, which is computed from the initial number if it is not
+    reported.
+    """
     with progress(Lines(), 100, quiet=False) as report:
         report(Batch(0, 60, 1040))
         report(Batch(1, 30, None))

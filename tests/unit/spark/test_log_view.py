@@ -1,4 +1,4 @@
-"""The log view of Spark's driver: its retries and their log lines."""
+"""The retries of the log view in Spark's driver, and their log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES = 4
 
 @pytest.fixture
 def unreachable() -> Iterator[ReadOptions]:
-    """Return options whose only broker is a port on which no process listens, and no other process can."""
+    """Return options whose only broker is a reserved port on which no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         texts = {
@@ -36,7 +36,10 @@ def unreachable() -> Iterator[ReadOptions]:
 def test_a_patient_view_retries(
     unreachable: ReadOptions, caplog: pytest.LogCaptureFixture, patient: bool, again: int
 ) -> None:
-    """It warns once, and logs the other attempts as infos. Without ``patient``, the first failure is raised."""
+    """
+    The first failure is logged as a warning, further ones as infos, and the last one is raised. Without ``patient``,
+    the first failure is raised.
+    """
     with (
         caplog.at_level(logging.INFO, "kiel_groups.spark.offsets.log_view"),
         LogView(unreachable, patient=patient) as view,

@@ -1,4 +1,4 @@
-"""The driver of a stream that is no member of a group."""
+"""The driver of a query that is no member of a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P0 = TopicPartition("t", 0)
 
 
 class LogViewOfOnePartition:
-    """A log view without brokers."""
+    """A log view of one partition that needs no broker."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -28,7 +28,7 @@ class LogViewOfOnePartition:
 
 
 class OffsetsThatFailOnce:
-    """Group offsets whose first attempt to store the start of a query fails."""
+    """Group offsets that fail to store the start of a query once."""
 
     def __init__(self, view: object, options: ReadOptions) -> None:
         self.attempts: list[tuple[str | None, Mapping[TopicPartition, int]]] = []
@@ -39,7 +39,7 @@ class OffsetsThatFailOnce:
 
 
 def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, a query restarted before its first batch is done would look ``latest`` up again, and skip records."""
+    """Otherwise a query restarted before its first batch is done would resolve ``latest`` again, and skip records."""
     monkeypatch.setattr(query_driver, "LogView", LogViewOfOnePartition)
     monkeypatch.setattr(query_driver, "GroupOffsets", OffsetsThatFailOnce)
     monkeypatch.setattr(query_driver, "resolve", lambda *arguments: {P0: 7})

@@ -1,4 +1,4 @@
-"""The blocking clients have the methods of the asynchronous ones, with the same names and arguments."""
+"""The blocking clients have the methods of the asynchronous clients, with the same names and arguments."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_names_are_the_same(asynchronous: type, blocking: type) -> None:
-    """None is missing; a producer that waits need not be asked whether it is full."""
+    """No name is missing except ``is_full``, because a blocking producer waits while it is full."""
     assert public(asynchronous) - public(blocking) <= {"is_full"}
-    # The asynchronous client makes them in its constructor.
+    # The asynchronous client sets these attributes in its constructor.
     assert public(blocking) - public(asynchronous) == {"metrics"}
 
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_arguments_are_the_same(asynchronous: type, blocking: type) -> None:
-    """So are their defaults, in the constructor and in each method; each method has a docstring."""
+    """The defaults are the same, too, in the constructor and in each method. Each method has a docstring."""
     for name in ["__init__", *sorted(public(asynchronous) & public(blocking))]:
         original, counterpart = getattr(asynchronous, name), getattr(blocking, name)
         if inspect.isfunction(original):
@@ -60,7 +60,10 @@ def test_the_arguments_are_the_same(asynchronous: type, blocking: type) -> None:
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
 def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> None:
-    """It would block the coroutine and its loop; the error names the asynchronous client. It can be closed outside."""
+    """
+    The client would block the event loop. The error names the asynchronous client. The blocking one can be closed
+    outside.
+    """
     client = blocking(*ARGUMENTS[blocking])
 
     async def program() -> None:
@@ -75,7 +78,7 @@ def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> Non
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
 def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
-    """A second close does nothing; attributes can still be read."""
+    """A second close does nothing, and attributes can still be read."""
     client = blocking(*ARGUMENTS[blocking])
     client.close()
     client.close()
@@ -91,7 +94,7 @@ def test_an_invalid_setting_is_refused_at_once() -> None:
 
 
 def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
-    """In the fork, a close does nothing and a call is refused; the parent's client continues."""
+    """In the forked process, a close does nothing and a call is refused. The parent's client continues."""
     client = sync.Producer("127.0.0.1:1")
     assert client.unsent_count == 0
     child = os.fork()
@@ -111,7 +114,7 @@ def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_before_a_call_has_started_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So Python reports no coroutine as "never awaited"."""
+    """Python must not report a coroutine as "never awaited"."""
 
     def interrupted() -> asyncio.AbstractEventLoop:
         raise KeyboardInterrupt

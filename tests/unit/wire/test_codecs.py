@@ -1,4 +1,4 @@
-"""Snappy and lz4: each form that clients of 0.8 wrote, damaged data, and false sizes."""
+"""Snappy and lz4: each form that clients of Kafka 0.8 have written, damaged data, and wrong sizes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LIMIT = 1 << 20
 
 
 def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIMIT) -> ProtocolError:
-    """Return the ProtocolError that the data raises; any other outcome fails the test."""
+    """Return the ProtocolError that the data raises. Any other outcome fails the test."""
     with pytest.raises(ProtocolError) as caught:
         unpack(data, limit)
     return caught.value
@@ -53,7 +53,7 @@ def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIM
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_compressed_data_is_read_by_package_and_reference(name: str, content: bytes) -> None:
-    """The reference follows the formats' descriptions."""
+    """The reference follows the descriptions of the formats."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, LIMIT) == content
@@ -62,7 +62,7 @@ def test_compressed_data_is_read_by_package_and_reference(name: str, content: by
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_size_limit_is_exact(name: str) -> None:
-    """Content of this size is read; one byte more is an error that names the limit and the setting."""
+    """Content of this size is read. One byte more raises an error with the limit and the setting."""
     codec, content = codec_by_name(name), CONTENTS["text"]
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -73,7 +73,9 @@ def test_the_size_limit_is_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_truncated_stream_is_refused_or_shorter(name: str) -> None:
-    """Snappy's stream has no end mark: truncated between blocks, it is shorter, and the decoder of the set notices."""
+    """
+    A snappy stream has no end mark. If it is truncated between blocks, only the decoder of the message set detects it.
+    """
     codec, content = codec_by_name(name), b"some text, some more text " * 20
     data = packed(name, content)
     for cut in range(1, len(data)):
@@ -88,7 +90,7 @@ def test_a_truncated_stream_is_refused_or_shorter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["snappy", "lz4"])
 def test_the_error_of_a_truncated_wrapper_names_its_offset(name: str) -> None:
-    """And topic and partition, however little is missing."""
+    """The error also has topic and partition, however few bytes are missing."""
     plain = encode([(4, None, b"four"), (5, b"k", b"five")])
     for cut in (1, 4, 9):
         data = message(5, None, packed(name, plain)[:-cut], attributes=NUMBERS[name])
@@ -99,14 +101,14 @@ def test_the_error_of_a_truncated_wrapper_names_its_offset(name: str) -> None:
 @pytest.mark.parametrize("outer", NUMBERS)
 @pytest.mark.parametrize("inner", NUMBERS)
 def test_nested_wrappers_are_refused(outer: str, inner: str) -> None:
-    """With each pair of codecs."""
+    """Each pair of codecs is refused."""
     data = wrapper(wrapper(encode([(5, None, b"v")]), 5, codec=inner), 5, codec=outer)
     with pytest.raises(ProtocolError, match="offset 5: a compressed message inside a compressed message"):
         decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
 
 
 def framed(body: bytes) -> bytes:
-    """Return a block of an lz4 frame."""
+    """Return a block of an lz4 frame: its size and its content."""
     return struct.pack("<I", len(body)) + body
 
 
@@ -119,7 +121,7 @@ BOMBS = {
 
 
 def peak_bytes_of(action: Callable[[], object]) -> int:
-    """Return by how much the memory of this process grew at most, that of compiled codecs included."""
+    """Return the largest growth of this process's memory, including the memory of compiled codecs."""
 
     def measured(field: str) -> int:
         found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
@@ -134,7 +136,7 @@ def peak_bytes_of(action: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(("number", "bomb"), BOMBS.values(), ids=BOMBS)
 def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
-    """Without allocating the 30 to 160 MB that they expand to."""
+    """The 30 to 160 MB to which the data would expand are not allocated."""
     data = message(5, None, bomb, attributes=number)
 
     def read() -> None:
@@ -155,7 +157,7 @@ def test_bare_snappy_block_is_read() -> None:
 
 
 def test_xerial_stream_is_written_as_java_writes_it() -> None:
-    """Magic, version 1, compatible from version 1, blocks of 32 KiB."""
+    """The stream has the magic, version 1, compatible version 1, and blocks of 32 KiB."""
     data = snappy.pack(NO_REPEATS[:40_000])
     assert data[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     (size,) = struct.unpack_from(">i", data, 16)
@@ -163,7 +165,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
 
 
 def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
-    """Each block has its size; 32 KiB is the choice of writers."""
+    """Each block has its own size; 32 KiB is only the choice of writers."""
     assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
 
 
@@ -190,7 +192,7 @@ DAMAGED_SNAPPY = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_SNAPPY.values(), ids=DAMAGED_SNAPPY)
 def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
-    """The error has the size of the stream or block. It is never MessageTooLargeError."""
+    """The error has the size of the stream or block. It is never a MessageTooLargeError."""
     error = refusal(snappy.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
@@ -200,7 +202,7 @@ def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
 
 
 def test_lz4_is_written_with_kafkas_header_checksum() -> None:
-    """Java clients of 0.8 hash the magic, too, and refuse any other checksum. Blocks have 64 KiB."""
+    """Java clients of 0.8 include the magic in the checksum, and refuse any other one. Blocks have 64 KiB."""
     data = lz4.pack(NO_REPEATS[: 65 << 10])
     assert data[:7] == bytes.fromhex("04224d18 60 40 1a")
     assert data[7:11] == struct.pack("<I", 64 << 10 | 1 << 31)
@@ -210,13 +212,13 @@ def test_lz4_is_written_with_kafkas_header_checksum() -> None:
 @pytest.mark.parametrize("kafka", [True, False], ids=["Kafka's checksum", "the right checksum"])
 @pytest.mark.parametrize("flags", range(0x40, 0x80, 4), ids=hex)
 def test_every_kind_of_lz4_frame_is_read(flags: int, kafka: bool) -> None:
-    """With and without linked blocks, block checksums, content size and content checksum."""
+    """Frames have or lack linked blocks, block checksums, a content size and a content checksum."""
     content = CONTENTS["text"][:1_000] + bytes(500) + NO_REPEATS[:300]
     assert lz4.unpack(lz4_frame(content, kafka=kafka, flags=flags), LIMIT) == content
 
 
 def test_lz4_frames_of_other_writers_are_read() -> None:
-    """liblz4 links blocks, and writes a content checksum and the right header checksum."""
+    """liblz4 links blocks, and writes a content checksum and the correct header checksum."""
     for content in CONTENTS.values():
         assert lz4.unpack(bytes(cramjam.lz4.compress(content)), LIMIT) == content
 
@@ -231,7 +233,7 @@ CHECKED = lz4_frame(b"some text" * 30, flags=0x7C)
 
 
 def with_body(body: bytes, size: int | None = None) -> bytes:
-    """Return a frame of one compressed block; ``size`` replaces its true size."""
+    """Return a frame with one compressed block; ``size`` replaces the block's true size."""
     return FRAME[:7] + struct.pack("<I", len(body) if size is None else size) + body + bytes(4)
 
 
@@ -259,7 +261,7 @@ DAMAGED_LZ4 = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_LZ4.values(), ids=DAMAGED_LZ4)
 def test_damaged_lz4_is_refused(data: bytes, words: str) -> None:
-    """The error says what is wrong, and is not MessageTooLargeError."""
+    """The error has the reason, and is not a MessageTooLargeError."""
     error = refusal(lz4.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
@@ -274,14 +276,14 @@ def test_a_wrong_content_size_is_refused() -> None:
 
 
 def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
-    """The decoder would have to decompress it to find out; either way it is refused within the limit."""
+    """The decoder would have to decompress the data to find out. In both cases it is refused within the limit."""
     data = with_body(b"\xf0" + b"\xff" * 1_000)
     assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)
     assert not isinstance(refusal(lz4.unpack, data, 1 << 16), MessageTooLargeError)
 
 
 def test_lz4_copy_from_distance_zero_is_refused() -> None:
-    """The format forbids it. liblz4 decodes it to arbitrary bytes, which the CRC of the message reveals."""
+    """The format forbids such a copy. liblz4 decodes it to arbitrary bytes, which the message's CRC detects."""
     plain = message(5, None, b"v" * 40)
     body = b"\xf0" + bytes((len(plain) - 15 - 15,)) + plain[:-15] + b"\0\0" + b"\xb0" + plain[-11:]
     valid = body.replace(b"\0\0\xb0", b"\1\0\xb0")

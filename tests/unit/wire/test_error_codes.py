@@ -24,7 +24,9 @@ def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
 
 
 def test_codes_of_0_9_have_names() -> None:
-    """Brokers of 0.9 serve clients of 0.8, and refuse unauthorized requests. No retry helps against these."""
+    """
+    Brokers of 0.9 serve clients of 0.8, and refuse unauthorized requests with codes that no retry can help against.
+    """
     assert [code.number for code in OF_0_9] == list(range(21, 32))
     assert error_code(29).name == "TOPIC_AUTHORIZATION_FAILED"
     assert not any(code.retriable or code.refresh_metadata for code in OF_0_9)
@@ -32,21 +34,21 @@ def test_codes_of_0_9_have_names() -> None:
 
 @pytest.mark.parametrize("number", [32, 87, -2, 32_767])
 def test_unknown_number_is_a_value_too(number: int) -> None:
-    """A newer broker's code is named after its number, and is not retried."""
+    """The code of a newer broker is named after its number, and is not retried."""
     code = error_code(number)
     assert (code.number, code.name, code.retriable, code.refresh_metadata) == (number, f"ERROR_{number}", False, False)
     assert code == error_code(number)
 
 
 def test_temporary_errors_are_retriable() -> None:
-    """Requests are repeated after leader changes and timeouts; after the former with new metadata."""
+    """Requests are repeated after timeouts, and after leader changes with new metadata."""
     assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 
 
 @pytest.mark.parametrize("code", [*ALL, *OF_0_9, error_code(87)], ids=str)
 def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
-    """The class says whether a retry may help; the text has place, error and hint."""
+    """The class shows whether a retry may help. The text has the place, the error and a hint."""
     error = code.exception("fetch of clicks:3")
     assert isinstance(error, BrokerError)
     assert error.code == code.number
@@ -55,7 +57,7 @@ def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
 
 
 def test_codes_with_a_class_of_their_own() -> None:
-    """Callers distinguish these by class."""
+    """Callers distinguish these errors by class."""
     assert type(error_codes.OFFSET_OUT_OF_RANGE.exception("")) is OffsetOutOfRangeError
     assert type(error_codes.REQUEST_TIMED_OUT.exception("")) is RequestTimeoutError
     assert type(error_codes.LEADER_NOT_AVAILABLE.exception("")) is RetriableBrokerError

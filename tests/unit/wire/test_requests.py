@@ -1,4 +1,4 @@
-"""Requests and responses, byte by byte, compared with the protocol's description."""
+"""Requests and responses, byte by byte, as the protocol's description defines them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expecte
     ids=name,
 )
 def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any], key: int) -> None:
-    """They come before the body."""
+    """These fields come before the body."""
     rest = int16(key) + int16(0) + int32(77) + string("me") + request_.encode_body()
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
 
@@ -177,7 +177,7 @@ def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any
 def test_a_response_is_read_from_the_bytes_of_the_protocol(
     request_: Request[Any], payload: bytes, expected: object
 ) -> None:
-    """Error codes are values."""
+    """Error codes are returned as values."""
     assert request_.decode_response(payload) == expected
 
 
@@ -201,7 +201,7 @@ def test_response_with_bytes_after_its_end_is_refused(request_: Request[Any], pa
 def test_count_beyond_the_bytes_left_is_refused(
     request_: Request[Any], payload: bytes, expected: object, count: int
 ) -> None:
-    """A count is accepted only if the remaining bytes could have that many elements."""
+    """A count is accepted only if the remaining bytes can have that many elements."""
     with pytest.raises(ProtocolError, match=f"array of {count} elements"):
         request_.decode_response(int32(count) + payload[4:])
 
@@ -213,14 +213,14 @@ def test_a_count_is_limited_by_the_smallest_size_of_an_element() -> None:
 
 
 def test_partition_named_twice_is_refused() -> None:
-    """Two answers for one partition contradict each other."""
+    """Two answers for one partition would contradict each other."""
     payload = array(string("a") + array(int32(0) + int16(0), int32(0) + int16(3)))
     with pytest.raises(ProtocolError, match="partition a:0 twice"):
         COMMIT.decode_response(payload)
 
 
 def test_topic_that_is_no_utf8_is_refused() -> None:
-    """It raises a ProtocolError, not a UnicodeDecodeError."""
+    """A ProtocolError is raised instead of a UnicodeDecodeError."""
     payload = array(int16(2) + b"\xff\xfe" + array())
     with pytest.raises(ProtocolError, match="no UTF-8, at byte 4"):
         COMMIT.decode_response(payload)
@@ -234,7 +234,7 @@ def test_topic_of_negative_length_is_refused(topic: bytes) -> None:
 
 
 def test_fetched_message_set_is_a_view() -> None:
-    """Message sets are not copied out of the response; null reads as empty."""
+    """Message sets are not copied out of the response. A null set is read as an empty one."""
     one, null = int16(0) + int64(1) + blob(b"x"), int16(0) + int64(1) + blob(None)
     payload = bytearray(array(string("a") + array(int32(0) + one, int32(1) + null)))
     partitions = FETCH.decode_response(payload).partitions
@@ -244,14 +244,14 @@ def test_fetched_message_set_is_a_view() -> None:
 
 
 def test_only_produce_without_acks_expects_no_response() -> None:
-    """A broker answers every request but a produce request with acks 0."""
+    """A broker answers every request except a produce request with acks 0."""
     requests: list[Request[Any]] = [METADATA, PRODUCE, FETCH, LIST_OFFSETS, COMMIT, FETCH_OFFSETS]
     assert all(request.expects_response for request in requests)
     assert not ProduceRequest(0, 500, {}).expects_response
 
 
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
-    """It gets a ConfigError with the reason, never a struct.error."""
+    """The caller gets a ConfigError with the reason, never a ``struct.error``."""
     with pytest.raises(ConfigError, match="not an int16"):
         ProduceRequest(40_000, 500, {}).encode_body()
     with pytest.raises(ConfigError, match="not an int64"):
@@ -263,25 +263,25 @@ def test_fields_that_do_not_fit_are_the_callers_error() -> None:
 
 
 def test_longest_text_is_written() -> None:
-    """32,767 bytes are allowed."""
+    """A text may have 32,767 bytes."""
     assert MetadataRequest(("t" * 32_767,)).encode_body()[4:6] == int16(32_767)
 
 
 def test_a_response_size_within_the_limits_is_accepted() -> None:
-    """From the size of a correlation id to the limit."""
+    """The smallest size is that of a correlation id, the largest one the limit."""
     assert decode_size(int32(4), 100) == 4
     assert decode_size(int32(100), 100) == 100
 
 
 @pytest.mark.parametrize("header", [int32(101), int32(3), int32(-1), b"HTTP", b"\0\0\0", b""])
 def test_an_invalid_response_size_is_refused(header: bytes) -> None:
-    """Negative and enormous ones, and answers of a server that is no broker."""
+    """Negative and enormous sizes are refused, and the answers of a server that is no broker."""
     with pytest.raises(ProtocolError):
         decode_size(header, 100)
 
 
 def test_response_splits_into_correlation_id_and_payload() -> None:
-    """The payload is everything after the correlation id."""
+    """The payload is all bytes after the correlation id."""
     assert split_response(int32(-5) + b"rest") == (-5, b"rest")
     assert split_response(int32(1)) == (1, b"")
     with pytest.raises(ProtocolError, match="no room for its correlation id"):
@@ -289,7 +289,7 @@ def test_response_splits_into_correlation_id_and_payload() -> None:
 
 
 def test_mapping_of_results_keeps_every_partition() -> None:
-    """A response of many topics and partitions is decoded completely."""
+    """A response with many topics and partitions is decoded completely."""
     payload = array(*(string(f"t{t}") + array(*(int32(p) + int16(0) for p in range(50))) for t in range(20)))
     errors: Mapping[TopicPartition, object] = COMMIT.decode_response(payload)
     assert set(errors) == {TopicPartition(f"t{t}", p) for t in range(20) for p in range(50)}

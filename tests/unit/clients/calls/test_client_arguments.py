@@ -1,4 +1,4 @@
-"""Arguments of a wrong type: the constructor or the call refuses them, before anything fails because of them."""
+"""Arguments of a wrong type are refused at once, by the constructor or the call."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def producer(**settings: Any) -> Producer:
 )
 @pytest.mark.parametrize("given", [7, 0, b"", False])
 def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], setting: str, given: Any) -> None:
-    """One that is false in Python is refused, too: it was given, and is no function."""
+    """Values that are false in Python are refused, too: they do not mean "none given"."""
     with pytest.raises(ConfigError, match=f"{setting}: {given!r} given; expected a function"):
         make(**{setting: given})
 
 
 @pytest.mark.parametrize("given", ["no", 1, None])
 def test_autocommit_must_be_a_bool(given: Any) -> None:
-    """Any text is true in Python, "no" too."""
+    """Text is refused because it is always true in Python, even "no"."""
     with pytest.raises(ConfigError, match=f"autocommit: {given!r} given; expected True or False"):
         grouped(autocommit=given)
 
@@ -53,6 +53,6 @@ def test_autocommit_must_be_a_bool(given: Any) -> None:
 @pytest.mark.parametrize("make", [single, grouped])
 @pytest.mark.parametrize("topics", [b"clicks", 7, None])
 async def test_topics_must_be_names(make: Callable[..., Any], topics: Any) -> None:
-    """Python iterates bytes as numbers, and no topic is called 99."""
+    """Bytes are refused, too: Python iterates over them as numbers."""
     with pytest.raises(ConfigError, match=f"topic: {topics!r} given; expected the name of a topic, or a list of names"):
         await make().subscribe(topics)

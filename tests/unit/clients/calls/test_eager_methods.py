@@ -1,4 +1,4 @@
-"""Methods of the clients that start at the call."""
+"""Client methods that start when they are called, before they are awaited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 class Worker:
-    """A class with a method that works without being awaited."""
+    """A class with a method that starts when it is called."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -29,7 +29,7 @@ class Worker:
 
 
 async def test_a_started_method_works_without_being_awaited() -> None:
-    """The work is done although the future was dropped, and awaiting it gives the result."""
+    """The method runs to its end even if its future is dropped; awaiting the future returns the result."""
     worker = Worker()
     worker.work("dropped")
     assert await worker.work("awaited") == "awaited"
@@ -37,8 +37,8 @@ async def test_a_started_method_works_without_being_awaited() -> None:
 
 
 async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """The package's log has it once; a failure that was raised to a caller is not logged."""
-    # Garbage of earlier tests may log, too, when it is collected.
+    """The failure is logged once. A failure that was raised to a caller is not logged."""
+    # Collect the garbage of earlier tests first, because collecting it may log, too.
     gc.collect()
     caplog.clear()
     worker = Worker()
@@ -47,7 +47,7 @@ async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCa
     gc.collect()
     assert not caplog.records
     await asyncio.wait([worker.work("bad")])
-    # Its last callbacks come after that of wait().
+    # The task's last callbacks run after the one that ends wait().
     await asyncio.sleep(0)
     gc.collect()
 
@@ -57,7 +57,7 @@ async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCa
 
 
 def test_a_started_method_may_be_called_before_the_loop_runs() -> None:
-    """Its work is done once the loop of a Tornado program runs."""
+    """The method runs once the Tornado loop runs."""
     loop = IOLoop(make_current=True)
     try:
         early = Worker().work("early")

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of delivery."""
+"""Fixtures for the delivery tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from kiel_groups.clients.delivery import record_delivery
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records follow each other without a pause for other tasks, on a slow computer too."""
+    """Disable the pauses of delivery for other tasks, so that slow computers give the same results."""
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)

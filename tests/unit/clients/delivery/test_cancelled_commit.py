@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_commit_completes_although_its_caller_is_cancelled() -> None:
-    """Otherwise the release that follows would take an offset in flight for that of another writer."""
+    """Otherwise a later release would attribute the offset of the unfinished commit to another writer."""
     started, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Member:

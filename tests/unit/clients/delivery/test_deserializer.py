@@ -1,4 +1,4 @@
-"""Values that the application's deserializer fails on: all are counted, few lines are logged, no count is lost."""
+"""Values that the application's deserializer fails on are all counted, and logged in few lines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fails(value: bytes) -> Any:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """Returns the lines that were logged since the last call."""
+    """Return a function that returns the lines logged since its last call."""
 
     def new_lines() -> list[str]:
         texts = [entry.getMessage() for entry in caplog.records]
@@ -54,7 +54,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_failures_are_logged_once_a_minute_with_a_count(
     lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first one is logged at once, with the traceback; partitions do not hide each other."""
+    """The first failure of each partition is logged at once, with its traceback."""
     clock, metrics = ManualClock(), Metrics()
     values = Deserializer(fails, metrics, clock)
     assert values.values(record(offset) for offset in range(5, 1_005)) == []
@@ -77,7 +77,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
 
 
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
-    """They are logged once, and no event loop is needed."""
+    """Failures that were only counted are logged once, without an event loop."""
     values = Deserializer(fails, Metrics(), ManualClock())
     values.values(record(offset) for offset in range(3))
     lines()
@@ -90,7 +90,7 @@ def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]
 async def test_counted_failures_are_logged_after_the_interval(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although no further value fails."""
+    """The line is logged even if no further value fails."""
     monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
     values = Deserializer(fails, Metrics())
     values.values([record(1), record(2)])
@@ -118,7 +118,7 @@ def encodes(value: Any) -> Any:
 
 @pytest.mark.parametrize("expects_text", [concatenates, splits, encodes])
 def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]], expects_text: Any) -> None:
-    """The line says that the function gets bytes here, and how to decode them."""
+    """The log line says that the function gets bytes, and how to decode them."""
     Deserializer(expects_text, Metrics(), ManualClock()).values([record(1)])
     assert "is given bytes" in lines()[0]
     decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), ManualClock())
@@ -128,14 +128,14 @@ def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]]
 
 @pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
 def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
-    """The hint is missing, too, if JSON reports of a null value that it is not bytes."""
+    """The hint is also omitted if JSON complains that a null value is not text or bytes."""
     Deserializer(function, Metrics(), ManualClock()).values([record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
 
 
 def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) -> None:
-    """Neither an error whose text cannot be read nor a very long one does harm."""
+    """Neither an exception whose ``__str__`` raises nor one with a very long text breaks the log line."""
 
     class StrangeError(Exception):
         def __str__(self) -> str:
@@ -155,7 +155,7 @@ def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) ->
 
 @pytest.mark.parametrize("way", ["take", "take_topic"])
 async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
-    """It does so after iteration and after ``consume()``."""
+    """Counted failures are logged at the end of iteration, and at the close after ``consume()``."""
     bench = DeliveryBench(fails)
     bench.fetcher.add(P0, *range(10, 20))
     assert not (bench.delivery.take() if way == "take" else take_values(bench))
@@ -166,7 +166,7 @@ async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[],
 
 
 def test_a_limit_returns_every_event_once() -> None:
-    """An event is part of its line, of the line when it is due, or of the rest at the end."""
+    """Each event is counted in its own line, in the next line that is due, or in the rest at the end."""
     limit: LogLimit[str, int] = LogLimit(10.0)
     assert limit.due_s is None
     assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)

@@ -1,4 +1,4 @@
-"""Fencing tokens of records and values: each has that of the claim under which it was delivered."""
+"""Records and values have the fencing token of the claim under which they were delivered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 class TokenReader(MemberAttributes):
-    """The attributes that an application reads, with the delivery of a bench."""
+    """The attributes that an application reads, on the delivery of a bench."""
 
     def __init__(self, bench: DeliveryBench) -> None:
         class Consuming:
@@ -31,21 +31,21 @@ class TokenReader(MemberAttributes):
 
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
-    """Lose a partition as with a session, and claim it in the next session."""
+    """Lose a partition with the session, and claim it in the next session."""
     bench.subscription.unassign([partition])
     bench.delivery.lost([partition])
     bench.subscription.assign_from_subscribed({partition: StartPosition(10, 2, token)})
 
 
 def deliver(bench: DeliveryBench) -> Record:
-    """Take the next record."""
+    """Return the next record."""
     record = bench.delivery.take()
     assert record is not None
     return record
 
 
 async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> None:
-    """Work that started before the loss must not pass for work of the present owner."""
+    """An external store must be able to refuse writes for a record that was delivered before the loss."""
     bench = DeliveryBench()
     consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
@@ -57,7 +57,7 @@ async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> No
 
 
 async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one() -> None:
-    """They have the same offset and are equal, but only one belongs to the later claim."""
+    """Both records are equal, and only the second one was delivered under the later claim."""
     bench = DeliveryBench()
     consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
@@ -71,7 +71,7 @@ async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one
 
 
 async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
-    """With a deserializer, too. A finished record has none, nor has one of a partition that an operator has reset."""
+    """A finished record has no token, nor has a record of a partition that an operator has reset."""
     bench = DeliveryBench(json.loads)
     consumer = TokenReader(bench)
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
@@ -88,7 +88,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 
 
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
-    """Records and partitions have none."""
+    """The token of any record or partition is None."""
     consumer = TokenReader(DeliveryBench())
     consumer._consuming = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
@@ -96,7 +96,9 @@ async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
 
 
 async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() -> None:
-    """Each partition has its own; values keep theirs when the partition is claimed again and delivers them again."""
+    """
+    Each partition has its own token. Values keep theirs when the partition is claimed again and delivers them again.
+    """
     bench = DeliveryBench()
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10, 11)
@@ -114,7 +116,9 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
 
 
 async def test_records_of_a_batch_have_deserialized_values() -> None:
-    """Values that cannot be deserialized are in neither; a partition without any other value is left out."""
+    """
+    Values that cannot be deserialized are in neither the batch nor its parts; a part without other values is omitted.
+    """
     bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
@@ -126,7 +130,7 @@ async def test_records_of_a_batch_have_deserialized_values() -> None:
 
 
 def test_a_batch_is_a_list() -> None:
-    """Programs written for kiel sort it, empty it and send it elsewhere; its parts remain as they were."""
+    """A batch can be sorted, shortened, pickled and copied like kiel's lists; its parts do not change."""
     part = PartitionBatch(P0, 3, [2, 1], [Record("t", 0, 10, None, b"2"), Record("t", 0, 11, None, b"1")])
     batch = Batch([part, part])
     assert isinstance(batch, list)

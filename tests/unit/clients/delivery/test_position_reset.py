@@ -1,4 +1,4 @@
-"""Position resets at a scripted broker, from the fetch that is out of range to the first record after it."""
+"""Position resets with a scripted broker, from the fetch that is out of range to the first record after the reset."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ T0 = TopicPartition("t", 0)
 
 class ResetBench:
     """
-    The parts of a consumer around one partition. Its member stores resets in ``stored``, after it has raised
-    ``failures``.
+    The parts of a consumer for one partition. ``store_reset`` raises the errors in ``failures``, and then appends each
+    reset's offset to ``stored``.
     """
 
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
@@ -62,7 +62,7 @@ class ResetBench:
         return await self.reset(partition, position)
 
     async def confirm_leaders(self) -> None:
-        """ZooKeeper names the same leader as the broker."""
+        """Change no leader: ZooKeeper names the same one as the broker."""
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         await asyncio.sleep(0)
@@ -84,7 +84,7 @@ class ResetBench:
 
     @property
     def committed(self) -> int | None:
-        """The offset that a commit would store at this moment."""
+        """The offset that a commit would store now."""
         return self.subscription.all_consumed_offsets().get(T0)
 
     async def claim(self, offset: int) -> None:
@@ -95,7 +95,7 @@ class ResetBench:
         self.broker.append(T0, message_set(*(b"%d" % n for n in range(count))))
 
     def truncate(self, start: int, end: int) -> None:
-        """Keep only these offsets in the log."""
+        """Remove all records outside of these offsets from the log."""
         log = self.broker.logs[T0]
         log.entries = [entry for entry in log.entries if start <= entry[0] < end]
         log.start, log.end = start, end
@@ -107,7 +107,7 @@ class ResetBench:
             return record.offset
 
     async def wait_for_reset(self) -> None:
-        """Wait until a reset is chosen; the long poll in flight is answered at once."""
+        """End the long poll in flight, and wait until a reset is chosen."""
         self.broker.drop_connections()
         await eventually(lambda: self.state.reset is not None, "a reset is chosen")
 
@@ -127,7 +127,7 @@ async def reset_bench(
 
 
 async def test_a_reset_is_stored_at_once_if_nothing_older_is_buffered() -> None:
-    """It is stored before any record from there is fetched."""
+    """The reset is stored before any record from its offset on is fetched."""
     async with reset_bench() as bench:
         bench.produce(10)
         await bench.claim(1_000)
@@ -143,7 +143,7 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
     policy: ResetPolicy, stored: int, following: int
 ) -> None:
     """
-    Buffered records beyond the log's end are dropped. When the last record in the log is finished, the reset is stored;
+    Buffered records beyond the log's end are dropped. The reset is stored when the last record in the log is finished;
     then fetching continues.
     """
     async with reset_bench(policy) as bench:
@@ -165,7 +165,7 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
 
 
 async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -> None:
-    """Finishing it moves no offset; the reset is stored then."""
+    """Finishing the record commits nothing. The reset is stored after it."""
     async with reset_bench() as bench:
         bench.produce(8)
         await bench.claim(0)
@@ -181,7 +181,7 @@ async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -
 
 
 async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None:
-    """A part of the values of one ``consume()`` call may still be in the log."""
+    """The log may still have some of the values of a ``consume()`` call."""
     async with reset_bench() as bench:
         bench.produce(8)
         await bench.claim(0)
@@ -199,7 +199,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
 
 
 async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() -> None:
-    """They are not delivered again either."""
+    """The values of the calls are not delivered again: the reset stores the end of the log."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -218,7 +218,7 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
 
 
 async def test_unclaimed_values_cancel_the_reset() -> None:
-    """They are fetched again, with all records after them: the log has their offset, so no reset is due."""
+    """Unclaimed values are fetched again from their own offset. The log has this offset, so no reset is needed."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -254,8 +254,8 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
     policy: ResetPolicy, cut: tuple[int, int], following: int
 ) -> None:
     """
-    It is subscribed to again when the log has the lost position again: the reset is kept, and skips no record written
-    since.
+    The log has the lost position again when the topic is subscribed to again. The reset is kept, and no record written
+    meanwhile is skipped.
     """
     async with reset_bench(policy) as bench:
         bench.produce(8)
@@ -275,7 +275,7 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
 
 
 async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
-    """They are skipped, and nothing is in flight then."""
+    """Such records are skipped, so no record is in flight."""
 
     def refuse(value: bytes) -> Any:
         raise ValueError(value)
@@ -292,7 +292,7 @@ async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
 
 
 async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> None:
-    """An exception ended its loop: the record is buffered again for the next loop."""
+    """An exception ended the loop, so the next loop starts with the same record."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -310,7 +310,10 @@ async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> Non
 
 
 async def test_a_position_that_is_in_the_log_after_all_is_kept() -> None:
-    """The broker that refused was behind: its own answer about the log's range shows that no reset is due."""
+    """
+    The broker that answered "out of range" was behind. Its answer about the log's range has the position, so no reset
+    is made.
+    """
     async with reset_bench() as bench:
         bench.produce(4)
         bench.broker.fail_next(FETCH, T0, 1)
@@ -322,7 +325,7 @@ async def test_a_position_that_is_in_the_log_after_all_is_kept() -> None:
 
 
 async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
-    """The log's range does not concern it: no reset is chosen, so a release stores the operator's offset."""
+    """The range was requested for the lost position, so no reset is chosen, and the operator's offset stays."""
     async with reset_bench() as bench:
         bench.produce(10)
         bench.broker.gates[LIST_OFFSETS] = asyncio.Event()
@@ -341,7 +344,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
 
 @pytest.mark.parametrize("code", [1, 17, 99])
 async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers may answer with any error: code 1 of a look-up does not mean that the policy forbids a reset."""
+    """Brokers may answer with any error. Code 1 in this answer does not mean that the policy forbids a reset."""
     async with reset_bench() as bench:
         bench.produce(4)
         bench.broker.fail_next(LIST_OFFSETS, T0, *[code] * 12)
@@ -353,10 +356,7 @@ async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, cap
 
 
 async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
-    """
-    Its position is chosen once: records written between the tries are delivered, and the offset after them is
-    committed.
-    """
+    """The reset's offset is chosen once, so records written between the tries are delivered."""
     async with reset_bench() as bench:
         bench.produce(4)
         bench.failures = [SessionLostError("no session"), SessionLostError("no session")]
@@ -373,7 +373,7 @@ async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
 
 
 async def test_with_the_policy_none_an_error_is_raised() -> None:
-    """It names the range of the log, and nothing is stored."""
+    """The error has the range of the log, and nothing is stored."""
     async with reset_bench("none") as bench:
         await bench.claim(1_000)
         with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 1000 is not in the log, which has 0 to 0"):
@@ -383,7 +383,7 @@ async def test_with_the_policy_none_an_error_is_raised() -> None:
 
 @pytest.mark.parametrize("event", ["lost", "stop", "moved"])
 async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: str) -> None:
-    """A loss drops the reset, an operator's offset replaces it, and a revocation leaves it to the release."""
+    """No offset is stored. An operator's offset replaces the reset; after a revocation, the release stores it."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)

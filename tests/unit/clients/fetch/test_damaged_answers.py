@@ -1,4 +1,4 @@
-"""Answers that cannot be decoded: fetched again before the error is raised, and after it."""
+"""Answers that cannot be decoded are fetched again before and after their error is raised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def huge_size(message_set: bytearray) -> None:
 
 
 def damage(log: Log, how: Callable[[bytearray], object], times: int) -> None:
-    """Damage the next answers with messages of a partition, as a network or a failing disk does."""
+    """Damage the messages of a partition in the next ``times`` answers, as a network or a failing disk does."""
     read_whole, remaining = log.read, [None] * times
 
     def read(offset: int, max_bytes: int) -> bytes:
@@ -51,7 +51,10 @@ def damage(log: Log, how: Callable[[bytearray], object], times: int) -> None:
 async def test_a_damaged_answer_is_fetched_again(
     how: Callable[[bytearray], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It uses another connection, after fresh metadata. The application gets no error; the log and a metric have it."""
+    """
+    The retry uses a new connection and fresh metadata. The damage is logged and counted, and the application gets no
+    error.
+    """
     async with fetch_bench() as bench:
         damage(bench.broker.logs[T0], how, TRIES_UNREADABLE - 1)
         bench.broker.append(T0, message_set(b"value"))
@@ -67,7 +70,10 @@ async def test_a_damaged_answer_is_fetched_again(
 
 
 async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded() -> None:
-    """It is raised after earlier records, with its place. Then the partition continues without a gap or an unassign."""
+    """
+    The error has the damage's position, and is raised after earlier records. When the damage is gone, the partition
+    continues without a gap.
+    """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0, T1: 0})
@@ -86,7 +92,7 @@ async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded(
 
 
 async def test_tries_are_counted_again_after_an_answer_that_can_be_decoded() -> None:
-    """Occasional damage is never raised."""
+    """Occasional damage never becomes an error."""
     async with fetch_bench() as bench:
         log, whole = bench.broker.logs[T0], bench.broker.logs[T0].read
         bench.fetcher.assign({T0: 0})
@@ -98,7 +104,7 @@ async def test_tries_are_counted_again_after_an_answer_that_can_be_decoded() -> 
 
 
 async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
-    """It is raised as a ProtocolError that names the place, and the partition is fetched again."""
+    """A ProtocolError with topic, partition and offset is raised, and the partition is fetched again."""
     decode, failures = PartitionFetch.decode, [ZeroDivisionError("a bug")] * (TRIES_UNREADABLE + 1)
 
     def decode_badly(state: PartitionFetch, message_set: bytes, most_bytes: int) -> list[Record]:
@@ -119,7 +125,7 @@ async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
 
 
 async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
-    """The request fails at once and not by its timeout; every partition of the answer is fetched again."""
+    """The request fails at once instead of by its timeout, and every partition of the answer is fetched again."""
     decode, failures = FetchRequest.decode_response, [ZeroDivisionError("a bug")]
 
     def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
@@ -137,7 +143,7 @@ async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
 
 
 async def test_an_unexpected_error_of_a_request_is_retried(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug does not stop its partitions; the log names it."""
+    """A bug does not stop the partitions of the request, and it is logged."""
     request, failures = Connection.request, [ZeroDivisionError("a bug")]
 
     async def request_badly(self: Connection, *args: object, **kwargs: object) -> object:
@@ -154,7 +160,7 @@ async def test_an_unexpected_error_of_a_request_is_retried(caplog: pytest.LogCap
 
 
 async def test_an_answer_to_another_request_closes_its_connection_only() -> None:
-    """The request on the other connection to the broker continues; those on this one are repeated."""
+    """The request on the other connection to the broker continues; requests on the closed connection are repeated."""
 
     def script(request: Request) -> Fault | None:
         return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
@@ -175,7 +181,7 @@ async def test_an_answer_to_another_request_closes_its_connection_only() -> None
 
 
 async def test_a_partition_continues_when_retention_deletes_its_large_message() -> None:
-    """The partition is fetched again after each time that the error was raised."""
+    """The partition is fetched again each time the error was raised."""
     async with fetch_bench(FakeBroker({"t": 3}), reset_to=1, max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000, b"after"))
         bench.fetcher.assign({T0: 0})

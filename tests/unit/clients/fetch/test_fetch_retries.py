@@ -1,4 +1,4 @@
-"""The fetcher after errors: a scripted broker refuses, breaks connections, or does not answer."""
+"""The fetcher after errors: a scripted broker answers with error codes, closes connections, or does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_position_out_of_range_is_reset() -> None:
-    """The reset callback gets the lost position, and fetching continues at the offset that it returns."""
+    """The reset callback gets the lost position, and fetching continues at the offset that the callback returns."""
     async with fetch_bench(reset_to=3) as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.fetcher.assign({T0: 99})
@@ -25,7 +25,7 @@ async def test_a_position_out_of_range_is_reset() -> None:
 
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
 async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> None:
-    """A policy of none, and a bug in the callback, reach the caller that polls."""
+    """The error of the reset policy "none", or of a bug in the callback, is raised to the caller that polls."""
     async with fetch_bench(reset_to=refusal) as bench:
         bench.fetcher.assign({T0: 99})
         assert await bench.next_error() is refusal
@@ -35,7 +35,7 @@ async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> N
 async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One answer must not stop a partition for good: the code is logged and counted."""
+    """The code is logged and counted. One answer must not stop a partition for good."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.broker.fail_next(FETCH, T0, code, code)
@@ -49,19 +49,19 @@ async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
 
 
 async def test_fetches_that_a_broker_always_refuses_back_off() -> None:
-    """Nothing is raised, and there is no busy loop."""
+    """No error is raised, and the requests have growing pauses."""
     async with fetch_bench() as bench:
         bench.broker.fail_next(FETCH, T0, *[29] * 1_000)
         bench.fetcher.assign({T0: 0})
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await bench.next_batch()
-        # 2, 4, 8, 16, 20, 20 … ms, less jitter
+        # Pauses of 2, 4, 8, 16, 20, 20 … ms, less jitter.
         assert 5 <= bench.broker.count(FETCH) <= 0.3 / 0.014 + 8
 
 
 async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
-    """A program that logs errors and continues does not run in a busy loop: pauses double, from 2 to 20 ms here."""
+    """A program that only logs the error does not run in a busy loop. The pauses double, here from 2 to 20 ms."""
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000))
         bench.fetcher.assign({T0: 0})
@@ -74,7 +74,8 @@ async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
 
 async def test_retriable_errors_refresh_the_metadata() -> None:
     """
-    After "not leader", "leader not available" and "unknown" the metadata is requested again, and the records come.
+    The metadata is requested again after "not leader", "leader not available" and "unknown"; then the records are
+    fetched.
     """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
@@ -86,7 +87,7 @@ async def test_retriable_errors_refresh_the_metadata() -> None:
 
 
 async def test_fetching_follows_a_leader_that_moves() -> None:
-    """The partition is fetched from its new leader, from the same position on."""
+    """The new leader is asked for the same position."""
     async with FakeBroker({"t": 3}, node_id=1) as other, fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -100,7 +101,7 @@ async def test_fetching_follows_a_leader_that_moves() -> None:
 
 
 async def test_a_broken_connection_is_replaced() -> None:
-    """Connections that break during a long poll are opened again, and no record is lost or repeated."""
+    """A connection that breaks during a long poll is replaced, and no record is lost or repeated."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -112,7 +113,7 @@ async def test_a_broken_connection_is_replaced() -> None:
 
 
 async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> None:
-    """A silent broker costs its timeout."""
+    """The retry starts after the request timeout."""
     silent = True
 
     def script(request: Request) -> Fault | None:
@@ -128,7 +129,7 @@ async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> Non
 
 
 async def test_retries_of_a_partition_without_a_leader_back_off() -> None:
-    """It is not requested in a busy loop."""
+    """The partition's leader is not requested in a busy loop."""
     async with fetch_bench() as bench:
         bench.broker.leaders = {T0: -1}
         await bench.cluster.refresh(["t"], "test")

@@ -1,4 +1,4 @@
-"""One connection to a broker that answers wrongly, late, out of order or not at all."""
+"""A connection to a broker whose answers are wrong, late, out of order or missing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.unit
 
 
 def connection_to(broker: FakeBroker, **settings: int) -> Connection:
-    """Make a connection to a fake broker."""
+    """Return a connection to a fake broker."""
     return Connection(broker.address, broker.config(**settings), Metrics())
 
 
 async def outcome(connection: Connection, **options: int) -> object:
-    """Send a metadata request; return the answer, or the error it ended with."""
+    """Send a metadata request, and return its answer or its error."""
     try:
         return await connection.request(MetadataRequest(("t",)), **options)
     except KielGroupsError as error:
@@ -31,7 +31,7 @@ async def outcome(connection: Connection, **options: int) -> object:
 
 
 async def test_answers_come_in_the_order_of_the_requests() -> None:
-    """Pipelined requests share one connection, and each gets its own answer."""
+    """Requests share one connection without waiting for each other, and each gets its own answer."""
     async with FakeBroker({"a": 1, "b": 2}) as broker:
         connection = connection_to(broker)
         answers = await asyncio.gather(*(connection.request(MetadataRequest((topic,))) for topic in "abab"))
@@ -51,7 +51,7 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
     ],
 )
 async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exception], words: str) -> None:
-    """Each kind of fault has an error of its own that names the broker, and no later request hangs."""
+    """Each kind of fault raises its own error, which names the broker. Later requests fail, too, instead of hanging."""
     async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
         connection = connection_to(broker)
         error = await outcome(connection, timeout_ms=50)
@@ -63,7 +63,7 @@ async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exce
 
 
 async def test_answers_out_of_order_are_matched_to_their_requests() -> None:
-    """Four requests on one connection are answered in reverse order: each gets its own answer."""
+    """Four requests on one connection are answered in reverse order, and each gets its own answer."""
     topics = {"a": 1, "b": 2, "c": 3, "d": 4}
     async with FakeBroker(topics) as broker:
         broker.reversed_by = 4
@@ -76,7 +76,10 @@ async def test_answers_out_of_order_are_matched_to_their_requests() -> None:
 
 
 async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """The second of four answers has a wrong correlation id: the first request succeeds, the others may be repeated."""
+    """
+    The second of four answers has a wrong correlation id. The first request succeeds; the others fail with a retriable
+    error.
+    """
     faults = iter([None, Fault.WRONG_CORRELATION_ID])
     async with FakeBroker({"t": 1}, script=lambda _: next(faults, Fault.SILENT)) as broker:
         connection = connection_to(broker)
@@ -88,7 +91,7 @@ async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.
 
 
 async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:
-    """The request with the bound fails for good; those sent after it may be repeated."""
+    """The request with the bound fails for good; later requests fail with a retriable error."""
     async with FakeBroker({"t": 100}) as broker:
         connection = connection_to(broker)
         long, other = await asyncio.gather(outcome(connection, max_response_bytes=64), outcome(connection))
@@ -97,7 +100,10 @@ async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:
 
 
 async def test_a_timeout_fails_the_requests_behind_it() -> None:
-    """A broker answers in order: requests behind one that it is stuck with are repeated on another connection."""
+    """
+    A broker answers requests in order, so requests after the one that timed out fail and can be repeated on another
+    connection.
+    """
     async with FakeBroker({"t": 1}, script=lambda _: Fault.SILENT) as broker:
         connection = connection_to(broker)
         first, second = await asyncio.gather(outcome(connection, timeout_ms=30), outcome(connection, timeout_ms=5_000))
@@ -106,7 +112,7 @@ async def test_a_timeout_fails_the_requests_behind_it() -> None:
 
 
 async def test_an_undecodable_answer_fails_its_own_request_only() -> None:
-    """The frame was complete, so the connection is still in step."""
+    """The frame was complete, so the answers that follow can be read."""
     nonsense = iter([b"\x00\x00"])
     async with FakeBroker({"t": 1}, script=lambda _: next(nonsense, None)) as broker:
         connection = connection_to(broker)
@@ -131,7 +137,7 @@ async def test_a_cancelled_request_does_not_shift_the_answers() -> None:
 
 
 async def test_a_request_without_an_answer_returns_at_once() -> None:
-    """With acks 0 there is nothing to wait for, and the next request still gets the right answer."""
+    """A request with acks 0 has no answer. The next request gets the right one."""
     async with FakeBroker({"t": 1}) as broker:
         connection = connection_to(broker)
         assert await connection.request(ProduceRequest(0, 100, {})) is None
@@ -140,7 +146,7 @@ async def test_a_request_without_an_answer_returns_at_once() -> None:
 
 
 async def test_a_refused_connection() -> None:
-    """The error says where and why."""
+    """The error has the address and the reason."""
     async with FakeBroker() as broker:
         connection = connection_to(broker)
     error = await outcome(connection)
@@ -149,13 +155,13 @@ async def test_a_refused_connection() -> None:
 
 
 async def test_an_answer_over_its_bound_is_refused() -> None:
-    """A request may bound its own answer more tightly than the connection does."""
+    """A request may have a lower size limit for its answer than the connection."""
     async with FakeBroker({"t": 100}) as broker:
         assert isinstance(await outcome(connection_to(broker), max_response_bytes=64), ProtocolError)
 
 
 async def test_a_close_fails_the_requests_in_flight() -> None:
-    """No caller keeps waiting on a connection that its client has closed."""
+    """A close ends the wait of all callers."""
     arrived = asyncio.Event()
 
     def swallow(request: Request) -> Fault:
@@ -172,7 +178,7 @@ async def test_a_close_fails_the_requests_in_flight() -> None:
 
 
 def test_backoff_doubles_up_to_its_ceiling_less_jitter() -> None:
-    """Jitter only ever shortens a delay."""
+    """Jitter only shortens a delay."""
     backoff = Backoff(base_ms=100, max_ms=1_000, jitter=0.5)
     assert [backoff.delay_s(n, lambda: 0.0) for n in (0, 1, 2, 3, 5, 10_000)] == [0, 0.1, 0.2, 0.4, 1.0, 1.0]
     assert backoff.delay_s(1, lambda: 0.999) == pytest.approx(0.05, rel=0.01)

@@ -1,4 +1,4 @@
-"""Leaders that were deposed and do not know it yet: which broker the client follows, and for how long."""
+"""Deposed leaders that do not know their successor: which broker the client follows, and for how long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ DEPOSED, ELECTED = 0, 1
 
 class LeaderBench(NamedTuple):
     """
-    A fetcher that found a deposed broker first, which still claims to lead all partitions; and the elected leader.
+    A fetcher that reads metadata from a deposed broker, which still claims to lead all partitions, and the elected
+    leader.
     """
 
     deposed: FakeBroker
@@ -52,13 +53,15 @@ class LeaderBench(NamedTuple):
             return [record.value for record in batch.records]
 
     def override_leaders(self, *partitions: TopicPartition) -> None:
-        """Name the elected broker as the leader, as a member does that has read the partitions' states in ZooKeeper."""
+        """
+        Name the elected broker as the leader, as a member does after it has read the partition states in ZooKeeper.
+        """
         self.cluster.override_leaders(dict.fromkeys(partitions, ELECTED), {ELECTED: self.elected.address})
 
 
 @asynccontextmanager
 async def leader_bench(deposed_knows_other: bool = True, **settings: int) -> AsyncIterator[LeaderBench]:
-    """Run a fetcher at both brokers; any reset fails the test."""
+    """Run a fetcher with both brokers; any reset fails the test."""
 
     async def no_reset(partition: TopicPartition, position: int) -> int:
         raise AssertionError("no log ends before a position")
@@ -80,7 +83,9 @@ async def leader_bench(deposed_knows_other: bool = True, **settings: int) -> Asy
 async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
     deposed_knows_other: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its registration has its address, so no broker needs to have named it. The correction is logged."""
+    """
+    The leader's registration in ZooKeeper has its address, so no broker needs to know it. The correction is logged.
+    """
     async with leader_bench(deposed_knows_other) as bench:
         bench.elected.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -96,7 +101,7 @@ async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
 
 
 async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
-    """Both lanes to it are busy: a partition that waits for one of them is offered to the elected leader instead."""
+    """Both lanes to the deposed leader are in use. A partition that waits for a lane moves to the elected leader."""
     async with leader_bench() as bench:
         bench.fetcher.assign({T0: 0})
         await bench.deposed.wait_for_requests(FETCH, 1)
@@ -110,9 +115,7 @@ async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
 
 
 async def test_a_leader_named_by_zookeeper_that_refuses_is_not_asked_again() -> None:
-    """
-    ZooKeeper's state is older than the refusal: the brokers' answers count from then on, without going back and forth.
-    """
+    """ZooKeeper's state is older than the refusal, so the leader that the brokers name is used from then on."""
     async with leader_bench() as bench:
         bench.elected.leaders = {T0: DEPOSED}
         bench.override_leaders(T0)
@@ -125,7 +128,7 @@ async def test_a_leader_named_by_zookeeper_that_refuses_is_not_asked_again() -> 
 
 
 async def test_a_leader_named_by_zookeeper_that_is_down_is_not_asked_again() -> None:
-    """The brokers' answers count from then on, as after a refusal."""
+    """The leader that the brokers name is used from then on, as after a refusal."""
     async with leader_bench() as bench:
         await bench.elected.stop()
         bench.override_leaders(T0)
@@ -137,7 +140,7 @@ async def test_a_leader_named_by_zookeeper_that_is_down_is_not_asked_again() -> 
 
 
 async def test_offsets_are_requested_from_the_leader_named_by_zookeeper() -> None:
-    """If it refuses, they are requested from the leader that the brokers name."""
+    """If that leader refuses, offsets are requested from the leader that the brokers name."""
     async with leader_bench() as bench:
         bench.elected.logs[T0].end, bench.deposed.logs[T0].end = 9, 4
         bench.override_leaders(T0)
@@ -148,7 +151,7 @@ async def test_offsets_are_requested_from_the_leader_named_by_zookeeper() -> Non
 
 
 async def test_a_leader_that_zookeeper_does_not_name_again_is_forgotten() -> None:
-    """For a partition without a registered leader in ZooKeeper, the brokers' answers count."""
+    """If ZooKeeper no longer names a registered leader of a partition, the leader that the brokers name is used."""
     async with leader_bench() as bench:
         bench.override_leaders(T0, T1)
         assert [bench.cluster.leader_of(tp) for tp in (T0, T1, T2)] == [ELECTED, ELECTED, DEPOSED]
@@ -159,7 +162,9 @@ async def test_a_leader_that_zookeeper_does_not_name_again_is_forgotten() -> Non
 
 
 async def test_a_refresh_by_age_asks_another_broker() -> None:
-    """It asks all live brokers in turn; a broker that others do not report as alive is not asked again."""
+    """
+    Refreshes alternate between all live brokers. A broker that the others do not report as alive is not asked again.
+    """
     async with leader_bench(metadata_max_age_ms=20) as bench:
         assert bench.cluster.leader_of(T0) == DEPOSED
         for _ in range(4):
@@ -173,7 +178,10 @@ async def test_a_refresh_by_age_asks_another_broker() -> None:
 @pytest.mark.parametrize("reason", [AGE, DOUBT])
 @pytest.mark.parametrize("first", [DEPOSED, ELECTED])
 async def test_the_bootstrap_name_of_a_deposed_leader_is_not_another_broker(reason: str, first: int) -> None:
-    """No broker advertises it, so the client cannot tell which live broker has answered under that name."""
+    """
+    No broker advertises the bootstrap name, so the client cannot tell which broker has answered under it, and asks up
+    to two.
+    """
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         deposed.peers = [deposed, elected] if first == DEPOSED else [elected, deposed]
         elected.peers = [elected]
@@ -189,7 +197,7 @@ async def test_the_bootstrap_name_of_a_deposed_leader_is_not_another_broker(reas
 
 
 async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
-    """So a client does not ask one broker forever."""
+    """The client does not depend on the metadata of a single broker."""
     async with FakeBroker({"t": 1}, 0) as one, FakeBroker({"t": 1}, 1) as two, FakeBroker({"t": 1}, 2) as three:
         brokers = [one, two, three]
         for broker in brokers:
@@ -203,7 +211,7 @@ async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
 
 
 async def test_a_single_consumer_leaves_a_deposed_leader() -> None:
-    """It does so within the age of its metadata, and the duration of the poll in flight."""
+    """The consumer finds the elected leader within ``metadata_max_age_ms`` and the duration of the poll in flight."""
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         deposed.peers, elected.peers = [deposed, elected], [elected]
         elected.append(T0, message_set(b"0"))
@@ -214,7 +222,7 @@ async def test_a_single_consumer_leaves_a_deposed_leader() -> None:
 
 
 async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> None:
-    """It answers "out of range" until it learns of its successor; a broker that was frozen does so for a moment."""
+    """A deposed leader, such as a broker that was frozen, answers "out of range" until it learns of its successor."""
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         for broker in (deposed, elected):
             broker.peers = [deposed, elected]
@@ -229,7 +237,7 @@ async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> N
 
 
 class NamingMember:
-    """Names a leader, as read from ZooKeeper, and stores resets."""
+    """A member that reads a given leader from ZooKeeper, and records the resets that it stores."""
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
         self._cluster, self._leader = cluster, leader
@@ -250,7 +258,7 @@ class NamingMember:
 
 class SlowMember(NamingMember):
     """
-    Reads the leaders of the partitions that it owns when the read begins; the answer comes when the test permits it.
+    A member whose read of the leaders ends when ``answer`` is set. The read covers the partitions owned at its start.
     """
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
@@ -290,7 +298,7 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
 
 
 async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
-    """That read may lack its partition, which was opened since."""
+    """An earlier read may lack the reset's partition, if that was claimed after the read had started."""
     async with leader_bench() as bench:
         for partition in (T0, T1):
             bench.deposed.append(partition, message_set(b"0", b"1"))
@@ -316,7 +324,7 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
 
 
 async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> None:
-    """The broker that answers metadata requests is deposed, too: only ZooKeeper names the leader."""
+    """The broker that answers metadata requests is deposed, too; only ZooKeeper names the elected leader."""
     async with leader_bench() as bench:
         bench.deposed.append(T0, message_set(b"0", b"1"))
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3", b"4"))
@@ -334,7 +342,10 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
 
 
 async def test_the_range_of_another_broker_causes_no_reset() -> None:
-    """The confirmed leader fails once, and the look-up falls back to a deposed one: the reset is tried again."""
+    """
+    The confirmed leader fails once, and the lookup falls back to the deposed broker. The reset raises an error instead
+    of using that broker's range.
+    """
     async with leader_bench() as bench:
         bench.deposed.append(T0, message_set(b"0", b"1"))
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3"))
@@ -353,7 +364,10 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
 
 
 async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> None:
-    """The session that read them has ended: until the next one has read them, the brokers' answers count."""
+    """
+    The leaders were read in a session that has ended. Until the next session has read them, the leaders that the
+    brokers name are used.
+    """
     settings = ConsumerSettings(
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
         fetching=FetchConfig(),

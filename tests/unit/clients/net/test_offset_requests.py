@@ -1,4 +1,4 @@
-"""Offset requests at scripted brokers: which brokers are asked, in which order, and for how long."""
+"""Commit and fetch of offsets with scripted brokers: which brokers are asked, in which order, and for how long."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Reply = Callable[[Request], "bytes | Fault | None"]
 
 
 def commit_answer(code: int) -> bytes:
-    """Encode the answer to a commit of T0."""
+    """Return an encoded answer to a commit of T0's offset."""
     writer = Writer()
     write_partitions(writer, [(T0, code)], lambda w, value: w.int16(value))
     return writer.getvalue()
 
 
 def fetch_answer(offset: int, code: int) -> bytes:
-    """Encode the answer to a fetch of the offset of T0."""
+    """Return an encoded answer to a fetch of T0's offset."""
 
     def write_offset(writer: Writer, value: tuple[int, int]) -> None:
         writer.int64(value[0])
@@ -49,7 +49,7 @@ def fetch_answer(offset: int, code: int) -> bytes:
 
 
 def answering(api_key: int, *answers: bytes | Fault) -> Reply:
-    """Answer requests of one kind in this order, and repeat the last answer."""
+    """Return a script that answers requests of one kind in this order, and repeats the last answer."""
     remaining = list(answers)
 
     def reply(request: Request) -> bytes | Fault | None:
@@ -62,7 +62,7 @@ def answering(api_key: int, *answers: bytes | Fault) -> Reply:
 
 @asynccontextmanager
 async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBroker, FakeBroker, ClusterMetadata]]:
-    """Run brokers 0 and 1 of a cluster, and a client's metadata of it."""
+    """Run brokers 0 and 1 of a cluster, and yield them with a client's metadata."""
     async with (
         FakeBroker({"t": 1}, node_id=0, script=first) as zero,
         FakeBroker({"t": 1}, node_id=1, script=second) as one,
@@ -75,12 +75,12 @@ async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBr
 
 
 async def commit(cluster: ClusterMetadata, offset: int, metadata: str = "by me") -> int:
-    """Commit the offset of T0, and return the error code."""
+    """Commit an offset of T0, and return the error code."""
     return (await commit_offsets(cluster, Metrics(), "g", {T0: offset}, metadata))[T0].number
 
 
 def received_commits(broker: FakeBroker) -> list[tuple[int, str]]:
-    """Return the offset and metadata of each commit that a broker has received."""
+    """Return offset and metadata of each commit that a broker has received."""
     found = []
     for request in broker.received(COMMIT):
         body = Reader(request.body, "a commit")
@@ -97,7 +97,7 @@ def received_commits(broker: FakeBroker) -> list[tuple[int, str]]:
 async def test_a_broker_that_failed_a_commit_is_asked_last(
     monkeypatch: pytest.MonkeyPatch, fault: bytes | Fault
 ) -> None:
-    """The next commits go to another broker at once; after a while, this one is tried again."""
+    """The next commits use another broker. After a while, the failed broker is tried again."""
     monkeypatch.setattr(offset_requests, "ANSWER_MS", 50)
     async with two_brokers(answering(COMMIT, fault), answering(COMMIT, commit_answer(0))) as (bad, good, cluster):
         for offset in range(1, 5):
@@ -110,7 +110,7 @@ async def test_a_broker_that_failed_a_commit_is_asked_last(
 
 
 async def test_commit_metadata_that_is_too_long_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """After code 12 there is a warning and a second try at the same broker, which did nothing wrong."""
+    """After code 12, a warning is logged, and the commit is repeated at the same broker without metadata."""
     too_long = answering(COMMIT, commit_answer(12), commit_answer(0))
     async with two_brokers(too_long, answering(COMMIT, commit_answer(0))) as (first, second, cluster):
         assert await commit(cluster, 7, "long") == 0
@@ -121,7 +121,7 @@ async def test_commit_metadata_that_is_too_long_is_left_out(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("code", [3, 14, 15, 16, -1])
 async def test_a_retriable_commit_refreshes_the_metadata_and_backs_off(code: int) -> None:
-    """The client's metadata may be out of date: it is requested again before each further try."""
+    """The client's metadata may be outdated, so it is requested again before each retry."""
     answer = answering(COMMIT, commit_answer(code), commit_answer(code), commit_answer(0))
     async with two_brokers(answer, answer) as (first, second, cluster):
         before = first.count(METADATA) + second.count(METADATA)
@@ -131,7 +131,7 @@ async def test_a_retriable_commit_refreshes_the_metadata_and_backs_off(code: int
 
 
 async def test_a_commit_that_is_refused_for_good_is_tried_once() -> None:
-    """The refusal is counted under the name of its code."""
+    """The refusal is counted with the name of its code."""
     metrics = Metrics()
     async with two_brokers(answering(COMMIT, commit_answer(17)), answering(COMMIT, commit_answer(0))) as (
         first,
@@ -145,14 +145,14 @@ async def test_a_commit_that_is_refused_for_good_is_tried_once() -> None:
 
 
 async def test_an_offset_that_a_broker_does_not_find_is_left_out() -> None:
-    """Error 3 comes with the offset −1, which means none."""
+    """Error code 3 comes with the offset −1, which means "no offset"."""
     reply = answering(FETCH_OFFSETS, fetch_answer(-1, 3))
     async with two_brokers(reply, reply) as (_, _, cluster):
         assert await fetch_offsets(cluster, "g", [T0]) == {}
 
 
 async def test_a_fetch_of_offsets_is_retried_at_another_broker() -> None:
-    """After a retriable code; a fatal one is a NoOffsetsError with its code."""
+    """Only retriable codes cause a retry. Any other code raises a NoOffsetsError with the code."""
     async with two_brokers(
         answering(FETCH_OFFSETS, fetch_answer(-1, 14)),
         answering(FETCH_OFFSETS, fetch_answer(7, 0), fetch_answer(-1, 17)),

@@ -1,4 +1,4 @@
-"""No broker answers a running consumer any more: what it reports, and how it recovers."""
+"""A running consumer whose brokers no longer answer: what it reports, and how it recovers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
-#: The number that docs/migrating-from-kiel.rst states.
+#: The number of unanswered refreshes that docs/migrating-from-kiel.rst states.
 UNREACHABLE_AFTER = 8
 
 
 async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
-    """Eight without an answer are reported with addresses and reasons, until one is answered."""
+    """
+    After eight unanswered refreshes, the brokers count as unreachable, with addresses and reasons, until one answers.
+    """
     metrics = Metrics()
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), metrics)
@@ -50,7 +52,7 @@ async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
 async def test_the_end_of_a_reported_outage_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The end is logged, too, if silent brokers have cost so much time that a single request was worth a warning."""
+    """A single refresh that fails slowly is logged as an outage, and then the end of the outage is logged, too."""
     monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -67,7 +69,10 @@ async def test_the_end_of_a_reported_outage_is_logged(
 
 
 async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
-    """A member that owns nothing fetches nothing, so no other request asks them. Without topics, none is sent."""
+    """
+    A member without partitions sends no fetches, so it has to refresh the metadata. Without subscribed topics, no
+    request is sent.
+    """
     topics: list[str] = []
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(metadata_max_age_ms=3_600_000), Metrics())
@@ -87,13 +92,13 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
 
 
 async def consume_until_raised(consumer: SingleConsumer) -> None:
-    """Consume until an error is raised; no values may come."""
+    """Consume until an error is raised; values fail the test."""
     while await consumer.consume("t") == []:
         pass
 
 
 async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
-    """The error names addresses and reasons, and is raised no more often than ``consume()`` waits for values."""
+    """The error has addresses and reasons. It is raised at most once per ``max_wait_time``."""
     async with consuming(b"0", max_wait_time=50) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass
@@ -113,7 +118,7 @@ async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
 
 
 async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None:
-    """One fetch runs into its timeout; after that only metadata is requested, and then the error is raised."""
+    """After the first fetch has timed out, only metadata is requested, and the error is raised."""
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 100}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
@@ -123,7 +128,7 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
         async with asyncio.timeout(10):
             with pytest.raises(NoBrokersError, match="no answer to a MetadataRequest within 100 ms"):
                 await consume_until_raised(consumer)
-        # The one in flight, and the one that ran into its timeout.
+        # The fetch in flight, and the fetch that timed out.
         assert broker.count(FETCH) <= fetches + 2
         broker.script = None
         broker.append(T0, message_set(b"1"))
@@ -132,7 +137,9 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
 
 
 async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -> None:
-    """A broker may be slow with metadata and quick with fetches: a partition that needed fresh metadata is fetched."""
+    """
+    A broker may answer fetches but no metadata requests. A partition that needed fresh metadata is fetched anyway.
+    """
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
@@ -145,7 +152,7 @@ async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -
 
 
 async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
-    """Return the next values; brokers may not have answered yet."""
+    """Return the next values; ignore errors of brokers that do not answer yet."""
     while True:
         try:
             if values := await consumer.consume("t"):
@@ -155,7 +162,7 @@ async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
 
 
 async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
-    """It returns [] before the last of these refreshes, as if there was nothing to read."""
+    """``consume()`` returns [] until the brokers count as unreachable."""
     subscription = SubscriptionState()
     subscription.subscribe(["t"])
     settings = ConsumerSettings(
@@ -176,7 +183,7 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
 
 
 async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """It raises nothing and logs a warning now and then; the next record comes when brokers are back."""
+    """Iteration raises nothing, and logs a warning now and then. The next record is delivered when a broker answers."""
     async with consuming(b"0") as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert (await anext(consumer)).value == b"0"

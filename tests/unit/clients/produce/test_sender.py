@@ -1,4 +1,4 @@
-"""Sending at a scripted broker: order, retries, and the error of a record that was not stored."""
+"""The sender with a scripted broker: order, retries, and the errors of records that were not stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_retries_keep_the_order() -> None:
-    """A failed batch is sent again before later ones, whatever the error was."""
+    """A failed batch is sent again before later batches, whatever its error was."""
     async with producing(batch_size=1) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 6, 5, 7)
         futures = []
@@ -34,7 +34,7 @@ async def test_retries_keep_the_order() -> None:
 
 
 async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
-    """While the leader is looked up, neither the batch nor later ones are sent."""
+    """While the leader is looked up, neither the failed batch nor later ones are sent."""
     async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
         broker.gates[METADATA] = asyncio.Event()
         broker.fail_next(PRODUCE, T0, 6)
@@ -48,7 +48,7 @@ async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
 
 
 async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
-    """The broker closes it without an answer, or after half an answer; the records are stored."""
+    """The broker closes the connection without an answer or after half an answer; the records are stored."""
     faults = iter([Fault.CLOSE, Fault.HALF])
 
     def script(request: Request) -> Fault | None:
@@ -60,7 +60,7 @@ async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
 
 
 async def test_records_follow_a_leader_that_moves() -> None:
-    """After "not leader" the metadata is requested again, and the batch is sent to the new leader."""
+    """After "not leader", the metadata is requested again, and the batch is sent to the new leader."""
     async with FakeBroker({"t": 2}, node_id=1) as other, producing() as (broker, producer):
         await producer.produce("t", b"old", partition=0)
         for peer in (broker, other):
@@ -71,7 +71,7 @@ async def test_records_follow_a_leader_that_moves() -> None:
 
 
 async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture) -> None:
-    """Each future fails with topic, partition, tries and code; the log has one line."""
+    """The error of each future has topic, partition, number of tries and code; one line is logged."""
     async with producing(retries=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, *[6] * 3)
         outcomes = await asyncio.gather(
@@ -87,7 +87,7 @@ async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio does not complain about each of the records."""
+    """asyncio logs nothing about the exceptions of dropped futures."""
     async with producing() as (broker, producer):
         broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
         for _ in range(5):
@@ -98,7 +98,9 @@ async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCap
 
 
 async def test_a_message_that_is_too_large_fails_alone() -> None:
-    """The batch is split until it is alone. Its error names its size; the other records are stored in order."""
+    """
+    The batch is split until the message is alone. Its error has its size, and the other records are stored in order.
+    """
 
     def script(request: Request) -> None:
         if request.api_key == PRODUCE and b"L" * 5_000 in request.body:
@@ -123,7 +125,10 @@ async def test_a_message_that_is_too_large_fails_alone() -> None:
     + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
 )
 async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: int, kind: type[Exception]) -> None:
-    """A broker that waits for replicas has appended the records before it refuses, unless it refuses outright."""
+    """
+    A broker that fails while it waits for replicas has already appended the records; other refusals mean that nothing
+    was stored.
+    """
     async with producing(retries=0, required_acks=acks) as (broker, producer):
         broker.fail_next(PRODUCE, T0, code)
         with pytest.raises(kind) as caught:
@@ -137,19 +142,19 @@ async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: in
 
 
 async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
-    """Without a connection there was no request: the record is not stored, and the error says why."""
+    """Without a connection no request was sent, so the record is not stored. The error has the reason."""
     async with producing(retries=1) as (broker, producer):
         await producer.connect()
         await producer.produce("t", b"x", partition=0)
         await broker.stop()
-        # The first one may have been sent before the end of the connection was seen.
+        # The first request may have been sent before the end of the connection was detected.
         await asyncio.wait([producer.produce("t", b"y", partition=0)])
         with pytest.raises(BrokerConnectionError, match="cannot connect"):
             await producer.produce("t", b"z", partition=0)
 
 
 async def test_a_request_without_an_answer_is_retried() -> None:
-    """The retry uses a new connection, after the timeout; then the request's own error is raised."""
+    """The retry uses a new connection after the timeout. If all retries fail, the timeout error is raised."""
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None

@@ -1,4 +1,4 @@
-"""Warnings about records that wait while brokers store none."""
+"""Warnings about records that are not stored for a long time."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ END = r"brokers store the records of all partitions again, after \d\.\d s"
 
 @pytest.fixture(autouse=True)
 def short_stall_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report a stall after a twentieth of a second."""
+    """Report a stall after 50 ms."""
     monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 0.05)
 
 
 def producer_at(broker: FakeBroker, **settings: Any) -> Producer:
-    """Make a producer whose records do not wait for each other, with short pauses between tries."""
+    """Return a producer with short pauses between retries."""
     quick = {"required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10, "retries": 1_000}
     return Producer([str(broker.address)], **(quick | settings))
 
 
 class StallWarnings(logging.Handler):
-    """The lines that are logged about stalls."""
+    """A log handler that collects the warnings about stalls."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -47,14 +47,14 @@ class StallWarnings(logging.Handler):
         self.lines.append(record.getMessage())
 
     async def first(self, count: int) -> list[str]:
-        """Wait for this many lines."""
+        """Wait until ``count`` lines were logged, and return all lines."""
         await eventually(lambda: len(self.lines) >= count, f"{count} warnings", timeout_s=5.0)
         return self.lines
 
 
 @pytest.fixture
 def warnings() -> Iterator[StallWarnings]:
-    """The warnings of a test."""
+    """Collect the warnings of a test."""
     recorder = StallWarnings()
     stall_watch.log.addHandler(recorder)
     yield recorder
@@ -62,13 +62,13 @@ def warnings() -> Iterator[StallWarnings]:
 
 
 def stalled_partitions(producer: Producer) -> float:
-    """Return how many partitions are stalled according to the metrics."""
+    """Return the number of stalled partitions from the metrics."""
     return next(value for name, _, value in producer.metrics.samples() if name == "produce_stalled")
 
 
 async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: StallWarnings) -> None:
     """
-    The line names the partitions and the number of waiting records; none follows before the end, however long it takes.
+    The line has the partitions and the number of waiting records. No further line is logged before the stall ends.
     """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: Stal
 
 
 async def test_repeated_failures_are_one_stall(warnings: StallWarnings) -> None:
-    """After dozens of tries, the line says why the last one failed."""
+    """After dozens of tries, the line has the reason of the last failure."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 1_000)
         outcome = producer.produce("t", b"value", partition=0)
@@ -100,7 +100,7 @@ async def test_repeated_failures_are_one_stall(warnings: StallWarnings) -> None:
 
 
 async def test_failed_records_do_not_end_a_stall(warnings: StallWarnings) -> None:
-    """Batch after batch fails for good; the stall ends when a broker stores one."""
+    """Several batches fail for good; the stall ends when a broker stores a batch."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker, retries=20) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         for _ in range(3):
@@ -113,7 +113,7 @@ async def test_failed_records_do_not_end_a_stall(warnings: StallWarnings) -> Non
 
 
 async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallWarnings) -> None:
-    """It fails after one try; a later record waits only from its own production on."""
+    """The record fails after one try. The waiting time of a later record starts when that is produced."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, 10)
         assert isinstance(await failure_of(producer, T0), BrokerError)
@@ -123,7 +123,7 @@ async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallW
 
 
 async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings: StallWarnings) -> None:
-    """One partition has no leader, the other one stores a record every few milliseconds."""
+    """One partition has no leader, while the other one stores a record every few milliseconds."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         outcome = producer.produce("t", b"value", partition=0)
@@ -135,7 +135,7 @@ async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings:
 
 
 async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarnings) -> None:
-    """Its records were sent while the first partition waited; both have to be stored before the stall ends."""
+    """The second partition stalls during the stall of the first one. The stall ends when both store records."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcomes = [producer.produce("t", b"value", partition=0)]
@@ -151,7 +151,7 @@ async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarn
 
 
 async def test_a_slow_broker_is_no_stall(warnings: StallWarnings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some record is always waiting, but none for long. A busy computer does not reach the limit by itself."""
+    """Some record is always waiting, but no record waits for long."""
     monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 1.0)
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warn
 
 
 async def failure_of(producer: Producer, partition: TopicPartition) -> Exception | None:
-    """Produce a record, and return why it was not stored."""
+    """Produce a record, and return the error that it fails with."""
     outcome = producer.produce(partition.topic, b"value", partition=partition.partition)
     await asyncio.wait({outcome})
     error = outcome.exception()

@@ -1,4 +1,4 @@
-"""The election driver: the znode that it creates."""
+"""The election driver creates the right znode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ID = "g_box-1700000000123-10a"
 
 
 class FakeSession:
-    """Records transactions; ZooKeeper appends the sequence number 12 to each sequential znode."""
+    """A session that records transactions, and appends sequence number 12 to each sequential znode."""
 
     def __init__(self) -> None:
         self.transactions: list[list[Operation]] = []
@@ -41,7 +41,10 @@ class FakeSession:
 
 
 async def test_the_election_znode_has_its_golden_bytes() -> None:
-    """An ephemeral sequential znode with the member id as its data, created only while the member znode exists."""
+    """
+    The znode is ephemeral and sequential, has the member id as its data, and is created only if the member znode
+    exists.
+    """
     session = FakeSession()
     led: list[tuple[str, bool]] = []
     errors: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""The leader's alarm about foreign members: once in each term, and none after its end."""
+"""The leader's alarm about foreign members is raised once in each term, and never after the term."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JAVA = "g_java-1-abcdef01"
 
 
 class ForeignMemberSession:
-    """A session on which a Java consumer is found, once ``may_answer`` is set. ``began``: a check waits for that."""
+    """A session with a Java consumer. ``began`` is set when a check reads it; the answer waits for ``may_answer``."""
 
     def __init__(self) -> None:
         self.may_answer, self.began = asyncio.Event(), asyncio.Event()
@@ -46,7 +46,7 @@ async def other_tasks_end() -> None:
 
 
 class MonitoredGroup:
-    """A monitor of the group on such a session."""
+    """A group with one Java consumer, and the monitor that reports it."""
 
     def __init__(self) -> None:
         self.session, self.metrics = ForeignMemberSession(), Metrics()
@@ -59,7 +59,7 @@ class MonitoredGroup:
 
 
 async def test_each_term_has_one_alarm_and_its_own_gauge(caplog: pytest.LogCaptureFixture) -> None:
-    """Between two terms the gauge is 0."""
+    """Between two terms, the gauge is 0."""
     group = MonitoredGroup()
     group.session.may_answer.set()
     for term in (1, 2):
@@ -83,7 +83,7 @@ async def test_a_check_that_ends_after_the_resignation_reports_nothing(caplog: p
 
 
 async def test_a_leader_that_is_elected_again_during_a_check_checks_again() -> None:
-    """The check in progress may have read an older state."""
+    """The check in progress may have read an outdated state."""
     group = MonitoredGroup()
     group.monitor.start()
     await group.session.began.wait()

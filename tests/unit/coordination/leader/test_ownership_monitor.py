@@ -1,4 +1,4 @@
-"""The owners that a leader reads, and when it reads them again."""
+"""Which owner znodes a leader reads, and when it reads them again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(6)]
 
 
 class Owners:
-    """A session with the owner of each partition; ``checks`` has the partitions that were read together."""
+    """A session with one owner for each partition. ``checks`` lists the partitions of each read."""
 
     def __init__(self, checks: int) -> None:
         self.owners = {LAYOUT.owner(partition): encode_owner("m") for partition in PARTITIONS}
@@ -43,7 +43,7 @@ class Owners:
 
 
 async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other owners take turns. An alarm must not wait until all of many owners were read."""
+    """The other owners are read in turn. An alarm must not wait until all owners were read."""
     monkeypatch.setattr(ownership_monitor, "MOST_OWNERS", 2)
     session, failures = Owners(checks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
@@ -59,7 +59,7 @@ async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
-    """They would keep the values of that moment otherwise."""
+    """A process that no longer leads must not export old alarms."""
     session, metrics, failures = Owners(checks=3), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
@@ -79,7 +79,7 @@ async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
 
 
 async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader does not know whether they lasted between its terms."""
+    """The leader does not know whether a mismatch lasted between its terms."""
     session, metrics, failures = Owners(checks=2), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
@@ -100,7 +100,7 @@ async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: py
 
 
 async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> None:
-    """A check from before the resignation schedules no other one; else each alarm would be counted twice."""
+    """A check of the former term schedules no further check; otherwise each alarm would be counted twice."""
     session, failures = Owners(checks=1), list[BaseException]()
     tasks = TaskSet(failures.append)
     monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)

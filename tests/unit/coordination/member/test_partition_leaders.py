@@ -1,4 +1,4 @@
-"""The leaders of partitions that a member reads from ZooKeeper, and those that it leaves to the brokers."""
+"""Which partition leaders a member reads from ZooKeeper, and for which it relies on the brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0 = TopicPartition("t", 0)
 
 
 class RecordingHandler:
-    """Records the leaders that it is notified of."""
+    """A handler that records the leaders that it is notified of."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[dict[TopicPartition, int], dict[int, HostPort]]] = []
@@ -30,7 +30,7 @@ class RecordingHandler:
 
 
 class FakeZnodes:
-    """The znodes of some topics and brokers; it records the order of the reads."""
+    """The znodes of topics and brokers, and a record of the order of the reads."""
 
     def __init__(self, nodes: dict[str, bytes]) -> None:
         self.nodes = nodes
@@ -49,7 +49,10 @@ class FakeZnodes:
 
 
 async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
-    """So are those with the id −1, unreadable states and partitions without one; all is read after one proof."""
+    """
+    The same applies to leaders with the id −1, and to partitions whose state is missing or unreadable. All reads follow
+    one proof.
+    """
     states = [b'{"leader":1,"leader_epoch":4,"isr":[1]}', b'{"leader":7}', b'{"leader":-1}', b"garbage"]
     znodes = FakeZnodes(
         {
@@ -71,7 +74,7 @@ async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
 
 
 async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
-    """The member continues without them and warns once; an error that may pass is raised."""
+    """The member warns once and continues without these leaders. The loss of the session is raised."""
     errors: list[CoordinationError] = [CoordinationError("NoAuth"), CoordinationError("NoAuth")]
 
     class HiddenStates(FakeZnodes):

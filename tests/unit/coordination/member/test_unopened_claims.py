@@ -1,4 +1,4 @@
-"""Reports of claims whose start position is not known."""
+"""Reports of claims whose start position is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """It has the reason. A claim that was opened in between has another warning."""
+    """
+    The warning has the reason. After a claim was opened or dropped, a later claim of the partition gets another
+    warning.
+    """
     monkeypatch.setattr(unopened_claims, "PASSING_S", 0.0)
     claims = UnopenedClaims("g", Metrics())
     for errors in (

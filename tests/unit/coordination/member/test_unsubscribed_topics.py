@@ -1,4 +1,4 @@
-"""Reports of assignments that name topics to which their member was not subscribed when they were written."""
+"""Reports of assignments with topics that their member was not subscribed to when they were written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = MemberAssignment(
 
 
 class FakeSession:
-    """Answers with the member znode of one member, or with none."""
+    """A session that returns the znode of one member, or None."""
 
     def __init__(self, *topics: str, zxid: int) -> None:
         self.member: bytes | None = MemberInfo(member_id="m", session_timeout_ms=1, subscription=topics).encode()
@@ -39,7 +39,7 @@ def written(zxid: int) -> Node:
 
 
 async def reports(session: FakeSession, *assignments: Node, subscribed: str = "kept") -> int:
-    """Return how many of a member's assignments are reported."""
+    """Check assignments of a member in turn, and return how many are reported."""
     topics = UnsubscribedTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
     for node in assignments:
         await topics.check(node, BOTH, frozenset({subscribed}))
@@ -47,7 +47,10 @@ async def reports(session: FakeSession, *assignments: Node, subscribed: str = "k
 
 
 async def test_each_written_assignment_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is read. It is a warning, because the leader may not have read the registration yet."""
+    """
+    An assignment that is read again is not reported again. The report is a warning, because the leader may not have
+    read the registration yet.
+    """
     session = FakeSession("kept", zxid=10)
     assert await reports(session, written(11), written(11), written(12), written(12)) == 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
@@ -58,7 +61,10 @@ async def test_each_written_assignment_is_reported_once(caplog: pytest.LogCaptur
 async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether one stays or others follow. An assignment of subscribed topics only ends the case."""
+    """
+    The error is logged if the same assignment lasts, or if others follow. An assignment with subscribed topics only
+    ends the case.
+    """
     topics = UnsubscribedTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
     now_s = asyncio.get_running_loop().time()
     subscribed_only = MemberAssignment(8, "m", frozenset({TopicPartition("kept", 0)}))
@@ -81,18 +87,20 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
 
 
 async def test_an_assignment_from_before_the_registration_is_not_reported() -> None:
-    """The leader made it for the former subscription."""
+    """The leader wrote the assignment for the former subscription."""
     assert await reports(FakeSession("kept", zxid=10), written(9)) == 0
 
 
 async def test_an_assignment_of_registered_topics_is_not_reported() -> None:
-    """The member has unsubscribed from a topic, and has not registered that yet."""
+    """The member has unsubscribed from a topic, but its member znode still names the topic."""
     assert await reports(FakeSession("kept", "other", zxid=10), written(11)) == 0
 
 
 @pytest.mark.parametrize("data", [None, b"garbage"])
 async def test_without_a_readable_registration_nothing_is_reported(data: bytes | None) -> None:
-    """The member is about to give up its session, or the leader reports the unreadable znode."""
+    """
+    Without a member znode, the member is about to give up its session. An unreadable one is reported by the leader.
+    """
     session = FakeSession("kept", zxid=10)
     session.member = data
     assert await reports(session, written(11)) == 0

@@ -1,4 +1,4 @@
-"""A watch on a topic fires: commits wait until the member has checked whether the topic was created again."""
+"""After a watch on a topic has fired, commits wait until the member has checked whether the topic was created again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 class Topics:
-    """A session with one topic. Reads wait for ``may_answer``; ``created`` has the reported incarnations."""
+    """A session with one topic. Reads wait for ``may_answer``; ``created`` lists the reported incarnations."""
 
     def __init__(self) -> None:
         self.czxid = 1
@@ -35,7 +35,7 @@ class Topics:
         return SimpleNamespace(czxid=self.czxid)
 
     async def recreate(self) -> None:
-        """Follow the topic and create it again; its check waits for ``may_answer``."""
+        """Follow the topic, create it again, and start a check, which waits for ``may_answer``."""
         await self.incarnations.follow({"t"})
         self.may_answer.clear()
         self.czxid = 2
@@ -43,7 +43,7 @@ class Topics:
 
 
 async def test_catch_up_waits_for_a_check_in_progress() -> None:
-    """So two callers need one check."""
+    """``catch_up`` starts no second check."""
     topics = Topics()
     await topics.recreate()
     waiting = asyncio.ensure_future(topics.incarnations.catch_up())
@@ -56,7 +56,7 @@ async def test_catch_up_waits_for_a_check_in_progress() -> None:
 
 
 async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:
-    """A cancelled commit may have been the one that checked."""
+    """The caller may be a commit that is cancelled during its check."""
     topics = Topics()
     await topics.incarnations.follow({"t"})
     topics.may_answer.clear()
@@ -73,7 +73,7 @@ async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:
 
 
 async def test_a_failed_check_is_repeated() -> None:
-    """Callers that wait get the error. Without a repetition, the next commit would be sent without a check."""
+    """Waiting callers get the error. Without a repeated check, the next commit would be sent unchecked."""
     topics = Topics()
     await topics.incarnations.follow({"t"})
     exists = topics.exists
@@ -105,14 +105,17 @@ async def test_a_failed_check_on_a_lost_session_is_not_repeated() -> None:
     topics.incarnations.recheck()
     await run_ready_tasks(50)
     assert topics.reads == before + 1
-    # The topic does not count as checked either.
+    # The topic is still unchecked.
     with pytest.raises(SessionLostError):
         await topics.incarnations.catch_up()
     assert not topics.errors
 
 
 async def test_a_check_that_is_garbage_collected_is_not_repeated() -> None:
-    """The simulator collects the coroutines of a killed process; a repetition would be collected as well, for ever."""
+    """
+    The simulator collects the coroutines of a killed process. A repeated check would be collected as well, in an
+    endless loop.
+    """
     topics = Topics()
     await topics.incarnations.follow({"t"})
     topics.may_answer.clear()

@@ -1,4 +1,4 @@
-"""The time that a server has for its answer to Connect: short while a lease runs, longer and longer without one."""
+"""The time limit of a server's answer to Connect: constant while a lease runs, growing without a session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 1.0
 
 
 class Servers:
-    """The servers of a client. ``waits_s`` has the timeout of each Connect, which is answered if ``healthy``."""
+    """The servers of a client, which answer Connect if ``healthy``. ``waits_s`` lists the timeout of each Connect."""
 
     def __init__(self) -> None:
         self.waits_s: list[float] = []
@@ -38,7 +38,7 @@ class Servers:
         return SimpleNamespace(session_id=7, time_out=1000 * TIMEOUT_S), None
 
     def fail(self, times: int) -> list[float]:
-        """Connect so many times without an answer, and return the timeouts in seconds."""
+        """Connect ``times`` times without an answer, and return the timeouts in seconds."""
         self.waits_s.clear()
         for _ in range(times):
             with pytest.raises(TimeoutError):
@@ -50,14 +50,14 @@ class Servers:
 
 
 def test_without_a_session_each_attempt_has_twice_the_time() -> None:
-    """Up to kazoo's own timeout, so a slow server is joined in the end."""
+    """The limit doubles up to kazoo's own timeout, so that the client can connect to a slow server in the end."""
     waits_s = Servers().fail(2_000)
     assert waits_s[:5] == [LIMIT_S, 2 * LIMIT_S, 4 * LIMIT_S, 8 * LIMIT_S, TIMEOUT_S]
     assert set(waits_s[4:]) == {TIMEOUT_S}
 
 
 def test_with_a_session_each_attempt_has_the_time_that_the_lease_allows() -> None:
-    """However long the attempts before the session took."""
+    """Earlier attempts, without a session, do not matter."""
     servers = Servers()
     servers.fail(3)
     servers.healthy = True
@@ -68,7 +68,7 @@ def test_with_a_session_each_attempt_has_the_time_that_the_lease_allows() -> Non
 
 
 def test_a_connection_without_a_timeout_has_the_limit() -> None:
-    """kazoo opens such connections to find a server that accepts writes."""
+    """kazoo opens such connections when it looks for a server that accepts writes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = ImmediateHandler(connect_limit_s=30.0).create_connection(server.getsockname())
         with connection:

@@ -1,4 +1,4 @@
-"""Hosts without an address: the error names them at once."""
+"""An error names hosts without an address before kazoo tries to connect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def _names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every name an address but those that end in ``.invalid``."""
+    """Resolve every host name except those that end in ``.invalid``."""
 
     def getaddrinfo(host: str, port: int) -> list[object]:
         if host.endswith(".invalid"):
@@ -29,14 +29,14 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_without_any_address_are_an_error() -> None:
-    """The error has each name, without the chroot, and the reason of the resolver."""
+    """The error has each host without the chroot, and the resolver's reason."""
     with pytest.raises(NoZooKeeperError, match=r"^the host of ZooKeeper has no address: a.invalid \(Name or") as raised:
         check_hosts(ZooKeeperConfig.parse("a.invalid:2181,b.invalid/chroot"))
     assert str(raised.value).endswith("b.invalid (Name or service not known); is the name right?")
 
 
 def test_one_host_with_an_address_is_enough() -> None:
-    """The others are named if that one does not answer."""
+    """The hosts without an address are named if the other one does not answer."""
     config = ZooKeeperConfig.parse("a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot")
     check_hosts(config)
     assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
@@ -44,7 +44,7 @@ def test_one_host_with_an_address_is_enough() -> None:
 
 
 async def test_a_process_that_joins_fails_at_once() -> None:
-    """kazoo would try to connect until its timeout."""
+    """kazoo itself would retry until its timeout."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
     candidate = AllocatorProcess(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):

@@ -1,4 +1,6 @@
-"""The subclass of kazoo's client: a Ctrl-C during a request is raised, a dead connection is an answer."""
+"""
+The subclass of kazoo's client raises Ctrl-C during a request, and answers requests on a dead connection with the error.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 
 class Socket:
-    """The socket by which a request wakes kazoo's thread; its first calls raise ``errors``."""
+    """The socket that wakes kazoo's thread for a request. Its first calls raise ``errors``."""
 
     def __init__(self, *errors: BaseException) -> None:
         self.errors = list(errors)
@@ -27,7 +29,7 @@ class Socket:
 
 
 def connected_client(wake: Socket | None) -> InterruptibleClient:
-    """Return the client of a session, in the state "connected"."""
+    """Return a client with a session, in the state "connected"."""
     client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     assert isinstance(client, InterruptibleClient)
     client._state = KeeperState.CONNECTED
@@ -36,7 +38,7 @@ def connected_client(wake: Socket | None) -> InterruptibleClient:
 
 
 def test_a_ctrl_c_during_a_request_is_raised() -> None:
-    """kazoo's own client takes it for a closed connection, and the program continues without its session."""
+    """kazoo's own client would treat it as a closed connection, and the program would continue without its session."""
     wake = Socket(KeyboardInterrupt())
     interrupted = connected_client(wake)
     with pytest.raises(KeyboardInterrupt):
@@ -52,7 +54,7 @@ def test_a_request_on_a_dead_connection_is_answered_with_the_error(wake: Socket 
 
 
 def test_a_request_after_the_close_is_answered_with_the_error() -> None:
-    """As kazoo's own client answers it."""
+    """The answer is the same as that of kazoo's own client."""
     closed = connected_client(Socket(AssertionError("a closed client wakes no thread")))
     closed._state = KeeperState.CLOSED
     assert isinstance(closed.get_async("/").exception, ConnectionClosedError)

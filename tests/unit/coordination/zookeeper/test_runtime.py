@@ -1,4 +1,4 @@
-"""The real runtime."""
+"""The real runtime's clock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ pytestmark = pytest.mark.unit
 
 
 def test_leases_are_measured_by_the_clock_that_counts_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session ends while a laptop sleeps. By a clock that stops meanwhile, its lease would still run."""
+    """A session ends while a laptop is suspended. With a clock that stops meanwhile, its lease would still run."""
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.5, time.CLOCK_MONOTONIC: 1.5}.__getitem__)
     assert boot_time_s() == 7.5

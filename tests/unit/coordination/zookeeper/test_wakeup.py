@@ -1,4 +1,4 @@
-"""Wake-ups of the thread that sends to ZooKeeper: each is counted, and none blocks its sender."""
+"""Wake-ups of the thread that sends to ZooKeeper: each is received once, and none blocks its sender."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
 
-#: The buffer of a pair of sockets takes only 278 bytes that are sent one at a time.
+#: More than the 278 bytes, sent one at a time, that fit into the buffer of a socket pair.
 MANY = 100_000
 
 
 def test_each_wakeup_is_received_once() -> None:
-    """kazoo receives one byte for each request that it sends. The socket is ready as long as some are left."""
+    """kazoo receives one byte for each request. The socket is ready while unread bytes remain."""
     handler = ImmediateHandler()
     reading, writing = handler.create_socket_pair()
     assert handler.select([reading], [], [], 0) == ([], [], [])
@@ -33,7 +33,7 @@ def test_each_wakeup_is_received_once() -> None:
 
 
 def test_a_closed_socket_raises_an_error() -> None:
-    """kazoo closes both ends, one after the other; a later call gets the error of a real socket."""
+    """kazoo closes both ends in turn. A later call raises the error of a real socket."""
     reading, writing = ImmediateHandler().create_socket_pair()
     writing.close()
     reading.close()
@@ -43,7 +43,7 @@ def test_a_closed_socket_raises_an_error() -> None:
 
 
 def test_a_request_never_waits_for_the_thread_that_sends_it() -> None:
-    """Without a server the thread receives no wake-ups; requests and the close do not wait for it."""
+    """Without a server, the thread receives no wake-ups; neither requests nor the close wait for it."""
     client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     reading, client._connection._write_sock = client.handler.create_socket_pair()
     client._state = KeeperState.CONNECTING

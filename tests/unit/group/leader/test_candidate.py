@@ -1,4 +1,4 @@
-"""A candidate of the election, step by step."""
+"""The steps of a candidate in the election."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def me(phase: ElectionPhase, name: str | None = None) -> Candidate:
 
 
 def that_followed(candidate: Candidate) -> Candidate:
-    """Return the candidate as one that has followed another candidate at least once."""
+    """Return the candidate with the mark that it has been behind another candidate before."""
     return replace(candidate, followed=True)
 
 
@@ -138,13 +138,13 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_step(case: str) -> None:
-    """Each step of the recipe: the candidate after one event, and the effects."""
+    """Each case is one step: an event, and the candidate and effects that follow from it."""
     before, event, expected, effects = CASES[case]
     assert step(before, event) == (expected, effects)
 
 
 def test_every_change_of_leadership_has_an_effect() -> None:
-    """In each phase and for each event: one effect begins the leadership, another one ends it."""
+    """For each phase and event, one effect starts leadership, and another one ends it."""
     events = (
         *(EnterElection(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
         *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),
@@ -171,5 +171,8 @@ def test_every_change_of_leadership_has_an_effect() -> None:
     ],
 )
 def test_sequence(name: str, number: int | None) -> None:
-    """The number after the last underscore, if it is one that ZooKeeper appends: at most ten digits."""
+    """
+    The sequence number is the text after the last underscore, if that has the form of ZooKeeper's numbers: at most ten
+    digits.
+    """
     assert sequence(name) == number

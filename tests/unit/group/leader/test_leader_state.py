@@ -1,4 +1,4 @@
-"""A leader: debounce, one plan at a time, and the end of a publication."""
+"""The leader state: debounce, one plan at a time, and the end of a publication."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOT_DONE: list[Answer] = [Refused(0, Failure.NO_NODE), Refused(1, Failure.BAD_VE
 
 
 class Bench:
-    """One leader state; ``effects`` collects all its effects."""
+    """A leader state, and in ``effects`` all its effects."""
 
     def __init__(self, debounce: DebounceConfig = DEBOUNCE) -> None:
         self.leader = LeaderState(debounce)
@@ -57,21 +57,21 @@ class Bench:
         return found
 
     def watching(self) -> Bench:
-        """Elect it at 0; its first plan, at 0.3, changes nothing."""
+        """Elect the leader at time 0. Its first plan, at 0.3, changes nothing."""
         self.feed(Elected(ME, 0.0), Tick(0.3), Planned(1, None, 0.3))
         assert self.leader.duty is LeaderPhase.WATCHING
         self.effects.clear()
         return self
 
     def publishing(self, *answered: Event) -> Bench:
-        """As ``watching``; then plan a change of time 10 at 10.1."""
+        """Do the same as ``watching``, and then plan at 10.1 a change from time 10."""
         self.watching().feed(Changed("join", 10.0), Tick(10.1), Planned(1, PLAN, 10.1), *answered)
         assert self.leader.duty is LeaderPhase.PUBLISHING
         return self
 
 
 def test_the_first_plan_waits_for_the_initial_delay() -> None:
-    """More members may join meanwhile."""
+    """More members may join during the delay."""
     bench = Bench()
     bench.feed(Elected(ME, 5.0))
     assert bench.leader.due_s == pytest.approx(5.3)
@@ -80,7 +80,10 @@ def test_the_first_plan_waits_for_the_initial_delay() -> None:
 
 
 def test_a_successor_waits_for_the_quiet_time_only() -> None:
-    """The members of its group have joined. It waits for the bound instead if that is shorter."""
+    """
+    The members of the group have joined already. If the bound is shorter than the quiet time, the successor waits for
+    the bound.
+    """
     bench = Bench()
     bench.feed(Elected(ME, 5.0, succeeds=True))
     assert bench.leader.due_s == pytest.approx(5.1)
@@ -90,7 +93,7 @@ def test_a_successor_waits_for_the_quiet_time_only() -> None:
 
 
 def test_an_urgent_change_ends_the_quiet_time() -> None:
-    """A returning static member gets its partitions at once, together with all changes so far."""
+    """A returning static member gets its partitions at once. The plan includes all earlier changes."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
     assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
@@ -99,7 +102,7 @@ def test_an_urgent_change_ends_the_quiet_time() -> None:
 
 
 def test_another_debounce_applies_from_the_next_change() -> None:
-    """A change that waits already keeps its due time. The smallest debounce is 0."""
+    """A pending change keeps its due time. The smallest debounce is 0."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), DebounceChanged(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
     assert bench.leader.due_s == pytest.approx(10.1)
@@ -108,7 +111,7 @@ def test_another_debounce_applies_from_the_next_change() -> None:
 
 
 def test_the_initial_delay_may_be_zero() -> None:
-    """With a delay of 0 the first tick plans."""
+    """With a delay of 0, the first tick starts planning."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0))
     assert bench.feed(Elected(ME, 5.0), Tick(5.0)) == [MakePlan(1, ME, "first plan")]
     bench.feed(Planned(1, None, 5.0), Changed("join", 6.0))
@@ -116,7 +119,7 @@ def test_the_initial_delay_may_be_zero() -> None:
 
 
 def test_changes_do_not_shorten_the_initial_delay() -> None:
-    """A change right after the election waits for its end, too."""
+    """A change right after the election also waits for the end of the delay."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Changed("join", 0.01))
     assert bench.feed(Tick(0.2)) == []
@@ -124,14 +127,14 @@ def test_changes_do_not_shorten_the_initial_delay() -> None:
 
 
 def test_changes_before_the_first_plan_are_bounded() -> None:
-    """Repeated changes postpone the first plan up to the bound."""
+    """Repeated changes delay the first plan until the bound at most."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *(Changed("join", number / 20) for number in range(1, 40)))
     assert bench.leader.due_s == pytest.approx(1.0)
 
 
 def test_an_initial_delay_beyond_the_bound_is_kept() -> None:
-    """The bound limits what changes add, not the configured delay."""
+    """The bound limits only the wait for changes, not the configured delay."""
     bench = Bench(DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=3_000))
     bench.feed(Elected(ME, 0.0), Changed("join", 2.95))
     assert bench.leader.due_s == pytest.approx(3.0)
@@ -155,7 +158,7 @@ def test_repeated_changes_are_planned_at_the_bound() -> None:
 
 
 def test_a_quiet_time_beyond_the_bound_ends_at_the_bound() -> None:
-    """The bound also limits the wait of a single change."""
+    """The bound also limits the wait after a single change."""
     bench = Bench(DebounceConfig(quiet_ms=5_000, bound_ms=1_000, initial_delay_ms=0))
     bench.feed(Elected(ME, 0.0), Tick(0.0), Planned(1, None, 0.0), Changed("join", 10.0))
     assert bench.leader.due_s == pytest.approx(11.0)
@@ -169,7 +172,10 @@ def test_each_cause_is_named_once_in_order() -> None:
 
 
 def test_a_publication_is_sent_write_by_write() -> None:
-    """Parents are created first. Each write follows the answer to the one before; ``Published`` comes last."""
+    """
+    Parents are created first. Each write is sent after the answer to the previous one, and ``Published`` is the last
+    effect.
+    """
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, PLAN, 10.2)) == [Prepare(1, ("/folder",))]
@@ -183,7 +189,7 @@ def test_a_publication_is_sent_write_by_write() -> None:
 
 
 def test_a_plan_that_changes_nothing_is_not_published() -> None:
-    """Nothing is written, and no further plan is due."""
+    """Nothing is written, and no further plan is scheduled."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, None, 10.2), Tick(99.0)) == []
@@ -201,7 +207,7 @@ def test_a_plan_that_changes_nothing_is_not_published() -> None:
     ids=["planning", "preparing", "opening", "writing"],
 )
 def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) -> None:
-    """The present plan is completed. The change is planned after it, with its own quiet time."""
+    """The current plan is completed first. The change then has its own quiet time."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), *during)
     assert bench.feed(Changed("leave", 10.3), Tick(20.0)) == []
@@ -212,7 +218,7 @@ def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) 
 
 
 def test_a_change_during_a_plan_without_effect_is_planned() -> None:
-    """The plan may have been made from data that was read before the change."""
+    """The data of the plan may have been read before the change."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2), Planned(1, None, 10.3))
     assert bench.feed(Tick(10.4)) == [MakePlan(1, ME, "leave")]
@@ -221,7 +227,7 @@ def test_a_change_during_a_plan_without_effect_is_planned() -> None:
 @pytest.mark.parametrize("answered", range(3))
 @pytest.mark.parametrize("answer", NOT_DONE, ids=repr)
 def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Answer) -> None:
-    """Nothing more of it is written, and a new plan is made after a pause."""
+    """No further write of the plan is sent, and a new plan is made after a pause."""
     bench = Bench().publishing(Prepared(1, 10.2), *[Written(1, DONE, 10.3)] * answered)
     assert bench.feed(Written(1, answer, 11.0)) == []
     assert bench.leader.publication is None
@@ -233,7 +239,7 @@ def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Ans
     "failure", [Planned(1, None, 11.0, failed=True), Planned(1, PLAN, 11.0, failed=True)], ids=["no plan", "a plan"]
 )
 def test_a_failed_plan_is_retried(failure: Event) -> None:
-    """After a pause, together with the changes until then."""
+    """The next plan is made after a pause, and includes the changes until then."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2))
     assert bench.feed(failure, Tick(11.0 + RETRY_S - 0.01)) == []
@@ -241,28 +247,28 @@ def test_a_failed_plan_is_retried(failure: Event) -> None:
 
 
 def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
-    """Its writes would fail without these znodes."""
+    """The writes of the plan would fail without these znodes."""
     bench = Bench().publishing()
     assert bench.feed(Prepared(1, 11.0, failed=True), Written(1, DONE, 11.1), Prepared(1, 11.1)) == []
     assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "retry")]
 
 
 def test_changes_do_not_hasten_a_retry() -> None:
-    """The pause after a failure is kept, even with a debounce of 0."""
+    """The pause after a failure is not shortened, even with a debounce of 0."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0)).publishing(Prepared(1, 10.2))
     bench.feed(Written(1, Unknown(), 11.0), Changed("join", 11.01))
     assert bench.leader.due_s == pytest.approx(11.0 + RETRY_S)
 
 
 def test_a_confirmed_leader_makes_a_new_plan() -> None:
-    """An election with the same znode counts as a change."""
+    """An election that confirms the leader's znode counts as a change."""
     bench = Bench().watching()
     bench.feed(Elected(ME, 10.0))
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "leader resumed")]
 
 
 def test_a_confirmed_leader_completes_its_publication_first() -> None:
-    """The same znode still fences it."""
+    """The same election znode still fences the publication."""
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(ME, 10.3)) == []
     assert bench.feed(*[Written(1, DONE, 10.4)] * 3)[-1] == Published(7, 3)
@@ -270,7 +276,7 @@ def test_a_confirmed_leader_completes_its_publication_first() -> None:
 
 
 def test_another_election_znode_discards_the_publication() -> None:
-    """Its writes check the former znode, so they would be refused."""
+    """The writes of the publication check the former znode, so ZooKeeper would refuse them."""
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(OTHER, 10.3), Written(1, DONE, 10.4)) == []
     assert bench.feed(Tick(10.7)) == [MakePlan(2, OTHER, "first plan")]
@@ -287,7 +293,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_deposed_leader_has_no_effects(situation: str) -> None:
-    """Neither late answers nor ticks cause any, whatever it was doing."""
+    """Late answers and ticks cause no effects, whatever the leader was doing."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *SITUATIONS[situation], Changed("join", 0.7))
     assert bench.feed(Deposed()) == []
@@ -298,7 +304,10 @@ def test_a_deposed_leader_has_no_effects(situation: str) -> None:
 
 
 def test_an_answer_to_an_earlier_term_is_ignored() -> None:
-    """The leader was deposed while its allocator ran, and elected again: the old plan must not end the new planning."""
+    """
+    The leader was deposed during planning, and elected again. The late plan of the former term must not end the new
+    planning.
+    """
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Tick(0.3), Deposed(), Elected(OTHER, 1.0), Tick(1.3))
     bench.feed(Planned(1, None, 1.4))

@@ -1,4 +1,4 @@
-"""The places of static members that are away."""
+"""The places of absent static members."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_the_place_of_an_absent_static_member_is_kept_for_its_grace() -> None:
 
 
 def test_no_place_is_kept_for_present_or_dynamic_members() -> None:
-    """No later member has the id of a dynamic one. An unreadable assignment names no member."""
+    """A dynamic member's id is never used again. An unreadable assignment names no member."""
     assignments = {"one": PRESENT, "g_host-1-a": PRESENT, "garbage": None}
     assert absences(assignments, {"one"}, 0, 500) == {}
 
 
 def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:
-    """A leader whose clock was ahead may have written it; it counts as now."""
+    """A time written by a leader whose clock was ahead counts as the present time."""
     assert absences({"two": AWAY}, set(), 10, 500)["two"].away_since_ms == 10

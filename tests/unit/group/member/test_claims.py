@@ -1,4 +1,4 @@
-"""The claims of one member: each rule by its cases, and every event in every phase of one partition."""
+"""The claims of one member: cases of each rule, and every event in every phase of one partition."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def some(*numbers: int) -> frozenset[TopicPartition]:
 
 
 def claims(want: frozenset[TopicPartition] | None, *, leaving: bool = False, **phases: Phase) -> Claims:
-    """Return a state in which partition 1 is in the phase ``p1``, and so on."""
+    """Return a state with the given phase of each partition; ``p1`` is partition 1."""
     phases_by_partition = {TopicPartition("t", int(name[1:])): phase for name, phase in phases.items()}
     return Claims(want=want, phases=phases_by_partition, leaving=leaving, topics=frozenset({"t"}))
 
@@ -67,13 +67,13 @@ OTHER = frozenset({TopicPartition("u", 1)})
 
 
 def subscribed(topics: Iterable[str], state: Claims, **phases: Phase) -> Claims:
-    """Return a state with another subscription, in which partition 1 of topic u is in the phase ``u1``."""
+    """Return a state with another subscription; ``u1`` is the phase of partition 1 of topic u."""
     others = {TopicPartition("u", int(name[1:])): phase for name, phase in phases.items()}
     return dataclasses.replace(state, topics=frozenset(topics), phases={**state.phases, **others})
 
 
 def replaced(**phases: Phase) -> Claims:
-    """Return a state of a member whose slot another member has now."""
+    """Return a state of a member that was replaced by another one in its slot."""
     return dataclasses.replace(claims(some(1, 2), leaving=True, **phases), replaced=True)
 
 
@@ -319,13 +319,15 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rule(case: str) -> None:
-    """Each rule: the state after one event, and the effects in order."""
+    """Each case has an event, the state after it, and the effects in order."""
     before, event, after, effects = CASES[case]
     assert step(before, event) == (after, effects)
 
 
 def test_the_end_of_the_session_loses_each_partition_that_was_opened() -> None:
-    """Records of these may have been delivered. Claims that were not opened are dropped without an effect."""
+    """
+    Records of opened partitions may have been delivered. Claims that were not opened are dropped without an effect.
+    """
     phases_by_partition = dict(zip(some(1, 2, 3, 4, 5, 6), Phase, strict=True))
     after, effects = step(Claims(want=some(1), phases=phases_by_partition), SessionEnded())
     lost = frozenset(partition for partition, phase in phases_by_partition.items() if phase in AFTER_OPENING)
@@ -348,7 +350,10 @@ def every_event() -> Iterator[Event]:
 
 @pytest.mark.parametrize("event", list(every_event()), ids=repr)
 def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
-    """For each event in each state: a partition that enters a phase, or is lost, has exactly that effect."""
+    """
+    In each state and for each event, a partition that enters a phase, or is lost, has exactly the effect of this phase
+    or loss.
+    """
     partition = TopicPartition("t", 1)
     for before in one_partition():
         after, effects = step(before, event)
@@ -367,7 +372,7 @@ def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
 
 @pytest.mark.parametrize("answer", ABOUT_PARTITIONS)
 def test_a_late_answer_is_ignored(answer: type) -> None:
-    """An answer counts only in the phase that requested it."""
+    """An answer is processed only in the phase that requested it."""
     asked = {
         OwnerGone: {WAITING},
         Claimed: {CLAIMING, WAITING},
@@ -398,6 +403,6 @@ SETTLED = {
 
 @pytest.mark.parametrize("case", SETTLED)
 def test_settled(case: str) -> None:
-    """A member is settled when it owns exactly its assignment; a leaving member, when it owns nothing."""
+    """A member is settled when it owns exactly its assignment. A leaving member is settled when it owns nothing."""
     state, settled = SETTLED[case]
     assert state.settled is settled

@@ -1,4 +1,4 @@
-"""The lease: how long a member trusts its claims."""
+"""The duration of a lease."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_lease_lasts_half_the_granted_timeout_from_the_sending() -> None:
-    """The reserve is the part of the timeout that the lease leaves unused."""
+    """The reserve is the part of the timeout that a lease does not use."""
     assert lease_deadline(100.0, 10_000) == pytest.approx(105.0)
     assert lease_deadline(100.0, 10_000, reserve=0.75) == pytest.approx(102.5)
 
 
 @pytest.mark.parametrize("reserve", [0.49, 1.0, 2.0, -1.0, float("nan")])
 def test_a_lease_keeps_at_least_half_in_reserve(reserve: float) -> None:
-    """A longer lease could outlast the session; a lease of no time would be useless."""
+    """A longer lease could outlast the session, and a reserve of the whole timeout would leave no lease."""
     with pytest.raises(ValueError, match="reserve"):
         lease_deadline(0.0, 10_000, reserve=reserve)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
 def test_a_lease_needs_a_timeout(timeout_ms: int) -> None:
-    """Before the session, no timeout has been granted."""
+    """Before a session is opened, no timeout has been granted."""
     with pytest.raises(ValueError, match="session_timeout_ms"):
         lease_deadline(0.0, timeout_ms)
 
 
 def test_two_heartbeats_may_be_lost_in_a_lease() -> None:
-    """Heartbeats are a sixth of the timeout apart, and an answer may take a sixth; the lease lasts half of it."""
+    """
+    Heartbeats are a sixth of the timeout apart, an answer may take another sixth, and the lease lasts half of the
+    timeout.
+    """
     assert heartbeat_interval_s(12_000) == pytest.approx(2.0)
     assert answer_limit_s(12_000) == pytest.approx(2.0)
     assert 2 * heartbeat_interval_s(10_000) + answer_limit_s(10_000) <= lease_deadline(0.0, 10_000) + 1e-9

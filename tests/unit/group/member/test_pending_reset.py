@@ -1,4 +1,4 @@
-"""The offset that a reset stores. It never skips an unfinished record that the log still has."""
+"""The offset that a reset stores never skips an unfinished record that is still in the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P0 = TopicPartition("t", 0)
         # Retention deleted the records after the position.
         pytest.param(100, 200, 900, "earliest", 50, 200, id="overtaken, earliest"),
         pytest.param(100, 200, 900, "latest", 50, 900, id="overtaken, latest"),
-        # The log was truncated below the finished offset: every record that it has is finished.
+        # The log was truncated below the finished offset, so every record in it is finished.
         pytest.param(1000, 0, 100, "latest", 1000, 100, id="truncated, latest"),
         pytest.param(1000, 0, 100, "earliest", 1000, 0, id="truncated, earliest"),
         pytest.param(10, 0, 0, "earliest", 10, 0, id="emptied"),
@@ -31,13 +31,13 @@ P0 = TopicPartition("t", 0)
     ],
 )
 def test_the_stored_offset(lost: int, start: int, end: int, policy: str, finished: int, stored: int) -> None:
-    """It is that of the policy, or an earlier one if the log has unfinished records."""
+    """The offset is that of the policy, or an earlier one if the log has unfinished records."""
     reset = PendingReset(lost, start, end, start if policy == "earliest" else end)
     assert reset.offset_after(finished) == stored
 
 
 def test_commits_during_a_reset() -> None:
-    """Offsets beyond the end of the log are not stored, those within it are."""
+    """Offsets beyond the end of the log are not stored; offsets within the log are."""
     subscription = SubscriptionState()
     subscription.assign_from_subscribed({P0: StartPosition(80, 1, 1)})
     state = subscription.state(P0)
@@ -54,7 +54,7 @@ def test_commits_during_a_reset() -> None:
 
 
 def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() -> None:
-    """An application that calls commit() may not have stored the results of finished records yet."""
+    """An application that calls ``commit()`` may not yet have stored the results of finished records."""
     subscription = SubscriptionState()
     subscription.assign_from_subscribed({P0: StartPosition(50, 1, 1)})
     state = subscription.state(P0)

@@ -14,7 +14,7 @@ T0, T10, U0 = TopicPartition("t", 0), TopicPartition("t", 10), TopicPartition("u
 
 
 def claimed() -> SubscriptionState:
-    """Return the state of a member that owns partitions 0 and 10 of t, at 5 and 7, and 0 of u, at 9."""
+    """Return the state of a member that owns partitions 0 and 10 of t, at 5 and 7, and partition 0 of u, at 9."""
     state = SubscriptionState()
     state.subscribe(["t", "u"])
     state.assign_from_subscribed(
@@ -24,7 +24,7 @@ def claimed() -> SubscriptionState:
 
 
 def test_subscribe_returns_whether_the_topics_changed() -> None:
-    """Another order or a repeated topic is no change."""
+    """Another order of the topics, or a repeated topic, is no change."""
     state = SubscriptionState()
     assert state.subscribe(["t", "u"])
     assert not state.subscribe(["u", "t", "t"])
@@ -36,7 +36,7 @@ def test_subscribe_returns_whether_the_topics_changed() -> None:
 
 @pytest.mark.parametrize("topic", ["", "a/b", "ü", ".", "..", "x" * 256, "a b"])
 def test_an_illegal_topic_changes_nothing(topic: str) -> None:
-    """It raises one error, and the former subscription stays."""
+    """The error is raised, and the former subscription is kept."""
     state = claimed()
     with pytest.raises(ConfigError, match="topic"):
         state.subscribe(["t", topic])
@@ -44,7 +44,7 @@ def test_an_illegal_topic_changes_nothing(topic: str) -> None:
 
 
 def test_a_claim_starts_with_nothing_to_commit() -> None:
-    """Position, finished and committed offset are the start; token and version are those of the claim."""
+    """Position, finished and committed offset equal the start. Token and version are those of the claim."""
     state = claimed()
     assert state.assigned_partitions() == {T0, T10, U0}
     assert state.all_consumed_offsets() == {}
@@ -55,7 +55,10 @@ def test_a_claim_starts_with_nothing_to_commit() -> None:
 
 
 def test_only_finished_offsets_are_due_for_commit() -> None:
-    """Delivery alone is not committed. After a commit, later finished offsets stay due."""
+    """
+    Delivered records are not committed before they are finished. Offsets finished after a commit are due for the next
+    one.
+    """
     state = claimed()
     found = state.state(T0)
     assert found is not None
@@ -81,7 +84,7 @@ def test_a_seek_backwards_is_due_for_commit() -> None:
 
 
 def test_an_unassigned_partition_has_no_state() -> None:
-    """A late commit of it is ignored; a new claim starts with a new state."""
+    """A late commit of the partition is ignored. A new claim starts with a new state."""
     state = claimed()
     state.seek(T0, 6)
     state.unassign([T0, TopicPartition("t", 99)])
@@ -96,7 +99,7 @@ def test_an_unassigned_partition_has_no_state() -> None:
 
 
 def test_the_allocation_lists_partitions_in_numerical_order() -> None:
-    """2 comes before 10."""
+    """Partition 2 comes before partition 10."""
     state = claimed()
     state.assign_from_subscribed({TopicPartition("t", 2): StartPosition(0, 0, 1)})
     assert state.allocation() == {"t": [0, 2, 10], "u": [0]}

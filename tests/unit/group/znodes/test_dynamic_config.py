@@ -1,4 +1,4 @@
-"""Settings of a group that operators may change while it runs."""
+"""The settings of a group that operators may change while the group runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OWN = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
 
 
 def test_an_absent_field_means_the_leaders_own_setting() -> None:
-    """The settings that members agree on are in the same znode, and are ignored here."""
+    """The settings that members have to agree on are in the same znode, and are ignored here."""
     dynamic_config = DynamicConfig.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
     assert dynamic_config == DynamicConfig()
     assert dynamic_config.debounced(OWN) == OWN
 
 
 def test_a_field_takes_precedence() -> None:
-    """Each field for itself; 0 is a value, too."""
+    """Each field overrides only its own setting; 0 is a value, too."""
     data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
     dynamic_config = DynamicConfig.parse(data, "/config")
     assert (dynamic_config.allocator, dynamic_config.static_grace_ms, dynamic_config.drained) == (
@@ -51,14 +51,14 @@ def test_a_field_takes_precedence() -> None:
     ],
 )
 def test_an_invalid_field_is_refused(data: bytes, message: str) -> None:
-    """The error names path, field, value and what was expected."""
+    """The error has the path, the field, its value and what was expected."""
     with pytest.raises(ProtocolError) as caught:
         DynamicConfig.parse(data, "/config")
     assert str(caught.value).startswith(message)
 
 
 def test_unknown_fields_are_named() -> None:
-    """A hint names the field that was probably meant."""
+    """A hint has the field that was probably meant."""
     data = b'{"version":1,"store":"z","mode":"m","auto_offset_reset":"a","drain":[],"debonce":{},"x":1}'
     assert list(DynamicConfig.parse(data, "/config").unknown_field_hints()) == [
         "field 'debonce' means nothing here; did you mean 'debounce'?",
@@ -68,7 +68,7 @@ def test_unknown_fields_are_named() -> None:
 
 
 def test_misspelt_drained_ids_are_named() -> None:
-    """The id of a departed member is not named: it ends in its session, so it is harmless."""
+    """The id of a departed member is not named: it ends in a session id, so it is harmless."""
     drained = frozenset({"m1", "typo", "eu_wset-1-a", "g_host-1400000000000-100000000000002"})
     assert DynamicConfig(drained=drained).unknown_drained({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
 
@@ -82,6 +82,9 @@ def test_misspelt_drained_ids_are_named() -> None:
     ],
 )
 def test_a_drained_id_with_the_session_of_a_member_is_named(given: str, named: bool) -> None:
-    """It is misspelt before the session. An id with another session is that of a departed member."""
+    """
+    An id with a member's session is misspelt before the session. An id with another session is that of a departed
+    member.
+    """
     dynamic_config = DynamicConfig(drained=frozenset({given}))
     assert dynamic_config.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())

@@ -47,7 +47,7 @@ def test_path(name: str) -> None:
 
 
 def test_parents_are_listed_before_their_children() -> None:
-    """They can be created in this order, and a member can register after that."""
+    """The parents can be created in this order, and afterwards a member can register."""
     created = [""]
     for path in LAYOUT.parents:
         assert path.rpartition("/")[0] in created

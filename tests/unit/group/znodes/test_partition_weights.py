@@ -24,7 +24,7 @@ weights = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "a.b",
 
 @given(weights)
 def test_written_weights_are_read_back(written: dict[TopicPartition, float]) -> None:
-    """With six digits; a second round changes nothing."""
+    """Weights are rounded to six significant digits; writing them again changes nothing."""
     read = parse_weights(encode_weights(written), PATH)
     assert read.keys() == written.keys()
     assert all(read[each] == pytest.approx(load, rel=1e-5, abs=1e-300) for each, load in written.items())
@@ -33,7 +33,7 @@ def test_written_weights_are_read_back(written: dict[TopicPartition, float]) -> 
 
 
 def test_the_data_is_compressed_json() -> None:
-    """It has a version, and whole numbers without a fraction."""
+    """The JSON has a version, and whole numbers without a fraction."""
     data = encode_weights({TopicPartition("t", 10): 2.0, TopicPartition("t", 9): 1234567.8})
     assert zlib.decompress(data) == b'{"version":1,"weights":{"t:10":2,"t:9":1234570}}'
 
@@ -81,20 +81,20 @@ def test_other_data_is_refused_in_one_line(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("load", [-1, -0.5, float("nan"), float("inf"), 10**15 + 1, "1", None, True, [1]])
 def test_an_illegal_load_is_refused(load: Any) -> None:
-    """A load is a number from 0 on, in any unit."""
+    """A load is a number of at least 0, in any unit."""
     with pytest.raises(ConfigError, match=r"^weights: .* given for t:0; expected a load, a number from 0 to 1,000"):
         checked_weights({"t:0": load})
 
 
 @pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648", *ILLEGAL_TOPICS])
 def test_an_illegal_partition_is_refused(name: str) -> None:
-    """A partition has one name, of characters that Kafka allows: no lone surrogate, escape sequence or path."""
+    """A partition's name has only characters that Kafka allows: no lone surrogate, escape sequence or path."""
     with pytest.raises(ConfigError, match=r"^weights: .* given; expected a partition such as page-views:3$"):
         checked_weights({name: 1})
 
 
 def test_weights_that_are_too_large_are_refused_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed and uncompressed size are limited; a server would close the connection."""
+    """The compressed and the uncompressed size are limited, because a server would close the connection."""
     many = {TopicPartition("t", number): number for number in range(1_000)}
     monkeypatch.setattr(partition_weights, "LARGEST_BYTES", 1 << 10)
     with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB packed, expected at most 1; leave"):
@@ -106,7 +106,7 @@ def test_weights_that_are_too_large_are_refused_with_their_size(monkeypatch: pyt
 
 
 def test_the_weights_of_a_large_group_fit() -> None:
-    """It has 100,000 partitions, each with another load."""
+    """The group has 100,000 partitions, each with another load."""
     loads = {
         TopicPartition(f"topic-{number % 20}", number // 20): (number * 7919 % 99991) / 7 for number in range(100_000)
     }

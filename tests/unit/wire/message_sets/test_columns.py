@@ -1,4 +1,4 @@
-"""Message sets as columns: their layout, their limits, and the refusal of invalid sets."""
+"""Message sets as columns: their layout, their limits, and invalid sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETS = {"plain": encode(PLAIN), "wrapped": wrapper(encode(PLAIN), 12)}
 
 @pytest.fixture(autouse=True, params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run each test with each implementation; all decode to the same columns."""
+    """Run each test with each implementation; all decode the same columns."""
     with reading(request.param):
         yield request.param
 
@@ -34,7 +34,7 @@ def read(data: bytes, position: int = 0, end: int | None = None, limit: int = 1 
 
 
 def rows(columns: Columns) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Return offset, key and value of each row, read by Arrow's layout."""
+    """Return offset, key and value of each row, read from Arrow's layout."""
     offsets = array("q", columns.offsets)
     assert len(columns) == len(offsets)
     return list(zip(offsets, values(columns.keys), values(columns.values), strict=True))
@@ -51,7 +51,10 @@ def values(column: BinaryColumn) -> list[bytes | None]:
 
 
 def test_columns_have_the_layout_of_arrow() -> None:
-    """Offsets are int64, ends int32 from 0 on. Validity bits count from the lowest; without nulls there are none."""
+    """
+    Offsets are int64, and ends are int32 from 0 on. The lowest validity bit is first; without nulls, there are no
+    validity bits.
+    """
     columns = read(encode([(7, b"k", b"seven"), (8, b"", None), (12, b"key", b"")]))
     assert columns.offsets == struct.pack("=3q", 7, 8, 12)
     assert columns.keys == BinaryColumn(b"kkey", struct.pack("=4i", 0, 1, 1, 4), None, 0)
@@ -74,7 +77,7 @@ def test_bits_of_nulls_fill_their_bytes(count: int) -> None:
 @pytest.mark.parametrize("position", range(6, 14))
 @pytest.mark.parametrize("end", [*range(6, 15), None])
 def test_rows_are_limited_by_position_and_end(kind: str, position: int, end: int | None) -> None:
-    """The end is exclusive; a message at or after the end proves that all before it was read."""
+    """The end is exclusive. A message at or after the end proves that all messages before it were read."""
     end = end if end is None else max(position, end)
     wanted = [one for one in PLAIN if position <= one[0] and (end is None or one[0] < end)]
     columns = read(SETS[kind], position, end)
@@ -83,7 +86,7 @@ def test_rows_are_limited_by_position_and_end(kind: str, position: int, end: int
 
 
 def test_data_after_the_end_is_not_read() -> None:
-    """So neither garbage nor an unfinished message there is an error."""
+    """Garbage or an unfinished message after the end is no error."""
     for tail in (b"garbage" * 9, message(9, None, b"unfinished")[:-1], wrapper(encode(PLAIN), 12)):
         columns = read(encode(PLAIN[:2]) + tail, 0, 8)
         assert rows(columns) == PLAIN[:1]
@@ -91,7 +94,7 @@ def test_data_after_the_end_is_not_read() -> None:
 
 
 def test_an_unfinished_message_does_not_prove_the_end() -> None:
-    """Its offset may be garbage: only a complete message with a valid CRC is trusted."""
+    """The offset of an unfinished message may be garbage, so only a complete message with a valid CRC is trusted."""
     with pytest.raises(PartialMessage) as caught:
         read(message(20, None, b"unfinished")[:-1], 5, 10)
     assert caught.value.needed_bytes == len(message(20, None, b"unfinished"))
@@ -100,26 +103,26 @@ def test_an_unfinished_message_does_not_prove_the_end() -> None:
 
 
 def test_a_gap_up_to_the_end_is_skipped() -> None:
-    """Compaction has removed these messages: there are no rows, and the next offset is the end."""
+    """The messages were removed by compaction, so there are no rows, and the next offset is the end."""
     columns = read(message(4, None, b"before") + message(20, None, b"behind") + b"rest", 5, 10)
     assert (rows(columns), columns.next_offset) == ([], 10)
 
 
 def test_older_messages_alone_leave_the_position() -> None:
-    """They are skipped, and prove nothing about later messages."""
+    """Older messages are skipped, and prove nothing about later ones."""
     columns = read(encode(PLAIN), 20, 30)
     assert (rows(columns), columns.next_offset) == ([], 20)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_read(kind: type) -> None:
-    """So the buffer of an answer need not be copied."""
+    """The buffer of an answer need not be copied."""
     assert rows(read(kind(SETS["plain"]))) == PLAIN
     assert rows(read(kind(SETS["wrapped"]))) == PLAIN
 
 
 def test_an_empty_set_makes_empty_columns() -> None:
-    """They have one end, as Arrow requires."""
+    """Empty columns have one end, as Arrow requires."""
     columns = read(b"", 5)
     assert (rows(columns), columns.next_offset) == ([], 5)
     assert columns.keys == BinaryColumn(b"", struct.pack("=i", 0), None, 0)
@@ -127,7 +130,7 @@ def test_an_empty_set_makes_empty_columns() -> None:
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
 def test_invalid_sets_are_refused(data: bytes, offset: int, words: str) -> None:
-    """The messages before are returned first; then an error of one line has place and reason."""
+    """The messages before the damage are returned first. Then the error, one line, has the position and the reason."""
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
