@@ -39,7 +39,7 @@ print(kiel_groups.__file__)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the sources of the package, without files of an earlier build."""
+    """Copy the sources of the package without the files of earlier builds."""
     sources = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         source = REPOSITORY / name
@@ -58,15 +58,15 @@ def wheel(sources: Path) -> Path:
 
 
 def run(*command: object, folder: Path) -> str:
-    # With PYTHONPATH, modules of the checkout would be found.
+    # With PYTHONPATH, the modules of the checkout would be imported.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
-    """No file is missing, and it has no other files than the compiled module."""
+def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
+    """Besides these files, the wheel has only the compiled module."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {
         str(path.relative_to(REPOSITORY))
@@ -80,7 +80,9 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
 
 
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """With its declared requirements only, all modules import, the demo has its input, and the command runs."""
+    """
+    With only the declared requirements, all modules can be imported, the demo has its input, and the command runs.
+    """
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     binaries = tmp_path / "env" / "bin"
     run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
@@ -89,7 +91,7 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
 
 
 def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
-    """Spark lists the modules of all folders on the path; an import hook of the build backend lists none."""
+    """Spark lists the modules of each folder on the path. The import hook of a build backend would list none."""
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     python = tmp_path / "env" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)

@@ -26,12 +26,12 @@ pytestmark = pytest.mark.property
 
 
 def unevenness(allocation: Allocation) -> int:
-    """Return a number that is smallest for the most equal allocation."""
+    """Return a number that is smallest for the most even allocation."""
     return sum(len(its) ** 2 for its in allocation.values())
 
 
 def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], before: Allocation) -> tuple[int, int]:
-    """Return the least unevenness and the fewest moves to it. The search tries each owner, partition by partition."""
+    """Return the least unevenness, and the fewest moves to reach it. The search tries each owner of each partition."""
     names = sorted(subscribed)
     fewest = {(0,) * len(names): 0}
     for partition in partitions:
@@ -49,10 +49,10 @@ def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], b
 
 @settings(max_examples=300)
 @given(subscriptions, partition_counts, owners)
-def test_no_allocation_is_more_equal_or_moves_less(
+def test_no_allocation_is_more_even_or_moves_less(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None]
 ) -> None:
-    """Subscriptions and present owners are arbitrary. Partitions with a subscriber are owned once."""
+    """Subscriptions and current owners are arbitrary. Each partition with a subscriber is owned once."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     after = run_allocator(sticky, subscribed, partitions, before).allocation
@@ -64,7 +64,7 @@ def test_no_allocation_is_more_equal_or_moves_less(
 def test_no_allocation_for_equal_subscriptions_moves_less(
     names: list[str], counts: dict[str, int], present: list[str | None]
 ) -> None:
-    """The number of moves is that of the exhaustive search."""
+    """The number of moves equals that of the exhaustive search."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     subscribed = {name: set(TOPICS) for name in names}
@@ -74,10 +74,10 @@ def test_no_allocation_for_equal_subscriptions_moves_less(
 
 @settings(max_examples=200)
 @given(subscriptions, partition_counts, owners, st.randoms(use_true_random=False))
-def test_it_is_stable_and_independent_of_order(
+def test_results_are_stable_and_independent_of_order(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], shuffle: random.Random
 ) -> None:
-    """It leaves its own result unchanged, and any order of the input gives the same result."""
+    """The allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     after = run_allocator(sticky, subscribed, partitions, before)

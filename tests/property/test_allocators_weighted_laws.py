@@ -35,12 +35,12 @@ EXACT = 1e-9
 
 
 def weights_of(partitions: list[TopicPartition], loads: list[float | None]) -> dict[TopicPartition, float]:
-    """Return the weights of the partitions whose load is known."""
+    """Return the weights of the partitions with a known load."""
     return {partition: load for partition, load in zip(partitions, loads, strict=False) if load is not None}
 
 
 def carried(allocation: Allocation, loads: Loads) -> dict[str, float]:
-    """Return the sum of loads of each member."""
+    """Return the total load of each member."""
     return {member: sum(loads[partition] for partition in its) for member, its in allocation.items()}
 
 
@@ -50,7 +50,8 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
     """
-    The bound is the heaviest partition of the topics with the same subscribers, whatever members owned before.
+    The loads differ by at most the heaviest partition of the topics with the same subscribers, whatever members owned
+    before.
 
     Each partition with a subscriber is owned once.
     """
@@ -64,7 +65,7 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     subscribers = {topic: {name for name, topics in subscribed.items() if topic in topics} for topic in TOPICS}
     for giver, its in after.items():
         for partition in its:
-            # The allocator balances topics with the same subscribers as one.
+            # The allocator balances topics with the same subscribers together.
             pool = subscribers[partition.topic]
             heaviest = max(load for other, load in loads.items() if subscribers[other.topic] == pool)
             assert all(sums[giver] - sums[taker] <= heaviest + exact for taker in pool)
@@ -75,7 +76,7 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
 def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     names: list[str], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
-    """The bound is the heaviest partition, whatever members owned before."""
+    """The loads differ by at most the heaviest partition, whatever members owned before."""
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
     subscribed = {name: set(TOPICS) for name in names}
@@ -87,14 +88,14 @@ def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
 
 @settings(max_examples=200)
 @given(subscriptions, partition_counts, owners, measured, st.randoms(use_true_random=False))
-def test_it_is_stable_and_independent_of_order(
+def test_results_are_stable_and_independent_of_order(
     subscribed: dict[str, set[str]],
     counts: dict[str, int],
     present: list[str | None],
     drawn_loads: list[float | None],
     shuffle: random.Random,
 ) -> None:
-    """It leaves its own result unchanged, and any order of the input gives the same result."""
+    """The allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before, weights = owned(partitions, present), weights_of(partitions, drawn_loads)
     after = run_allocator(weighted, subscribed, partitions, before, weights)
@@ -107,10 +108,10 @@ def test_it_is_stable_and_independent_of_order(
 
 @settings(max_examples=200)
 @given(subscriptions, partition_counts, owners, st.integers(0, 10**15) | st.none())
-def test_it_equals_the_sticky_allocator_if_all_loads_are_equal(
+def test_equal_loads_are_balanced_as_by_the_sticky_allocator(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], load: int | None
 ) -> None:
-    """The same goes if no load is known: numbers are as equal as possible, with the fewest moves."""
+    """The same applies if no load is known: numbers of partitions are as even as possible, with the fewest moves."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     weights = weights_of(partitions, [load] * len(partitions))
@@ -118,8 +119,11 @@ def test_it_equals_the_sticky_allocator_if_all_loads_are_equal(
     assert after == run_allocator(sticky, subscribed, partitions, before)
 
 
-def test_it_needs_few_moves_more_than_an_exhaustive_search() -> None:
-    """For equally balanced loads of 300 groups it needs a sixth more at most, and no more in nine groups of ten."""
+def test_loads_are_balanced_with_few_additional_moves() -> None:
+    """
+    For equally balanced loads of 300 groups, the allocator makes at most a sixth more moves than an exhaustive search,
+    and no more in nine of ten groups.
+    """
     chance = random.Random(1)
     moved, fewest, groups = 0, 0, 300
     needless = 0
@@ -139,13 +143,13 @@ def test_it_needs_few_moves_more_than_an_exhaustive_search() -> None:
 
 
 def _spread(allocation: Allocation, loads: Loads) -> float:
-    """Return the difference between the largest and the smallest sum of loads."""
+    """Return the difference between the largest and the smallest load of a member."""
     sums = carried(allocation, loads).values()
     return max(sums) - min(sums)
 
 
 def _fewest_moves(names: list[str], loads: Loads, before: Allocation, spread: float) -> int:
-    """Return the fewest moves to any allocation with such a spread."""
+    """Return the fewest moves to any allocation with at most this spread."""
     subscribed = {name: {"t"} for name in names}
     every = (
         {name: frozenset(p for p, o in zip(loads, chosen, strict=True) if o == name) for name in names}

@@ -26,12 +26,12 @@ PARTITIONS = [TopicPartition(topic, number) for topic, numbers in TOPICS.items()
 
 
 class RefusedError(Exception):
-    """The model refuses a transaction."""
+    """Raised if the model refuses a transaction."""
 
 
 @dataclass
 class Tree:
-    """Znodes by path: data and version."""
+    """Znodes by path, with data and version."""
 
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
@@ -59,7 +59,7 @@ class Tree:
             del znodes[path]
 
     def elect(self, name: str) -> str:
-        """Replace the leader, whose election znode is the only one. Return its path."""
+        """Replace the leader's election znode, the only one, and return its path."""
         self.znodes = {path: node for path, node in self.znodes.items() if not path.startswith(LAYOUT.election)}
         path = f"{LAYOUT.election}/{name}"
         self.znodes[path] = (b"", 0)
@@ -70,7 +70,7 @@ class Tree:
         return sorted(path.removeprefix(folder) for path in self.znodes if path.startswith(folder))
 
     def read(self, members: list[str]) -> Inputs:
-        """Return what a leader reads."""
+        """Return the znodes that a leader reads for a plan."""
         group_state = self.znodes.get(LAYOUT.group_state)
         return Inputs(
             members={
@@ -106,7 +106,7 @@ def _or_none(parse: Callable[[bytes, str], Parsed], data: bytes) -> Parsed | Non
 
 
 def drawn_allocation(to: list[int], names: list[str]) -> dict[str, frozenset[TopicPartition]]:
-    """Give each partition to one of the names, by a list of choices."""
+    """Allocate each partition to one of the names, by a list of choices."""
     owners = [names[choice % len(names)] for choice in to] if names else []
     return {name: frozenset(p for p, owner in zip(PARTITIONS, owners, strict=False) if owner == name) for name in names}
 
@@ -130,7 +130,7 @@ group_states = garbage | st.builds(
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Draw what earlier leaders and operators may have left."""
+    """Draw znodes that earlier leaders and operators may have written."""
     tree = Tree()
     if draw(st.booleans()):
         tree.znodes[LAYOUT.group_state] = (draw(group_states), draw(st.integers(0, 9)))
@@ -145,12 +145,12 @@ def trees(draw: st.DrawFn) -> Tree:
     ids=lambda most_operations: f"{most_operations} operations a transaction",
 )
 def most_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the size of a transaction, which decides whether a plan is published by one or by several."""
+    """Limit the size of a transaction, so that plans are published by one transaction or by several."""
     monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", request.param)
 
 
 def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: str) -> Publication | None:
-    """Return the plan of a new leader, None if there is nothing to publish."""
+    """Return the plan of a new leader; None if there is nothing to publish."""
     candidate = tree.elect(leader)
     read = tree.read(list(wanted))
     return plan(LAYOUT, read, Target(allocation=wanted), leader=leader, candidate=candidate, cause="x", now_ms=1)
@@ -158,9 +158,9 @@ def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: st
 
 def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -> None:
     """
-    Assert that the assignments are the target and the group state is complete.
+    Assert that the assignments equal the target, and that the group state is complete.
 
-    Only empty assignments may be left of members that are gone.
+    Departed members may still have empty assignments.
     """
     read = tree.read(list(wanted))
     assert {slot: owned for slot, owned in read.stored.items() if owned or slot in wanted} == wanted
@@ -168,7 +168,7 @@ def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -
     assert all(stored is not None and stored.member_id == slot for slot, stored in assignments.items())
     assert None not in read.assignments.values()
     if not wanted and not read.assignments and read.group_state_version is None:
-        return  # There was never a member, so nothing is published.
+        return  # The group has never had a member, so nothing is published.
     assert read.group_state is not None
     assert read.group_state.state == DONE
     assert read.group_state.partitions == sum(map(len, wanted.values()))
@@ -178,15 +178,15 @@ def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -
 
 
 def publish(tree: Tree, publication: Publication | None, writes: int | None = None) -> None:
-    """Apply the writes of a plan, or so many of them."""
+    """Apply the first ``writes`` writes of a plan; None means all."""
     for operations in publication.writes[:writes] if publication else ():
         tree.transact(operations)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
-def test_a_published_plan_is_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
-    """The stored znodes may be anything. Publishing the same plan again would change nothing."""
+def test_a_published_plan_equals_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
+    """The stored znodes are arbitrary. Publishing the same plan again would change nothing."""
     wanted = drawn_allocation(to, names)
     before = tree.generations()
     publication = planned(tree, wanted, "leader")
@@ -203,7 +203,7 @@ def test_a_published_plan_is_the_target(tree: Tree, names: list[str], to: list[i
 def test_an_interrupted_publication_is_finished_by_the_next_leader(
     tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
 ) -> None:
-    """Leaders may stop after any write. The target stays the same, and each generation is above all before."""
+    """Leaders may stop after any write. The target stays the same, and each generation is larger than all before."""
     wanted = drawn_allocation(to, names)
     for number, stop in enumerate(stops):
         before = tree.generations()
@@ -217,12 +217,12 @@ def test_an_interrupted_publication_is_finished_by_the_next_leader(
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices, choices, st.integers(0, 3))
-def test_an_overtaken_leader_writes_nothing_more(
+def test_a_deposed_leader_writes_nothing_more(
     tree: Tree, names: list[str], to: list[int], other: list[int], done: int
 ) -> None:
     """
-    An election makes ZooKeeper refuse every later write of the plan. Another published plan makes it refuse the next
-    one.
+    After an election, ZooKeeper refuses every later write of the plan. After another published plan, it refuses the
+    next write.
     """
     first = planned(tree, drawn_allocation(to, names), "first")
     if first is None:
@@ -245,10 +245,10 @@ def test_an_overtaken_leader_writes_nothing_more(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
-def test_gains_are_written_before_losses_and_unchanged_assignments_not_at_all(
+def test_gains_are_written_before_losses_and_unchanged_assignments_never(
     tree: Tree, names: list[str], to: list[int]
 ) -> None:
-    """Assignments of members that are gone are deleted last."""
+    """Assignments of departed members are deleted last."""
     wanted = drawn_allocation(to, names)
     before = tree.read(names).assignments
     publication = planned(tree, wanted, "leader")

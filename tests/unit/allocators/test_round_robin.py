@@ -1,4 +1,4 @@
-"""Round robin, the arguments of plain functions, and the results that are refused."""
+"""Round robin, the arguments of plain allocator functions, and refused results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def partition_names(outcome: AllocationOutcome) -> dict[str, list[str]]:
 
 
 def test_round_robin_assigns_in_alphabetical_order() -> None:
-    """ "t:10" comes before "t:2"."""
+    """The partition t:10 comes before t:2."""
     assert round_robin(["a", "b"], ["t:1", "t:10", "t:2"]) == {"a": {"t": [1, 2]}, "b": {"t": [10]}}
 
 
@@ -35,18 +35,18 @@ def test_round_robin_with_more_members_than_partitions() -> None:
 
 
 def test_round_robin_with_colons_in_names() -> None:
-    """A member id may contain colons; a partition is split at its last one."""
+    """A member id may contain colons; a partition's name is split at its last colon."""
     assert round_robin(["host:1:x"], ["t:0"]) == {"host:1:x": {"t": [0]}}
 
 
 @pytest.mark.parametrize(("members", "given"), [([], ["t:0"]), ([], []), (["a"], [])])
-def test_round_robin_with_nothing_to_do(members: list[str], given: list[str]) -> None:
-    """Without members or partitions there is no error."""
+def test_round_robin_without_members_or_partitions(members: list[str], given: list[str]) -> None:
+    """Empty arguments cause no error."""
     assert round_robin(members, given) == {member: {} for member in members}
 
 
 def test_round_robin_balances_the_total_of_each_member() -> None:
-    """The only subscriber of a topic gets fewer partitions of a shared one."""
+    """The only subscriber of a topic gets fewer partitions of a shared topic."""
     owned = round_robin_by_topic(
         {"shared": ["a", "b", "c"], "only-a": ["a"]},
         [*map(str, partitions("shared", 6)), *map(str, partitions("only-a", 3))],
@@ -56,7 +56,7 @@ def test_round_robin_balances_the_total_of_each_member() -> None:
 
 
 def test_plain_function_gets_sorted_text() -> None:
-    """They are members and partitions, each in alphabetical order."""
+    """The arguments are members and partitions as text, each in alphabetical order."""
     calls = []
 
     def mine(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
@@ -69,7 +69,7 @@ def test_plain_function_gets_sorted_text() -> None:
 
 
 def test_plain_function_may_change_its_arguments() -> None:
-    """They are copies."""
+    """The arguments are copies."""
 
     def greedy(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         member = members.pop()
@@ -99,7 +99,9 @@ def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
 
 
 def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
-    """It does not know subscriptions, so all members of a call subscribe to all topics of its partitions."""
+    """
+    A plain function does not know subscriptions, so all members of a call subscribe to all topics of its partitions.
+    """
     calls = []
 
     def counted(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
@@ -113,7 +115,7 @@ def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
 
 
 def test_default_balances_over_mixed_subscriptions() -> None:
-    """None means round robin, which balances all topics together."""
+    """None selects round robin, which balances all topics together."""
     members = {"a": ["t", "u"], "b": ["u"]}
     outcome = run_allocator(None, members, partitions("t", 2) + partitions("u", 2))
     assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0", "u:1"]}
@@ -122,7 +124,7 @@ def test_default_balances_over_mixed_subscriptions() -> None:
 
 @pytest.mark.parametrize("allocator", [None, lambda members, given: round_robin(members, given)])
 def test_partitions_without_subscribers_are_unassigned(allocator: Any) -> None:
-    """With the reason. A subscription to a missing topic is no error."""
+    """The reason is returned with them. A subscription to a missing topic is no error."""
     outcome = run_allocator(allocator, {"a": ["t", "ghost"]}, partitions("t", 1) + partitions("other", 2))
     assert partition_names(outcome) == {"a": ["t:0"]}
     assert outcome.unassigned == dict.fromkeys(partitions("other", 2), "no member subscribes")
@@ -140,7 +142,7 @@ def test_without_members_or_partitions_the_function_is_not_called() -> None:
 
 
 def test_function_that_raises_is_named_and_chained() -> None:
-    """The error has one line with the function, the exception and its text; the exception is its cause."""
+    """The error is one line with the function, the exception and its text; the exception is its cause."""
 
     def broken(members: list[str], given: list[str]) -> Any:
         raise KeyError("two\nlines")
@@ -152,7 +154,7 @@ def test_function_that_raises_is_named_and_chained() -> None:
 
 
 def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
-    """The TypeError of the call counts as an error of the function."""
+    """The TypeError of the call counts as a failure of the function."""
 
     def one_argument(members: list[str]) -> Any:
         return {}
@@ -162,7 +164,7 @@ def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
 
 
 def test_allocators_are_named() -> None:
-    """By the function's name, the class of a callable object, or the name of the default."""
+    """The name is that of the function, of a callable object's class, or of the default."""
 
     class Clever:
         def __call__(self, members: list[str], given: list[str]) -> Any:
@@ -228,14 +230,14 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("result", "words"), REFUSED.values(), ids=REFUSED)
 def test_an_invalid_allocation_is_refused_in_one_line(result: object, words: str) -> None:
-    """The line names the member and partition of the mistake."""
+    """The line names the member and the partition of the mistake."""
     with pytest.raises(AllocatorError) as caught:
         validate(result, ["a", "b"], GIVEN, ELIGIBLE)
     assert str(caught.value) == words
 
 
 def test_valid_result_has_an_entry_for_every_member() -> None:
-    """Members that were left out get none; a partition without subscribers may be missing."""
+    """Members that the function omits get no partitions. A partition without subscribers may be omitted."""
     result = {"b": {"t": (0, 1), "u": {0}}}
     assert validate(result, ["a", "b"], GIVEN, ELIGIBLE) == {"a": frozenset(), "b": frozenset(GIVEN[:3])}
 
@@ -249,7 +251,7 @@ def test_long_lists_are_shortened() -> None:
 
 
 def test_refusal_names_the_function() -> None:
-    """The adapter prefixes the error with it."""
+    """The error starts with the function's name."""
 
     def forgetful(members: list[str], given: list[str]) -> Any:
         return {}
@@ -259,7 +261,7 @@ def test_refusal_names_the_function() -> None:
 
 
 def test_function_may_not_name_other_members() -> None:
-    """Not even members of the group that subscribe to other topics."""
+    """Members of the group that subscribe only to other topics are refused, too."""
 
     def overreaching(members: list[str], given: list[str]) -> Any:
         return {"b": {text.rpartition(":")[0]: [int(text.rpartition(":")[2])] for text in given}}

@@ -1,4 +1,4 @@
-"""Errors of the command line: one line each, and an exit status that says who can correct it."""
+"""Errors of the command line are one line each, and their exit status says whether other arguments may help."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def test_an_error_of_the_package_is_one_line(
     error: KielGroupsError,
     status: int,
 ) -> None:
-    """On standard error. The status is 2 if other arguments help, else 1."""
+    """The line is on standard error. The exit status is 2 if other arguments may help, otherwise 1."""
     failing["error"] = error
     assert app.run(["demo"]) == status
     assert capsys.readouterr() == ("", f"error: {error}\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_is_130_without_output(
+def test_ctrl_c_exits_with_130_without_output(
     failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    """The user knows the reason."""
+    """The user who has pressed Ctrl-C needs no message."""
     failing["error"] = error
     assert app.run(["demo"]) == 130
     out, err = capsys.readouterr()
@@ -61,8 +61,8 @@ def test_ctrl_c_is_130_without_output(
 
 
 @pytest.mark.parametrize("arguments", [["nope"], ["demo", "--nope"], ["demo", "surplus"], ["consume", "--nope"]])
-def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """The error names the unknown command, option or argument, and the command that shows the right ones."""
+def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    """The error has the unknown command, option or argument, and the command that lists the valid ones."""
     assert app.run(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -72,20 +72,20 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[st
 
 
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the demo's check fails, the process ends with 1."""
+    """If the demo's check fails, the process exits with 1."""
     monkeypatch.setattr(demo, "callback", lambda **options: 1)
     assert app.run(["demo"]) == 1
 
 
 def test_the_version_is_printed_without_importing_the_clients() -> None:
-    """--version imports neither kazoo nor an event loop, and takes less than 150 ms of processor time."""
+    """``--version`` imports neither kazoo, Tornado nor asyncio, and takes less than 150 ms of processor time."""
     code = (
         "import sys; sys.argv[1:] = ['--version']\n"
         "from kiel_groups.cli import main\n"
         "try: main()\n"
         "finally: print(sorted({'kazoo', 'tornado', 'asyncio', 'rich', 'aiokafka'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # writes the bytecode
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # write the bytecode first
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -93,8 +93,8 @@ def test_the_version_is_printed_without_importing_the_clients() -> None:
     assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.15
 
 
-def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """``kiel-groups`` alone shows its commands, and is wrong usage."""
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """``kiel-groups`` alone prints its commands, and counts as wrong usage."""
     assert app.run([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -103,8 +103,8 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("group", ["topics", "cluster"])
-def test_a_group_of_commands_alone_shows_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
-    """As without a command, this is wrong usage."""
+def test_a_command_group_alone_prints_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    """A command group without a command counts as wrong usage."""
     assert app.run([group]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""The messages of a command on standard error: each has one line and is printed once."""
+"""The messages of a command on standard error: each is one line and is printed once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger("kiel_groups.test")
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    """Return the lines of one command; the logging of the test run is restored afterwards."""
+    """Return the lines of one command, and restore the logging of the test run afterwards."""
     root = logging.getLogger()
     before = (root.level, root.handlers[:])
     levels = {
         name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.admin.cluster_admin.kazoo")
     }
-    root.handlers[:] = []  # basicConfig(force=True) would close pytest's own
+    root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
     yield Lines()
     root.level, root.handlers[:] = before[0], before[1]
     for name, level in levels.items():
@@ -41,7 +41,7 @@ def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.Captur
 
 
 def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error that a log line has just reported is not repeated; another one is printed."""
+    """An error that was just logged is not repeated; another error is printed."""
     show_logs(lines, verbose=False)
     log.error("group g: this member stops: it disagrees")
     lines.say("error", "it disagrees")
@@ -52,7 +52,7 @@ def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys
 def test_an_error_that_a_log_line_refers_to_is_not_printed_again(
     lines: Lines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Even if the log line has another text, or other lines came between."""
+    """The log line may have another text, and other lines may follow it."""
     show_logs(lines, verbose=False)
     error = KielGroupsError("group g: it disagrees")
     log.error("group g: this member stops: it disagrees", extra={"reports": error})
@@ -70,7 +70,7 @@ def test_an_error_is_printed_after_a_warning_of_the_same_text(lines: Lines, caps
 
 
 def test_a_traceback_is_shortened_to_its_exception(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """log.exception prints one line, too."""
+    """``log.exception`` prints one line, too."""
     show_logs(lines, verbose=False)
     try:
         raise ValueError("bad\nvalue")
@@ -85,7 +85,7 @@ def test_a_traceback_is_shortened_to_its_exception(lines: Lines, capsys: pytest.
 def test_details_are_printed_on_request(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool, printed: str
 ) -> None:
-    """Without --verbose, neither infos nor kazoo's warning about each refused connection are printed."""
+    """Without ``--verbose``, info lines and kazoo's warnings about refused connections are not printed."""
     show_logs(lines, verbose=verbose)
     log.debug("nothing")
     log.info("one")
@@ -94,8 +94,8 @@ def test_details_are_printed_on_request(
     assert capsys.readouterr().err == printed
 
 
-def test_log_lines_of_a_service_begin_with_their_time(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """The final error has no time, and still is not printed twice."""
+def test_log_lines_of_a_service_start_with_their_time(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """The final error is not printed again, although its text has no time."""
     show_logs(lines, verbose=False, timed=True)
     log.error("group g: this member stops: why")
     lines.say("error", "why")
@@ -108,7 +108,7 @@ def test_log_lines_of_a_service_begin_with_their_time(lines: Lines, capsys: pyte
 def test_log_lines_that_a_command_reports_itself_are_not_printed(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
-    """``produce`` names the lines that were not stored, so the sender's log lines would repeat it."""
+    """``produce`` reports the lines that were not stored, so the sender's log lines would repeat them."""
     show_logs(lines, verbose=verbose, reported_elsewhere=["kiel_groups.test"])
     log.error("a record was not stored")
     logging.getLogger("kiel_groups.another").error("another error")
@@ -118,7 +118,7 @@ def test_log_lines_that_a_command_reports_itself_are_not_printed(
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_before_the_start_of_a_command_sets_the_exit_status(name: str, status: int) -> None:
-    """The status is that of a command that ends on the signal, and there is no traceback."""
+    """The status is the same as during a command, and no traceback is printed."""
     program = (
         "import os, signal, time\n"
         "from kiel_groups.cli import app, main\n"

@@ -18,7 +18,7 @@ Given = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
-    """Return the options that ``consume`` gets, in a home without a file and an environment without our variables."""
+    """Return the options that ``consume`` gets, without a configuration file and without variables of this package."""
     options: Given = {}
     monkeypatch.setattr(consume, "callback", lambda **given: options.update(given))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a function that writes the default file."""
+    """Return a function that writes the default configuration file."""
 
     def write(text: str) -> Path:
         path = tmp_path / "kiel-groups" / "config.toml"
@@ -49,18 +49,18 @@ max = 7
 """
 
 
-def test_a_file_has_the_missing_options(write: Callable[[str], Path], given: Given) -> None:
-    """A list becomes a value with commas. Keys at the top apply to all commands."""
+def test_a_file_sets_the_missing_options(write: Callable[[str], Path], given: Given) -> None:
+    """A list is joined with commas. Keys at the top apply to all commands."""
     write(FILE)
     assert app.run(["consume", "t"]) == 0
     assert (given["brokers"], given["zookeeper"]) == ("file:1,file:2", "file:3")
     assert (given["group"], given["most"]) == ("of-the-file", 7)
 
 
-def test_arguments_override_the_environment_and_that_overrides_the_file(
+def test_arguments_override_the_environment_which_overrides_the_file(
     write: Callable[[str], Path], given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of three values comes from another source."""
+    """Three values come from three sources."""
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "environment:1")
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "8")
@@ -70,8 +70,8 @@ def test_arguments_override_the_environment_and_that_overrides_the_file(
     assert given["most"] == 8
 
 
-def test_another_file(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--config or a variable names it."""
+def test_another_file_is_read(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--config`` or ``KIEL_GROUPS_CONFIG`` names the file."""
     (tmp_path / "mine.toml").write_text(FILE)
     assert app.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
     assert given.pop("group") == "of-the-file"
@@ -96,7 +96,7 @@ def test_another_file(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPa
 def test_an_unknown_key_is_named_with_the_nearest_known_one(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
-    """The error has one line with file, section, and both keys."""
+    """The error is one line with the file, the section, and both keys."""
     path = write(text)
     assert app.run(["consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -109,7 +109,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
 def test_each_name_of_an_option_works_in_the_file_and_in_the_environment(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The error about an invalid value proves it."""
+    """The error about the invalid value shows that the name was recognized."""
     path = write(f"brokers = 'b:1'\n[consume]\n{name} = 'many'\n")
     assert app.run(["consume", "t"]) == 2
     assert f"'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_each_name_of_an_option_works_in_the_file_and_in_the_environment(
 def test_the_error_about_an_invalid_value_names_its_source(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So users do not search the command line for it."""
+    """Users would otherwise look for the value on the command line."""
     path = write(FILE.replace("7", "'many'"))
     assert app.run(["consume", "t"]) == 2
     assert f"'--max' / '--max-messages': 'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -149,7 +149,7 @@ def test_a_misspelt_variable_is_an_error_and_an_unrelated_one_is_not(
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """A file that --config names must exist."""
+    """A file named by ``--config`` must exist."""
     monkeypatch.chdir(tmp_path)
     assert app.run([f"--config={path}", "consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

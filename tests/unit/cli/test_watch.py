@@ -1,4 +1,4 @@
-"""``--watch``: the messages between two readings, and the part of a report that fits the terminal."""
+"""``--watch``: messages between readings, and the part of a report that fits the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = Callable[[int], None]
 
 
 def watched(*readings: Look | KielGroupsError) -> list[bool]:
-    """Watch these readings, and return for each that is shown whether it was the first."""
+    """Watch these readings, and return for each shown one whether it was the first."""
     first_ones: list[bool] = []
     with pytest.raises(StopIteration):
         watch(Lines(), iter(readings), lambda look, first: first_ones.append(first), 0)
@@ -32,7 +32,7 @@ def watched(*readings: Look | KielGroupsError) -> list[bool]:
 
 
 def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Even one with the same text as the one before. The line has the time, because users may read it later."""
+    """A later outage with the same text is reported again. Lines have the time, because users may read them later."""
     times = iter(["14:03:05", "14:04:05"])
     monkeypatch.setattr(watching, "clock", lambda: next(times))
     assert watched(LOOK, OUTAGE, OUTAGE, LOOK, OUTAGE, OUTAGE, LOOK) == [True, False, False]
@@ -48,10 +48,10 @@ def test_an_error_of_the_first_reading_ends_the_command() -> None:
         watch(Lines(), iter([OUTAGE]), lambda look, first: None, 0)
 
 
-def test_an_error_takes_one_row_of_a_terminal(
+def test_an_error_fits_one_row_of_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A longer text is cut: a second row would scroll the report."""
+    """A longer text is cut, because a second row would scroll the report."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     watched(LOOK, CoordinationError("long " * 30))
@@ -60,14 +60,14 @@ def test_an_error_takes_one_row_of_a_terminal(
 
 
 def report(listed: Listed) -> Sequence[RenderableType]:
-    """Return 40 lines with all partitions, 5 with none, and 8 and one for each partition otherwise."""
+    """Return a report of 40 lines with all partitions, 5 with none, and otherwise 8 and one for each partition."""
     lines = {"all": 40, "none": 5}
     return [f"{listed} {number}" for number in range(5 + 3 + listed if isinstance(listed, int) else lines[listed])]
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """Return a function that makes standard output a terminal of so many rows."""
+    """Return a function that makes standard output a terminal with ``count`` rows."""
 
     def set_rows(count: int) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -91,7 +91,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 def test_a_report_fits_the_terminal(
     rows: Rows, capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
 ) -> None:
-    """It has as many partitions as fit, with a row for an error and one for the cursor."""
+    """The report has as many partitions as fit, and leaves a row for an error and one for the cursor."""
     rows(count)
     show_next(report, None, first=True)
     lines = capsys.readouterr().out.splitlines()
@@ -100,14 +100,14 @@ def test_a_report_fits_the_terminal(
 
 
 def test_all_partitions_are_shown_on_request(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
-    """The terminal scrolls."""
+    """The report is longer than the terminal, which scrolls."""
     rows(10)
     show_next(report, "all", first=True)
     assert len(capsys.readouterr().out.splitlines()) == 40
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["dumb terminal", "pipe"])
-def test_without_clearing_a_line_separates_reports(
+def test_a_line_separates_reports_on_output_that_cannot_be_cleared(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
     """Complete reports follow each other, without escape codes."""

@@ -1,4 +1,4 @@
-"""The producer at a scripted broker: records, batches, topics, partitioners, and the bound of its buffer."""
+"""The producer with a scripted broker: records, batches, topics, partitioners, and the limit of its buffer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.helpers.producers import T0, T1, producing, stored
 pytestmark = pytest.mark.unit
 
 
-async def test_each_future_has_the_place_of_its_record() -> None:
-    """It resolves to topic, partition and the record's own offset, in the order of production."""
+async def test_each_future_returns_the_position_of_its_record() -> None:
+    """Each result has topic, partition and offset, in the order in which the records were produced."""
     async with producing() as (broker, producer):
         futures = [producer.produce("t", b"%d" % n, partition=n % 2) for n in range(10)]
         outcomes = await asyncio.gather(*futures)
@@ -34,7 +34,7 @@ async def test_each_future_has_the_place_of_its_record() -> None:
 
 async def test_values_are_encoded_without_a_serializer() -> None:
     """
-    Bytes are sent as they are, other values as JSON with sorted keys. An int key becomes its decimal, None is null.
+    Bytes are sent unchanged, other values as JSON with sorted keys. An int key is sent as decimal text, None as null.
     """
     async with producing() as (broker, producer):
         sent = [(None, b"raw"), ("schlüssel", "x"), (7, None), (b"k", b""), (None, {"b": 1, "a": [True]})]
@@ -53,7 +53,7 @@ async def test_values_are_encoded_without_a_serializer() -> None:
 
 
 async def test_results_of_a_serializer() -> None:
-    """Text becomes UTF-8, None a null value; anything else is refused."""
+    """Text is encoded as UTF-8, and None is a null value; any other result is refused."""
     results: dict[str, Any] = {"text": "grün", "null": None, "bytes": b"raw", "wrong": 1}
     async with producing(serializer=results.__getitem__) as (broker, producer):
         for value in ("text", "null", "bytes"):
@@ -64,7 +64,7 @@ async def test_results_of_a_serializer() -> None:
 
 
 async def test_serializer_and_key_maker() -> None:
-    """Values pass through the serializer; a missing key is made from the value."""
+    """Values are encoded by the serializer, and a missing key is made from the value."""
     async with producing(serializer=lambda v: str(v * 2), key_maker=lambda v: v) as (broker, producer):
         await producer.produce("t", 21, partition=0)
         await producer.produce("t", 1, key="own", partition=0)
@@ -72,14 +72,14 @@ async def test_serializer_and_key_maker() -> None:
 
 
 async def test_batches_are_formed_per_partition() -> None:
-    """Records that are produced together are sent together: one request, one message set for each partition."""
+    """Records that are produced together are sent in one request, with one message set for each partition."""
     async with producing(linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"%d" % n, partition=n % 2) for n in range(100)))
         assert broker.count(PRODUCE) <= 2
 
 
 async def test_a_full_batch_does_not_linger() -> None:
-    """A batch of batch_size records is sent at once, however long others may wait."""
+    """A batch of ``batch_size`` records is sent at once, regardless of the linger time."""
     async with producing(linger_ms=60_000, batch_size=3) as (broker, producer):
         first = [producer.produce("t", b"x", partition=0) for _ in range(3)]
         await asyncio.wait_for(asyncio.gather(*first), 5)
@@ -92,7 +92,7 @@ async def test_a_full_batch_does_not_linger() -> None:
 
 
 async def test_a_batch_stays_below_the_size_of_a_request() -> None:
-    """Records that do not fit into one request are sent in several, in order."""
+    """Records that do not fit into one request are sent in several requests, in order."""
     async with producing(linger_ms=60_000, batch_size=1_000) as (broker, producer):
         values = [bytes([n]) * 200_000 for n in range(10)]
         futures = [producer.produce("t", value, partition=0) for value in values]
@@ -103,7 +103,7 @@ async def test_a_batch_stays_below_the_size_of_a_request() -> None:
 
 
 async def test_a_record_with_acks_zero_has_no_offset() -> None:
-    """Its future resolves with the offset −1 once the bytes are sent."""
+    """The record's future resolves with the offset −1 once the request is sent."""
     async with producing(required_acks=0) as (broker, producer):
         assert await producer.produce("t", b"x", partition=0) == RecordMetadata("t", 0, -1)
         await broker.wait_for_requests(PRODUCE, 1)
@@ -111,7 +111,7 @@ async def test_a_record_with_acks_zero_has_no_offset() -> None:
 
 
 async def test_a_compressed_batch_is_one_wrapper_message() -> None:
-    """With gzip, the wrapper has all records of the batch."""
+    """With gzip, the wrapper message has all records of the batch."""
     async with producing(compression="gzip", linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"a" * 1_000, partition=0) for _ in range(50)))
         assert broker.logs[T0].end == 1, "this broker does not look into wrappers"
@@ -120,18 +120,18 @@ async def test_a_compressed_batch_is_one_wrapper_message() -> None:
 
 @pytest.mark.parametrize("compression", ["gzipp", "", 0, 4, True])
 def test_an_unknown_compression_is_refused(compression: str | int) -> None:
-    """The constructor raises a ValueError that lists the possible ones."""
+    """The constructor raises a ValueError that lists the supported codecs."""
     with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
         Producer("localhost", compression=compression)
 
 
-def test_a_producer_is_made_without_an_event_loop() -> None:
-    """Constructors touch no event loop."""
+def test_a_producer_is_created_without_an_event_loop() -> None:
+    """The constructor uses no event loop."""
     Producer("localhost:9092,other")
 
 
 async def test_records_produced_while_a_batch_is_in_flight_form_the_next_one() -> None:
-    """A batch that was sent takes no further record: a later one is neither lost nor counted as part of it."""
+    """No record is added to a batch that was sent already."""
     async with producing() as (broker, producer):
         broker.gates[PRODUCE] = asyncio.Event()
         first = producer.produce("t", b"first", partition=0)
@@ -143,7 +143,7 @@ async def test_records_produced_while_a_batch_is_in_flight_form_the_next_one() -
 
 
 async def test_records_of_a_topic_that_is_looked_up_keep_their_order() -> None:
-    """Records produced when the topic becomes known are sent after those that waited for it."""
+    """Records produced when the topic becomes known are sent after the records that waited for it."""
     async with producing(backoff_ms=50) as (broker, producer):
         first = producer.produce("new", b"first")
         await broker.wait_for_requests(METADATA, 2)
@@ -155,7 +155,7 @@ async def test_records_of_a_topic_that_is_looked_up_keep_their_order() -> None:
 
 
 async def test_records_of_an_unknown_topic_fail() -> None:
-    """Each error names the topic; records of other topics are not delayed."""
+    """Each error has the topic's name; records of other topics are not delayed."""
     async with producing() as (_, producer):
         lost = [producer.produce("nope", b"x") for _ in range(3)]
         assert (await producer.produce("t", b"x", partition=0)).offset == 0
@@ -167,7 +167,7 @@ async def test_records_of_an_unknown_topic_fail() -> None:
 
 
 async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
-    """The broker learns of the topic a moment later; the records are stored in order."""
+    """The broker learns of the topic a moment later; then the records are stored in order."""
 
     def script(request: Request) -> None:
         if broker.count(METADATA) == 3:
@@ -180,7 +180,7 @@ async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
 
 
 async def test_without_a_live_broker_connecting_and_producing_fail() -> None:
-    """Connecting fails with the addresses and reasons; a record fails after the retries."""
+    """Connecting fails with addresses and reasons; a record fails after its retries."""
     async with FakeBroker() as dead:
         pass
     producer = Producer(str(dead.address), retries=1)
@@ -192,7 +192,7 @@ async def test_without_a_live_broker_connecting_and_producing_fail() -> None:
 
 
 async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> None:
-    """Only the record's own future fails."""
+    """Only the future of this record fails."""
     async with producing(partitioner=lambda key, partitions: 1 // 0) as (_, producer):
         with pytest.raises(ConfigError, match="partition: 2 given; t has 0 to 1"):
             await producer.produce("t", b"x", partition=2)
@@ -201,7 +201,10 @@ async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> 
 
 
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
-    """An int key remains an int, and partition numbers come in ascending order, in a list that it may change."""
+    """
+    An int key is passed as an int. The partitions are passed in ascending order, in a list that the partitioner may
+    change.
+    """
     seen: list[tuple[Any, Any]] = []
 
     def partitioner(key: Any, partitions: list[int]) -> int:
@@ -217,7 +220,8 @@ async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
 
 def test_the_included_partitioners() -> None:
     """
-    By hash, a key's CRC-32 chooses the partition, in every process; at random, and without a key, all get records.
+    The hash partitioner chooses by the key's CRC-32, so each process chooses the same partition. The random one uses
+    all partitions, and so does the hash partitioner without a key.
     """
     places = [0, 1, 2, 3]
     assert hash_partitioner(b"key", places) == zlib.crc32(b"key") % 4 == hash_partitioner("key", places)
@@ -229,7 +233,9 @@ def test_the_included_partitioners() -> None:
 
 
 async def test_buffered_bytes_are_bounded() -> None:
-    """Above the bound ``produce()`` refuses; ``drain()`` waits for room, and then it accepts records again."""
+    """
+    If the buffer is full, ``produce()`` raises an error. ``drain()`` waits until ``produce()`` accepts records again.
+    """
     async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
         for _ in range(10):
             producer.produce("t", b"x" * 1_000)
@@ -244,7 +250,7 @@ async def test_buffered_bytes_are_bounded() -> None:
 
 
 async def test_a_cancelled_record_delays_no_others() -> None:
-    """A caller that stops waiting for a record affects neither its batch nor a flush."""
+    """Cancelling one record's future affects neither its batch nor a flush."""
     async with producing(linger_ms=60_000) as (_, producer):
         one, two = (producer.produce("t", b"x", partition=0) for _ in range(2))
         two.cancel()

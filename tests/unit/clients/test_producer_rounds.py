@@ -1,4 +1,6 @@
-"""Producing in rounds, as programs of kiel do: records wait for a whole batch, and its failure reaches the caller."""
+"""
+Producing in rounds, as programs of kiel do: records wait for a full batch, and its failure is raised to the caller.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ pytestmark = pytest.mark.unit
 
 
 def stored_counts(broker: FakeBroker) -> list[int]:
-    """Return how many messages each partition has."""
+    """Return the number of messages in each partition."""
     return [len(broker.logs[tp].entries) for tp in (T0, T1)]
 
 
 async def test_records_wait_for_a_full_round() -> None:
-    """A round covers all partitions. Awaiting each record in turn causes no deadlock; the last one has its place."""
+    """A round has records of all partitions. A caller that awaits each record in turn is not blocked."""
     async with producing(linger_ms=None, batch_size=4) as (broker, producer):
         for n in range(3):
             assert await producer.produce("t", n, partition=n % 2) == RecordMetadata("t", -1, -1)
@@ -38,7 +40,7 @@ async def test_records_wait_for_a_full_round() -> None:
 
 
 async def test_records_need_not_be_awaited() -> None:
-    """Full rounds are sent without that; the rest is sent with them, or waits."""
+    """Full rounds are sent without being awaited; the remaining records wait."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         for n in range(5):
             producer.produce("t", n, partition=0)
@@ -50,7 +52,7 @@ async def test_records_need_not_be_awaited() -> None:
 
 @pytest.mark.parametrize("method", ["flush", "close"])
 async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
-    """The number of its records does not matter."""
+    """The round is sent with any number of records."""
     async with producing(linger_ms=None, batch_size=100) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await getattr(producer, method)()
@@ -58,7 +60,7 @@ async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
 
 
 async def test_a_full_buffer_completes_the_round() -> None:
-    """A program that awaits each record is never refused."""
+    """The round is sent, so a program that awaits each record is never refused."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
         assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
@@ -68,7 +70,7 @@ async def test_a_full_buffer_completes_the_round() -> None:
 
 
 async def test_drain_sends_an_incomplete_round() -> None:
-    """A failure of one of its records is raised by the next call that ends a round."""
+    """If a record of the round fails, the next call that ends a round raises the error."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         for n in range(7):
@@ -82,15 +84,15 @@ async def test_drain_sends_an_incomplete_round() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [0, None])
-async def test_no_batch_size_is_one(batch_size: int | None) -> None:
-    """Each record is sent at once, as with kiel."""
+async def test_without_a_batch_size_each_record_is_sent_at_once(batch_size: int | None) -> None:
+    """A batch size of None or 0 means 1, as in kiel."""
     async with producing(linger_ms=None, batch_size=batch_size) as (_, producer):
         assert producer.batch_size == 1
         assert (await producer.produce("t", "x", partition=0)).offset == 0
 
 
 async def test_wind_down_sends_an_incomplete_round() -> None:
-    """The producer can still be used."""
+    """The producer can still be used afterwards."""
     async with producing(linger_ms=None, batch_size=10) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await producer.wind_down()
@@ -104,7 +106,7 @@ async def test_wind_down_sends_an_incomplete_round() -> None:
 
 @pytest.mark.parametrize("method", ["produce", "flush", "close"])
 async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
-    """It may be any record of the round: its own future was done long before."""
+    """Any record of the round may have failed, even one whose future was done long before."""
     async with producing(linger_ms=None, batch_size=3) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -118,7 +120,7 @@ async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
 
 
 async def test_a_failure_is_raised_once() -> None:
-    """The next round does not have it."""
+    """The next round does not raise the failure again."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -129,7 +131,7 @@ async def test_a_failure_is_raised_once() -> None:
 
 
 async def test_a_round_with_an_unknown_topic_ends() -> None:
-    """Records of an unknown topic must not delay the others, and their error is raised."""
+    """Records of an unknown topic do not delay the other records, and their error is raised."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         await producer.produce("nope", 0)
         with pytest.raises(UnknownTopicError, match="nope"):
@@ -148,7 +150,7 @@ async def test_the_first_round_of_a_topic() -> None:
 
 
 async def test_a_round_of_one_record_is_sent_at_once() -> None:
-    """This is the default. Records produced while the broker is busy are still sent together."""
+    """A batch size of 1 is the default. Records produced while the broker is busy are still sent together."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address)) as producer:
         outcomes = await asyncio.gather(*(producer.produce("t", n) for n in range(100)))
         assert [outcome.offset for outcome in outcomes] == list(range(100))
@@ -156,7 +158,7 @@ async def test_a_round_of_one_record_is_sent_at_once() -> None:
 
 
 async def test_a_failed_record_does_not_hide_the_programs_own_exception() -> None:
-    """The failure is logged; the author has to see the exception."""
+    """The failure is logged, and the program's exception is raised."""
 
     async def fail() -> None:
         async with producing(linger_ms=None, batch_size=2) as (broker, producer):
@@ -169,7 +171,7 @@ async def test_a_failed_record_does_not_hide_the_programs_own_exception() -> Non
 
 
 def test_records_may_be_produced_before_the_loop_runs() -> None:
-    """They are sent when it runs; the close waits for that."""
+    """The records are sent when the loop runs, and the close waits for them."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
     loop.run_sync(broker.__aenter__)
@@ -183,7 +185,7 @@ def test_records_may_be_produced_before_the_loop_runs() -> None:
 
 @pytest.mark.parametrize(("settings", "wanted"), [({}, (-1, 500)), ({"required_acks": 2, "ack_timeout": 0}, (2, 0))])
 async def test_requests_have_the_configured_acknowledgements(settings: dict[str, int], wanted: tuple[int, int]) -> None:
-    """The default is all in-sync replicas within 500 ms, as a broker reads it."""
+    """By default, all in-sync replicas have to acknowledge within 500 ms."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
         await producer.produce("t", "x")
         (request,) = broker.received(PRODUCE)
@@ -209,14 +211,14 @@ async def test_requests_have_the_configured_acknowledgements(settings: dict[str,
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """The constructor raises a ValueError that names the setting and what was given; no bad request is sent later."""
+    """The constructor raises a ValueError with the setting and the given value."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=f"{name}: '?{value}"):
         Producer("localhost", **settings)
 
 
 def test_a_close_outside_of_the_loop_sends_waiting_records() -> None:
-    """A program calls it after a Ctrl-C in a loop that does not run any more."""
+    """A program calls ``close()`` after Ctrl-C has stopped its loop."""
     loop = asyncio.new_event_loop()
     broker = FakeBroker({"t": 1})
     loop.run_until_complete(broker.__aenter__())

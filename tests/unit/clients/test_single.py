@@ -1,4 +1,4 @@
-"""The consumer without a group, at a scripted broker."""
+"""The consumer without a group, with a scripted broker."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.unit
 
 
 async def take_values(consumer: SingleConsumer, count: int) -> list[Any]:
-    """Return the values of the next records."""
+    """Return the values of the next ``count`` records."""
     async with asyncio.timeout(5):
         return [(await anext(consumer)).value for _ in range(count)]
 
 
 async def test_consuming_from_the_beginning() -> None:
-    """All stored records come first, then those that are added, with offsets and partitions."""
+    """All stored records are delivered, then new ones, with offsets and partitions."""
     async with consuming(b"0", b"1") as (broker, consumer):
         await consumer.subscribe(["t"], start=BEGINNING)
         assert consumer.assignment == {T0, T1}
@@ -50,7 +50,7 @@ async def test_consuming_from_the_beginning() -> None:
 
 
 async def test_consuming_from_the_end() -> None:
-    """END means the moment of the subscription: no older record, and every later one."""
+    """END means the end of the log at the time of the subscription. Every later record is delivered."""
     async with consuming(b"old") as (broker, consumer):
         await consumer.subscribe("t", start=END)
         broker.append(T0, message_set(b"new"))
@@ -58,7 +58,7 @@ async def test_consuming_from_the_end() -> None:
 
 
 async def test_consuming_from_given_offsets() -> None:
-    """Partitions with an offset start there, the others at their beginning."""
+    """Partitions with a given offset start there, the others at their beginning."""
     async with consuming(b"0", b"1", b"2") as (broker, consumer):
         broker.append(T1, message_set(b"other"))
         await consumer.subscribe("t", start={T0: 2})
@@ -67,14 +67,14 @@ async def test_consuming_from_given_offsets() -> None:
 
 @pytest.mark.parametrize(("start", "words"), [(7, "start: 7 given"), ({TopicPartition("t", 9): 0}, "t:9 given")])
 async def test_an_invalid_start_is_refused(start: Any, words: str) -> None:
-    """The error says what was given and what is possible."""
+    """The error has the given value and the accepted forms."""
     async with consuming() as (_, consumer):
         with pytest.raises(ConfigError, match=words):
             await consumer.subscribe("t", start=start)
 
 
 async def test_unknown_and_illegal_topics_are_refused() -> None:
-    """The error has the name of the topic; nothing is subscribed then."""
+    """The error has the topic's name, and nothing is subscribed to."""
     async with consuming() as (_, consumer):
         with pytest.raises(UnknownTopicError, match="nope"):
             await consumer.subscribe(["t", "nope"])
@@ -91,13 +91,16 @@ async def test_connecting_without_a_live_broker_fails() -> None:
         await SingleConsumer(str(dead.address)).connect()
 
 
-def test_a_consumer_is_made_without_an_event_loop() -> None:
-    """Constructors touch no event loop."""
+def test_a_consumer_is_created_without_an_event_loop() -> None:
+    """The constructor uses no event loop."""
     SingleConsumer("localhost:9092,other")
 
 
 async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    """Each is logged with its place and counted; null stays None, and the others are delivered."""
+    """
+    Each such value is logged with its position and counted. A null value stays None, and the other values are
+    delivered.
+    """
     async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (broker, consumer):
         broker.append(T0, encode_message_set([(b"k", None)]))
         await consumer.subscribe("t", start=BEGINNING)
@@ -107,7 +110,7 @@ async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.Log
 
 
 async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    """One line for the first value, and one at the close for all others."""
+    """One line is logged for the first value, and one at the close for all others."""
     async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads) as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [1]
@@ -117,7 +120,7 @@ async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.L
 
 
 async def test_a_seek_to_a_fetched_offset() -> None:
-    """The rest of the present batch is dropped, and the next record is the one at the offset."""
+    """The rest of the current batch is dropped, and the next record is the one at the given offset."""
     async with consuming(b"0", b"1", b"2", b"3") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 2) == [b"0", b"1"]
@@ -125,8 +128,8 @@ async def test_a_seek_to_a_fetched_offset() -> None:
         assert await take_values(consumer, 3) == [b"1", b"2", b"3"]
 
 
-async def test_an_error_is_raised_at_its_place_until_a_seek_passes_it() -> None:
-    """Records before it are delivered first; other partitions continue meanwhile."""
+async def test_an_error_is_raised_at_its_position_until_a_seek_skips_it() -> None:
+    """Records before the error are delivered first. Other partitions continue."""
     async with consuming(b"0", b"L" * 9_000, b"2", max_bytes=100, max_message_bytes=1_000) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [b"0"]
@@ -141,7 +144,7 @@ async def test_an_error_is_raised_at_its_place_until_a_seek_passes_it() -> None:
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(63, False), (64, True)])
 async def test_the_default_limit_of_decompressed_bytes(mebibytes: int, refused: bool) -> None:
-    """It is 64 MiB with all that surrounds the value; some kilobytes on the wire are enough to reach it."""
+    """The limit is 64 MiB, including the bytes around the value. Less than 100 kB of compressed data can exceed it."""
     packed = encode_message_set([(None, bytes(mebibytes << 20))], "gzip")
     assert len(packed) < 100_000
     async with consuming() as (broker, consumer):
@@ -155,7 +158,7 @@ async def test_the_default_limit_of_decompressed_bytes(mebibytes: int, refused: 
 
 
 async def value_after_errors(error: type[Exception], consumer: SingleConsumer) -> Any:
-    """Return the next value, however often the error is raised before it."""
+    """Return the next value, and ignore errors of the given class before it."""
     for _ in range(100_000):
         try:
             return (await anext(consumer)).value
@@ -176,7 +179,7 @@ async def test_the_reset_policy_decides_after_a_position_outside_the_log(policy:
 
 
 async def test_a_position_outside_the_log_is_an_error_with_the_policy_none() -> None:
-    """The error names partition and offset."""
+    """The error has the partition and the offset."""
     async with consuming(b"0", auto_offset_reset="none") as (_, consumer):
         await consumer.subscribe("t", start={T0: 7})
         with pytest.raises(OffsetOutOfRangeError, match="t:0: the log does not have offset 7") as caught:
@@ -188,7 +191,10 @@ async def test_a_position_outside_the_log_is_an_error_with_the_policy_none() -> 
 async def test_a_partition_without_a_leader_delays_no_others(
     start: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its leader is requested again meanwhile. Then it is consumed from its beginning, so that no record is skipped."""
+    """
+    The leader is requested again in the background. Then the partition is consumed from its beginning, so that no
+    record is skipped.
+    """
     monkeypatch.setattr(single, "ELECTION_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
@@ -212,7 +218,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
 
 
 async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
-    """It does not delay new partitions either that were added with it."""
+    """Other new partitions are consumed meanwhile."""
     async with consuming(b"0", metadata_max_age_ms=20) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [b"0"]
@@ -227,7 +233,9 @@ async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
 
 
 async def test_added_partitions_are_consumed_from_their_beginning() -> None:
-    """A consumer that started at the end does so, too: all records of a new partition are new."""
+    """
+    A consumer that started at END also starts at the beginning here, because all records of a new partition are new.
+    """
     async with consuming(b"old", metadata_max_age_ms=30) as (broker, consumer):
         await consumer.subscribe("t", start=END)
         added = TopicPartition("t", 2)
@@ -256,7 +264,9 @@ async def test_a_close_ends_an_iteration() -> None:
 
 
 async def test_attributes_that_programs_of_kiel_read() -> None:
-    """Settings as given, or their defaults; the consumer's partitions; whether it was closed."""
+    """
+    The attributes have the settings or their defaults, the assigned partitions, and whether the consumer is closed.
+    """
     async with FakeBroker({"t": 2}) as broker:
         consumer = SingleConsumer(str(broker.address))
         assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
@@ -274,7 +284,7 @@ async def test_attributes_that_programs_of_kiel_read() -> None:
 
 @pytest.mark.parametrize("arguments", [("a/b",), ("t", 7), ("t", "earliest"), ([],)], ids=str)
 async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) -> None:
-    """The call itself returns, as with a coroutine of Tornado."""
+    """The call itself raises nothing, as with a coroutine of Tornado."""
     async with consuming() as (_, consumer):
         result = consumer.consume(*arguments)
         with pytest.raises(ConfigError, match=r"topic: |start: "):
@@ -282,7 +292,7 @@ async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) 
 
 
 def test_a_call_may_be_made_before_the_loop_runs() -> None:
-    """It is answered when the loop runs."""
+    """The call is answered when the loop runs."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
     broker.append(T0, message_set(b"1"))
@@ -296,7 +306,7 @@ def test_a_call_may_be_made_before_the_loop_runs() -> None:
 
 
 async def test_a_fetch_request_equals_that_of_kiel() -> None:
-    """A broker reads: at most a second, at least a byte, and a mebibyte shared among the partitions."""
+    """The request waits at most a second for at least one byte, and asks for one MiB for all partitions together."""
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
         await broker.wait_for_requests(FETCH, 1)
@@ -314,7 +324,7 @@ async def test_a_fetch_request_equals_that_of_kiel() -> None:
 
 @pytest.mark.parametrize("back", [timedelta(milliseconds=1_500), timedelta(hours=1)])
 async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
-    """Brokers count milliseconds; the seconds of kiel would be a day in January 1970."""
+    """Brokers count milliseconds; kiel's seconds would mean a day in January 1970."""
     async with FakeBroker({"t": 1}) as broker, SingleConsumer(str(broker.address), max_wait_time=100) as consumer:
         before_ms = time.time() * 1_000
         await consumer.consume("t", back)
@@ -337,7 +347,7 @@ async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """The constructor raises a ValueError that names the setting and what was given."""
+    """The constructor raises a ValueError with the setting and the given value."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
         SingleConsumer("localhost", **settings)
@@ -345,7 +355,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("start", "away_s"), [(BEGINNING, 0.2), (END, 2.5)], ids=["beginning", "end"])
 async def test_a_topic_without_leaders_is_requested_again_within_the_call(start: int, away_s: float) -> None:
-    """An election takes a moment. Under END, records written after the call began to wait are delivered."""
+    """An election ends during the call. With END, records written after the call has started to wait are delivered."""
     async with FakeBroker({"t": 1}) as broker:
         broker.append(T0, message_set(b"1"))
         broker.leaders = {T0: -1}

@@ -1,4 +1,4 @@
-"""An ensemble refuses invalid sizes, and cuts without proxies, before a server is started."""
+"""Before any server starts, an ensemble rejects an invalid size, and ``cut()`` if it has no proxies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("servers", [-1, 0, 2, 4])
 def test_an_ensemble_has_an_odd_number_of_servers(servers: int) -> None:
-    """An even number tolerates no more failures than the odd number below it, so it is refused."""
+    """An even number is refused, because it tolerates no more failures than the odd number below it."""
     with pytest.raises(ConfigError, match=rf"servers: {servers} given; expected an odd number"):
         ZooKeeperEnsemble(servers)
     with pytest.raises(ConfigError, match=rf"servers: {servers} given"):
         Cluster(zookeepers=servers)
 
 
-def test_servers_without_proxies_between_them_cannot_be_cut() -> None:
-    """The error names the option that provides the proxies."""
+def test_servers_without_proxies_cannot_be_cut_off() -> None:
+    """The error names the option that adds proxies between the servers."""
     ensemble = ZooKeeperEnsemble(3)
     with pytest.raises(ServerError, match="an ensemble that is cuttable=True can be cut"):
         ensemble.cut(*ensemble.servers[:2])

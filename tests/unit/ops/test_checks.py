@@ -28,14 +28,14 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_healthy_group_has_no_findings() -> None:
-    """Its state is "settled"."""
+    """The state of the group is "settled"."""
     assert findings(HEALTHY) == ()
     assert view_group("g", HEALTHY, LOG_ENDS).state == "settled"
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_each_problem_is_found(kind: str) -> None:
-    """By one finding of its kind, which names members and partitions; the report begins with it."""
+    """One finding of the right kind has the members and partitions, and the report starts with it."""
     znodes, text = PROBLEMS[kind]
     found = [finding for finding in findings(znodes) if finding.kind == kind]
     assert len(found) == 1
@@ -47,7 +47,7 @@ def test_each_problem_is_found(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["wrongly-owned", "unowned", "unassigned", "publishing"])
 def test_a_finding_about_a_new_plan_is_passing(kind: str) -> None:
-    """A rebalance ends by itself; after a while, the finding is a problem."""
+    """A rebalance ends by itself. If it lasts too long, the finding becomes a problem."""
     znodes, _ = PROBLEMS[kind]
     young = [finding.passing for finding in findings(znodes, PLANNED_MS + 500) if finding.kind == kind]
     old = [finding.passing for finding in findings(znodes, LATER_MS) if finding.kind == kind]
@@ -55,15 +55,15 @@ def test_a_finding_about_a_new_plan_is_passing(kind: str) -> None:
 
 
 def test_a_claim_with_an_unreadable_offset_counts_as_opened() -> None:
-    """The owner overwrites it with its next commit. The unreadable offset is another finding."""
+    """The owner overwrites the unreadable offset with its next commit. The offset is another finding."""
     garbled = {**HEALTHY, "/consumers/g/offsets/t/1": Znode(b"garbage", modified_ms=PLANNED_MS)}
     garbled["/consumers/g/owners/t/1"] = Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS)
     assert [finding.kind for finding in findings(garbled, PLANNED_MS + 2 * UNOPENED_MS)] == ["unreadable"]
 
 
 @pytest.mark.parametrize(("written", "kinds"), [(6, ["unopened"]), (8, [])], ids=["before", "after"])
-def test_an_offset_from_before_the_claim_does_not_open_it(written: int, kinds: list[str]) -> None:
-    """An owner that opens a claim rewrites the offset. An older one may be that of a former topic incarnation."""
+def test_an_offset_from_before_the_claim_does_not_prove_it_open(written: int, kinds: list[str]) -> None:
+    """An owner that opens a claim rewrites the offset. An older offset may be that of a former topic incarnation."""
     claimed = {
         **HEALTHY,
         "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS, czxid=7),
@@ -75,7 +75,9 @@ def test_an_offset_from_before_the_claim_does_not_open_it(written: int, kinds: l
 
 
 def test_static_members_are_known_by_their_slots() -> None:
-    """The assignment of an instance counts for its member. An absent instance keeps its partitions for a while."""
+    """
+    The assignment of an instance is that of its member. An absent instance keeps its partitions for the grace time.
+    """
     slot = f"/kiel-groups/g/allocation/{B}"
     info = MemberInfo(member_id=B, session_timeout_ms=6_000, subscription=("t",), instance_id="two", started_at_ms=1)
     static = {
@@ -92,7 +94,7 @@ def test_static_members_are_known_by_their_slots() -> None:
 
 
 def test_lasting_findings_come_before_passing_ones() -> None:
-    """An operator has to act on those."""
+    """An operator has to act on lasting findings."""
     znodes = {
         **PROBLEMS["unowned"][0],
         **{path: PROBLEMS["foreign"][0][path] for path in ("/kiel/groups/g/members/w:1",)},
@@ -101,7 +103,7 @@ def test_lasting_findings_come_before_passing_ones() -> None:
 
 
 def test_a_group_of_foreign_members_only_has_no_findings() -> None:
-    """Java consumers alone are a healthy group."""
+    """A group of Java consumers only is healthy."""
     znodes = {"/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}
     view = view_group("g", znodes)
     assert (view.state, findings(znodes)) == ("foreign", ())
@@ -124,7 +126,7 @@ def test_states(state: str, znodes: Snapshot) -> None:
 
 
 def test_missing_brokers_are_the_first_finding() -> None:
-    """Other findings follow from it, or matter less."""
+    """Other findings are consequences of the missing brokers, or matter less."""
     view = view_group("g", PROBLEMS["foreign"][0]).with_log_ends({}, brokers=0)
     first, *others = check_group(view, LATER_MS)
     assert (first.kind, first.passing, [finding.kind for finding in others]) == ("brokerless", False, ["foreign"])
@@ -133,7 +135,7 @@ def test_missing_brokers_are_the_first_finding() -> None:
 
 @pytest.mark.parametrize("log_ends", [dict.fromkeys(PARTITIONS, 10), {}], ids=["no lag", "unknown lag"])
 def test_a_group_without_members_and_lag_has_no_findings(log_ends: dict[TopicPartition, int]) -> None:
-    """Nor does one whose lag is unknown, or whose topics Java consumers read."""
+    """A group with unknown lag, or whose topics Java consumers read, has no findings either."""
     memberless = PROBLEMS["unconsumed"][0]
     assert check_group(view_group("g", memberless, log_ends), LATER_MS) == ()
     java = {**memberless, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
-    """Members are shown by session, moving partitions with both owners, unknown numbers as question marks."""
+    """Members are shown by session, moving partitions with both owners, and unknown numbers as question marks."""
     znodes = {**PROBLEMS["wrongly-owned"][0], "/consumers/g/ids/stranger": Znode(b"", 3)}
     view = view_group("g", znodes, LOG_ENDS)
     text = report_text(view, check_group(view, LATER_MS))
@@ -53,14 +53,14 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
     ],
 )
 def test_a_memberless_group_of_a_spark_query_is_described(group: str, expected: str) -> None:
-    """No member has ever joined it, so the missing members are no finding."""
+    """Such a group never has members, so their absence is no finding."""
     view = view_group(group, {f"/consumers/{group}/offsets/t/0": Znode(b"10")}, LOG_ENDS)
     assert (view.state, check_group(view, LATER_MS)) == ("memberless", ())
     assert expected in report_text(view, width=200)
 
 
 def test_the_dynamic_settings_are_shown() -> None:
-    """Report and document have them; a drained id that was never that of a member is marked."""
+    """The report and the document have the settings. A drained id that was never a member's is marked."""
     tuned = config(
         allocator="sticky",
         debounce={"quiet_ms": 0},
@@ -99,7 +99,7 @@ def test_weights_are_counted() -> None:
 
 
 def test_unknown_lag_is_shown_as_unknown() -> None:
-    """A member's is "?" or a lower bound; partitions without an offset are counted separately."""
+    """The lag of a member is "?" or a lower bound. Partitions without an offset are counted separately."""
     znodes = without("/consumers/g/offsets/t/1", "/consumers/g/offsets/t/2")
     view = view_group("g", znodes, LOG_ENDS)
     assert [member.lag for member in view.members] == [2, None]
@@ -129,7 +129,7 @@ def test_a_narrow_report_has_every_character(width: int) -> None:
 
 
 def test_partitions_that_are_not_listed_are_counted() -> None:
-    """Options list all, those with a finding or unknown lag, or none; the total lag includes the others."""
+    """Options list all partitions, those with a finding or unknown lag, or none. The total lag includes the others."""
     view = view_group("g", {**PROBLEMS["orphans"][0], "/consumers/g/offsets/t/2": Znode(b"?")}, LOG_ENDS)
     found = check_group(view, LATER_MS)
 
@@ -150,7 +150,7 @@ def test_partitions_that_are_not_listed_are_counted() -> None:
 
 
 def test_allocator_processes_are_not_shown_as_members() -> None:
-    """A leader that is no member is named as an allocator process; spare ones are counted."""
+    """A leader that is no member is shown as an allocator process, and spare ones are counted."""
     znodes = {
         **HEALTHY,
         "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-0-cccc"),
@@ -174,7 +174,7 @@ def test_a_document_has_full_ids_and_all_findings() -> None:
 
 
 def test_a_listing_has_a_row_for_each_group() -> None:
-    """It has the number of members of each kind, the generation, and the state."""
+    """The row has the number of members of each kind, the generation, and the state."""
     java = {"/consumers/j/ids/j_java-1-abcdef01": Znode(b"{}", 7)}
     text = listing_text([view_group("g", HEALTHY, LOG_ENDS), view_group("j", java)], 80)
     rows = [line.split() for line in text.splitlines()]
@@ -182,8 +182,8 @@ def test_a_listing_has_a_row_for_each_group() -> None:
     assert ["j", "0", "1", "foreign", "0"] in rows
 
 
-def test_a_group_that_an_acl_closes_is_shown_as_unknown() -> None:
-    """Values that cannot be read are question marks, and cause no findings but that of the ACL."""
+def test_a_group_that_an_acl_hides_is_shown_as_unknown() -> None:
+    """Values that cannot be read are question marks. The only finding is about the ACL."""
     view = view_group("g", {"/kiel-groups/g": Znode(closed=True), "/consumers/g/offsets": Znode(closed=True)})
     (finding,) = check_group(view, LATER_MS)
     assert (finding.kind, finding.passing, view.state) == ("closed", False, "unreadable")
@@ -195,7 +195,9 @@ def test_a_group_that_an_acl_closes_is_shown_as_unknown() -> None:
 
 
 def test_the_history_is_shown_newest_first() -> None:
-    """As many generations as requested. Znodes with other names are ignored, unreadable entries are named."""
+    """
+    The requested number of generations is shown. Znodes with other names are ignored, and unreadable entries are named.
+    """
     entries = [
         HistoryEntry(
             generation=number,
@@ -229,6 +231,6 @@ def test_the_history_is_shown_newest_first() -> None:
     [(None, ""), (0, "0 s ago"), (119_000, "119 s ago"), (120_000, "2 min ago"), (7_200_000, "2 h ago")],
 )
 def test_ages(ms: int | None, expected: str) -> None:
-    """In seconds, until there are two of the next unit; a time in the future is "0 s ago"."""
+    """An age is in seconds, until it is at least two of the next unit. A time in the future is shown as "0 s ago"."""
     assert ago(None if ms is None else LATER_MS - ms, LATER_MS) == expected
     assert ago(LATER_MS + 5_000, LATER_MS) == "0 s ago"

@@ -1,4 +1,4 @@
-"""The folders of an archive: their query, its progress, the files that count, and the leftovers of a crash."""
+"""The folders of an archive: their query, its progress, the files of finished batches, and leftovers of a crash."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def folders(archive_settings: ArchiveSettings) -> ArchiveFolders:
 
 
 def existing_archive(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
-    """Return the settings of an archive that has had a run."""
+    """Return the settings of an archive whose folders were claimed."""
     archive_settings = settings(folder, *topics, **given)
     folders(archive_settings).claim(BROKERS)
     return archive_settings
 
 
 def write_lists(folder: Path, **lists: list[str]) -> None:
-    """Write lists as Spark's sink does: the names of lists, prefixed with an underscore, and the files in each."""
+    """Write lists as Spark's sink does. Each argument is a list's name, after an underscore, and its files."""
     metadata = folder / "archive" / "_spark_metadata"
     metadata.mkdir(parents=True)
     for name, files in lists.items():
@@ -48,7 +48,7 @@ def write_lists(folder: Path, **lists: list[str]) -> None:
 
 
 def write_batches(folder: Path, ends: list[int], done: int) -> None:
-    """Write planned and finished batches as Spark does: of one partition, up to these offsets."""
+    """Write planned and finished batches as Spark does, for one partition with these end offsets."""
     checkpoint = folder / "archive" / "_checkpoint"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
@@ -65,7 +65,7 @@ def write_batches(folder: Path, ends: list[int], done: int) -> None:
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
 def test_an_archive_cannot_be_in_a_file(tmp_path: Path, name: str) -> None:
-    """Nor in a folder below a file."""
+    """A folder below a file is refused, too."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "in" / "it"):
         with pytest.raises(ConfigError, match=f"^{name}: {tmp_path}/file is a file; name a folder that can be written"):
@@ -73,7 +73,7 @@ def test_an_archive_cannot_be_in_a_file(tmp_path: Path, name: str) -> None:
 
 
 def test_a_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the folder above. os.access is replaced, because root may write everywhere."""
+    """The error names the parent folder. ``os.access`` is replaced, because root may write everywhere."""
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
     with pytest.raises(ConfigError, match=f"^output: this user may not write into {tmp_path}; name a folder"):
@@ -81,7 +81,7 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_a_folder_in_which_no_file_can_be_created_is_refused(tmp_path: Path) -> None:
-    """By its permissions, root may write into /proc. The check leaves no file."""
+    """The permissions of /proc let root write, but no file can be created there. The check leaves no file."""
     with pytest.raises(ConfigError, match=r"^output: (nothing can be made in|this user may not write into) /proc"):
         folders(settings(tmp_path, "views", output="/proc/lake"))
     folders(settings(tmp_path, "views"))
@@ -99,12 +99,12 @@ def test_a_folder_in_which_no_file_can_be_created_is_refused(tmp_path: Path) -> 
     ],
 )
 def test_a_place_has_one_uri(given: str, uri: str) -> None:
-    """Each process gets the same one, however the place is written."""
+    """Each process gets the same URI for the folder, however it is written."""
     assert located(given) == uri
 
 
 def test_a_relative_path_is_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It is relative to the current folder."""
+    """The path is relative to the current folder."""
     monkeypatch.chdir(tmp_path)
     assert local_path(located("views")) == tmp_path / "views"
     assert local_path("hdfs://namenode/views") is None
@@ -153,7 +153,7 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
 
 
 def test_a_leftover_is_moved_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content is synced, then the file renamed, then the new and the old folder synced."""
+    """The content is synced, then the file is renamed, then the new and the old folder are synced."""
     archive = folders(existing_archive(tmp_path, "t"))
     folder = tmp_path / "archive" / "topic=t" / "date=2026-01-01"
     folder.mkdir(parents=True)
@@ -178,7 +178,7 @@ def test_nothing_is_written_before_the_claim(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    """The error names some of them. An empty folder is accepted."""
+    """The error names some of the files. An empty folder is accepted."""
     (tmp_path / "archive").mkdir()
     assert folders(settings(tmp_path, "views")).is_new
     for number in range(4):
@@ -188,7 +188,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_draft_of_a_killed_claim_is_overwritten(tmp_path: Path) -> None:
-    """The claim had written a draft of its first file."""
+    """The killed run has written a draft of the archive's first file."""
 
     def fail(*_: object) -> None:
         raise OSError("no space left")
@@ -204,7 +204,7 @@ def test_a_draft_of_a_killed_claim_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
-    """It has no description of an archive."""
+    """Such a checkpoint has no description of an archive."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").touch()
     with pytest.raises(ConfigError, match=r"^checkpoint: .*checkpoint is no archive.*metadata"):
@@ -212,7 +212,7 @@ def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
 
 
 def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
-    """With another checkpoint, Spark would skip its first batches; with another output, they would be missing."""
+    """With another checkpoint, Spark would skip its first batches. With another output, they would be missing."""
     existing_archive(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
         folders(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
@@ -223,8 +223,8 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
         folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
 
 
-def test_topics_may_be_added_and_not_left_out(tmp_path: Path) -> None:
-    """The source would report a missing topic as lost data."""
+def test_topics_may_be_added_but_not_omitted(tmp_path: Path) -> None:
+    """The source would report an omitted topic as lost data."""
     existing_archive(tmp_path, "views", "orders")
     folders(settings(tmp_path, "orders", "views", "payments"))
     with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
@@ -234,7 +234,7 @@ def test_topics_may_be_added_and_not_left_out(tmp_path: Path) -> None:
 
 
 def test_another_cluster_is_refused(tmp_path: Path) -> None:
-    """One broker in common is enough. The error says where to record that a cluster has moved."""
+    """A cluster with one broker in common is accepted. The error says where to record that a cluster has moved."""
     archive_settings = existing_archive(tmp_path, "views")
     folders(archive_settings).check_brokers(["kafka-2:9092", "kafka-3:9092"])
     with pytest.raises(ConfigError, match=r"^brokers: .*kafka-1:9092.*kafka-9:9092 are others.*archive.json"):
@@ -243,7 +243,7 @@ def test_another_cluster_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"output": "x"}'])
 def test_an_invalid_description_is_refused(tmp_path: Path, text: str) -> None:
-    """The file was changed by hand."""
+    """The description may have been changed by hand."""
     archive_settings = existing_archive(tmp_path, "views")
     (tmp_path / "archive" / "_archive.json").write_text(text)
     with pytest.raises(ConfigError, match=r"_archive\.json is not what an archive has written"):
@@ -266,7 +266,7 @@ def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_first_batch_leaves_the_start_offsets(tmp_path: Path) -> None:
-    """They are those that the source has stored."""
+    """The position is the start offsets that the source has stored."""
     archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10], done=0)
     progress = folders(archive_settings).positions()
@@ -275,7 +275,7 @@ def test_an_unfinished_first_batch_leaves_the_start_offsets(tmp_path: Path) -> N
 
 
 def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
-    """Its offsets cannot be guessed."""
+    """The offsets of the missing batch are unknown."""
     archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
@@ -295,7 +295,7 @@ def test_only_listed_files_count(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
-    """Without their checksums. Listed files stay, and so do files that Spark has not written."""
+    """The checksums of leftovers are deleted. Listed files, and files that Spark has not written, stay."""
     archive_settings = existing_archive(tmp_path, "views")
     day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
     day.mkdir(parents=True)
@@ -317,7 +317,7 @@ def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["all", "the list of the last batch", "the content of the list of the last batch"])
 def test_lost_lists_are_an_error(tmp_path: Path, lost: str) -> None:
-    """So no file is mistaken for a leftover."""
+    """Without the lists, files of the archive would be mistaken for leftovers."""
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20], done=2)
@@ -333,7 +333,7 @@ def test_lost_lists_are_an_error(tmp_path: Path, lost: str) -> None:
 
 
 def test_a_gap_in_the_lists_is_an_error(tmp_path: Path) -> None:
-    """Even if the checkpoint does not have that batch any more."""
+    """The checkpoint may no longer have the batch of the missing list."""
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _2=["c"])
     write_batches(tmp_path, [10, 20, 30], done=0)
@@ -343,7 +343,7 @@ def test_a_gap_in_the_lists_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_checkpoint_without_listed_batches_is_refused(tmp_path: Path, left: int) -> None:
-    """Spark would skip the next batches as written."""
+    """Spark would skip the next batches, because the lists have their numbers already."""
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20][:left], done=left)
@@ -352,7 +352,10 @@ def test_a_checkpoint_without_listed_batches_is_refused(tmp_path: Path, left: in
 
 
 def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
-    """A run may be killed between the two steps. A batch that is planned and not listed is accepted, too."""
+    """
+    A run may be killed after a batch was listed and before it is finished. A batch that is planned and not listed is
+    accepted, too.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20, 30], done=1)
@@ -373,13 +376,13 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_settings_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    """Before any folder is read."""
+    """Settings are checked before any folder is read."""
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, "views", **given)
 
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
 def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
-    """``file://host/lake`` would be a local folder of that name."""
+    """Otherwise ``file://host/lake`` would be read as a local folder."""
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own: which callers may wait for it, and how the wait ends."""
+"""An event loop on its own thread: which callers may wait for it, and how their wait ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thread() -> Iterator[LoopThread]:
 
 
 class Endless:
-    """A coroutine that ends only when it is cancelled; it records its start and its cancellation."""
+    """A coroutine function that waits until it is cancelled, and records its start and its cancellation."""
 
     def __init__(self) -> None:
         self.started = threading.Event()
@@ -56,7 +56,7 @@ async def fail() -> None:
 
 
 def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThread) -> None:
-    """One daemon thread runs all coroutines, and it starts by itself."""
+    """All coroutines run on one daemon thread, which the first call starts."""
     assert thread.run(answer()) == 42
     runner = thread.run(running_thread())
     assert runner is thread.run(running_thread()) is not threading.current_thread()
@@ -64,7 +64,7 @@ def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThr
 
 
 def test_run_raises_the_error_of_the_coroutine(thread: LoopThread) -> None:
-    """The loop continues after it; a TimeoutError of the coroutine is raised unchanged."""
+    """The loop continues after the error. A TimeoutError of the coroutine is raised unchanged."""
 
     async def late() -> None:
         raise TimeoutError("its own")
@@ -82,13 +82,14 @@ def test_a_coroutine_that_exceeds_its_time_is_cancelled(thread: LoopThread) -> N
     with pytest.raises(TimeoutError, match=r"test: not done within 0\.05 s"):
         thread.run(endless(), timeout_s=0.05)
     thread.run(answer())
-    # On a busy computer it may not even have started; then it never does.
+    # On a busy computer, the coroutine may not have started; then it never starts.
     assert not endless.started.is_set() or endless.cancelled.wait(30)
 
 
 def test_a_call_by_a_coroutine_is_refused(thread: LoopThread) -> None:
     """
-    It would block its own loop. The error says what to use; the given coroutine is closed, so Python does not warn.
+    The call would block the coroutine's loop. The error says what to use. The given coroutine is closed, so that Python
+    does not warn.
     """
     work = answer()
 
@@ -102,7 +103,7 @@ def test_a_call_by_a_coroutine_is_refused(thread: LoopThread) -> None:
 
 
 def test_a_call_on_the_loop_itself_is_refused(thread: LoopThread) -> None:
-    """It would wait forever."""
+    """The call would wait forever."""
 
     async def within() -> None:
         thread.run(answer())
@@ -112,7 +113,7 @@ def test_a_call_on_the_loop_itself_is_refused(thread: LoopThread) -> None:
 
 
 def test_a_cell_of_a_notebook_may_wait(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel runs a loop around each cell, which awaits nothing meanwhile."""
+    """A notebook's kernel runs each cell on an event loop, but awaits nothing while the cell runs."""
     notebook = types.ModuleType("IPython")
     shell = types.SimpleNamespace(kernel=object())
     notebook.get_ipython = lambda: shell  # type: ignore[attr-defined]
@@ -128,7 +129,7 @@ def test_a_cell_of_a_notebook_may_wait(thread: LoopThread, monkeypatch: pytest.M
 
 
 def test_ctrl_c_ends_the_wait_and_cancels_the_coroutine(thread: LoopThread) -> None:
-    """The main thread gets the signal while it waits, and the loop remains for whatever has to be closed."""
+    """The main thread gets the signal during its wait. The loop continues, so that clients can be closed."""
     endless = Endless()
 
     def interrupt() -> None:
@@ -143,7 +144,7 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_coroutine(thread: LoopThread) -> N
 
 
 def test_ctrl_c_before_the_wait_cancels_the_coroutine(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coroutine has started, and the caller does not wait for it yet."""
+    """The coroutine has started, and the caller does not yet wait for it."""
     endless = Endless()
     monkeypatch.setattr(thread, "_result", lambda *_: endless.started.wait(30) and signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
@@ -151,8 +152,8 @@ def test_ctrl_c_before_the_wait_cancels_the_coroutine(thread: LoopThread, monkey
     assert endless.cancelled.wait(30)
 
 
-def test_a_stop_cancels_what_callers_wait_for() -> None:
-    """They get an error; later calls are refused, and a second stop does nothing."""
+def test_a_stop_cancels_the_coroutines_of_waiting_callers() -> None:
+    """Waiting callers get an error, later calls are refused, and a second stop does nothing."""
     thread = LoopThread("test")
     endless = Endless()
     errors: list[BaseException] = []
@@ -176,7 +177,7 @@ def test_a_stop_cancels_what_callers_wait_for() -> None:
 
 
 def test_a_stop_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
-    """A callback that blocks the loop cannot delay the end of the program; a line is logged."""
+    """A callback that blocks the loop cannot delay the end of the program. A line is logged."""
     thread, blocked, release = LoopThread("test"), threading.Event(), threading.Event()
 
     def block() -> None:
@@ -192,7 +193,7 @@ def test_a_stop_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_stop_of_an_unused_loop_ends_at_once() -> None:
-    """No thread was started for it."""
+    """No thread was started for an unused loop."""
     before = threading.active_count()
     thread = LoopThread("test")
     thread.stop()
@@ -202,7 +203,10 @@ def test_a_stop_of_an_unused_loop_ends_at_once() -> None:
 
 
 def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
-    """The fork has no such thread and would wait forever; a stop there does not affect the parent's."""
+    """
+    The forked process has no such thread, so a call would wait forever. A stop there does not affect the parent's
+    thread.
+    """
     thread.run(answer())
     child = os.fork()
     if child == 0:
@@ -219,7 +223,7 @@ def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
 
 
 def test_threads_share_one_loop(thread: LoopThread) -> None:
-    """Each gets its own answer."""
+    """Each calling thread gets its own result."""
     answers: list[int] = []
 
     async def echo(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Calls of ``consume()``: which coroutine made one, whether it received the values, and whether it has ended."""
+"""The states of a ``consume()`` call: received, superseded by a later call, or ended with its coroutine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ pytestmark = pytest.mark.unit
 
 
 async def values_soon() -> list[Any]:
-    """Return values a moment later, as a call does that waits for a broker."""
+    """Return values after a short wait, like a call that waits for a broker."""
     await asyncio.sleep(0.01)
     return [1]
 
 
 async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
-    """
-    Be it a task or a coroutine of Tornado: no other can ask again in its place. Tasks that it started do not matter.
-    """
+    """The coroutine may be a task or a coroutine of Tornado. Tasks that it has started do not keep its call alive."""
     consumer = object()
 
     async def consumes() -> ConsumeCall:
@@ -55,7 +53,7 @@ async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
 
 
 async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
-    """Other tasks and other coroutines of Tornado do not know it."""
+    """A coroutine does not know the calls of other tasks and of other coroutines of Tornado."""
     consumer, another = object(), object()
     first = new_consume_call(consumer, "t")
     second, third = new_consume_call(consumer, "t"), new_consume_call(consumer, "u")
@@ -77,8 +75,8 @@ async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
         assert call not in consume_calls_here(consumer)
 
 
-async def test_a_task_shares_the_calls_of_its_starter_until_that_asks_again() -> None:
-    """A task that processes the values and commits is such a task."""
+async def test_a_task_shares_the_calls_of_its_starter_until_the_starters_next_call() -> None:
+    """A task that is started to process values can commit them, until its starter requests the topic again."""
     consumer = object()
     first = new_consume_call(consumer, "t")
     seen: list[frozenset[ConsumeCall]] = []
@@ -98,7 +96,7 @@ async def test_a_task_shares_the_calls_of_its_starter_until_that_asks_again() ->
 
 
 async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
-    """It may use await, a coroutine of Tornado or ``gather``, or read the result."""
+    """The caller may await the call, yield it in a coroutine of Tornado, pass it to ``gather``, or read its result."""
 
     @gen.coroutine
     def yields(result: Any) -> Any:
@@ -119,7 +117,7 @@ async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
 
 
 async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
-    """``gen.with_timeout`` reads the outcome and drops it; another caller never reads it at all."""
+    """Values do not count as received if ``gen.with_timeout`` has timed out, or if no caller awaits the call."""
     loop = asyncio.get_running_loop()
     given_up, unseen = ConsumeCall(), ConsumeCall()
     result = start_consume_call(values_soon(), given_up, "a call")
@@ -132,7 +130,7 @@ async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
 
 
 async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them() -> None:
-    """The cancellation falls into the very pass of the event loop in which the values arrive."""
+    """The caller is cancelled in the same iteration of the event loop in which the values arrive."""
     call = ConsumeCall()
     result = start_consume_call(values_soon(), call, "a call")
 
@@ -149,8 +147,8 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
     assert not call.received
 
 
-async def test_another_call_of_the_same_topic_replaces_the_former_one() -> None:
-    """It does so within one coroutine only; the calls of another coroutine are its own."""
+async def test_a_later_call_of_the_same_topic_supersedes_the_former_one() -> None:
+    """Only a later call of the same coroutine supersedes a call; other coroutines have their own calls."""
     consumer = object()
 
     async def another() -> ConsumeCall:

@@ -1,4 +1,4 @@
-"""Ctrl-C while a client's event loop runs: it never interrupts a callback, and none is lost."""
+"""Ctrl-C while a client's event loop runs: it never interrupts a callback, and is never lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.unit
 
 
 class Client:
-    """A client that needs the handler."""
+    """A client for which Ctrl-C is deferred."""
 
 
 @pytest.fixture(autouse=True)
 def default_handler() -> Iterator[None]:
-    """Install Python's own handler, as in a program at a terminal."""
+    """Install Python's default handler, as in a program at a terminal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -47,7 +47,7 @@ def ctrl_c() -> None:
 
 
 def test_ctrl_c_is_raised_between_two_callbacks(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """The coroutine that runs at that moment reaches its next wait, and ends when the loop runs again."""
+    """The running coroutine continues to its next ``await``, and ends when the loop runs again."""
     steps: list[str] = []
 
     async def work() -> str:
@@ -64,7 +64,7 @@ def test_ctrl_c_is_raised_between_two_callbacks(client: Client, loop: asyncio.Ab
 
 
 def test_ctrl_c_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """Python only prints what a ``__del__`` raises."""
+    """An exception raised in ``__del__`` would only be printed by Python."""
 
     class Dropped:
         def __del__(self) -> None:
@@ -78,7 +78,9 @@ def test_ctrl_c_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.Ab
 def test_ctrl_c_is_raised_after_a_loop_that_stops_at_that_moment(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop ends without running its scheduled callbacks: the program is interrupted after it."""
+    """
+    The stopping loop no longer runs scheduled callbacks, so KeyboardInterrupt is raised in the program after the loop.
+    """
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def end() -> None:
@@ -95,7 +97,7 @@ def test_ctrl_c_is_raised_after_a_loop_that_stops_at_that_moment(
 def test_ctrl_c_is_raised_after_the_close_of_the_last_client(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's own handler is installed again by then, and gets the signal."""
+    """The close restores Python's default handler, which then raises KeyboardInterrupt."""
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def end() -> None:
@@ -111,7 +113,7 @@ def test_ctrl_c_is_raised_after_the_close_of_the_last_client(
 
 
 def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_block(client: Client) -> None:
-    """No event loop runs there that could be interrupted instead."""
+    """KeyboardInterrupt is raised at the end of the block, also if no event loop runs."""
     steps: list[str] = []
 
     def closing() -> None:
@@ -127,7 +129,7 @@ def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_block(client: Client) -> N
 def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a program that computes for a minute can be interrupted."""
+    """KeyboardInterrupt is raised inside the callback after a moment, so a long computation can be interrupted."""
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def block() -> None:
@@ -142,7 +144,7 @@ def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
 
 
 def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """The first one has not been raised by then."""
+    """The second Ctrl-C interrupts a callback if the first one is still pending."""
     steps: list[str] = []
 
     def impatient() -> None:
@@ -159,7 +161,10 @@ def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.Abstrac
 
 
 def test_without_a_running_loop_python_raises_ctrl_c() -> None:
-    """It does so with a client and after its close. Two clients restore Python's own handler when both are closed."""
+    """
+    Without a running loop, Ctrl-C is raised at once. Python's default handler is restored when the last client is
+    closed.
+    """
     one, two = Client(), Client()
     interrupts.defer(one)
     interrupts.defer(two)
@@ -171,8 +176,10 @@ def test_without_a_running_loop_python_raises_ctrl_c() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_another_handler_is_left_alone() -> None:
-    """That of ``asyncio.run``, or of the program, installed before or after the first client."""
+def test_another_handler_is_not_replaced() -> None:
+    """
+    A handler of ``asyncio.run`` or of the program is kept, whether it was installed before or after the first client.
+    """
 
     def program_handler(*_: object) -> None: ...
 
@@ -188,7 +195,7 @@ def test_another_handler_is_left_alone() -> None:
 
 
 def left_loop(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> LeftLoop:
-    """Return the loop of a client that does not run any more."""
+    """Return the ``LeftLoop`` of a client whose loop no longer runs."""
     left = LeftLoop(abandon=abandon)
 
     async def use() -> None:
@@ -199,7 +206,7 @@ def left_loop(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> L
 
 
 def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.AbstractEventLoop) -> None:
-    """``close()`` raises it, and reports what it can without the loop."""
+    """``close()`` abandons the client and raises KeyboardInterrupt."""
     calls: list[str] = []
     client = left_loop(loop, lambda: calls.append("abandoned"))
 
@@ -216,7 +223,7 @@ def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.
 
 
 def test_a_close_outside_of_the_loop_survives_a_stop_of_the_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """``run_sync`` stops the loop when its function ends, also if that is during the close."""
+    """``run_sync`` may stop the loop during a close; the close still ends."""
     ended: list[str] = []
     client = left_loop(loop, lambda: None)
 

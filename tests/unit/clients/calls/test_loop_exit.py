@@ -1,4 +1,4 @@
-"""A loop that is left in order is distinguished from one that an exception left."""
+"""Whether an ``async for`` loop was left regularly or by an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Numbers = Callable[[], "Loop"]
 
 
 class Loop:
-    """Counts to three, and records how it was dropped."""
+    """An asynchronous iterator that counts to three, and records whether its loop was left regularly."""
 
     def __init__(self, seen: list[bool]) -> None:
         self._seen = seen
@@ -151,19 +151,21 @@ BY_EXCEPTION = [
 
 
 async def exits_of(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
-    """Run a function with a loop in a task of its own, and return whether its loop was dropped in order."""
+    """Run a function that contains a loop in its own task, and return whether the loop was left regularly."""
     seen: list[bool] = []
     await asyncio.gather(asyncio.ensure_future(loop(lambda: Loop(seen))), return_exceptions=True)
     return seen
 
 
 @pytest.mark.parametrize("loop", IN_ORDER)
-async def test_a_loop_that_is_left_in_order(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """It ends, or is left by ``break`` or ``return``, from within any blocks."""
+async def test_a_loop_that_is_left_regularly(loop: Callable[[Numbers], Awaitable[object]]) -> None:
+    """A loop is left regularly at its end, or by ``break`` or ``return``, also from within other blocks."""
     assert await exits_of(loop) == [True]
 
 
 @pytest.mark.parametrize("loop", BY_EXCEPTION)
-async def test_a_loop_that_is_left_otherwise(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """An exception leaves it, wherever it is raised and caught; or the cause is unknown."""
+async def test_a_loop_that_is_not_left_regularly(loop: Callable[[Numbers], Awaitable[object]]) -> None:
+    """
+    A loop is not left regularly if an exception ends it, wherever it is raised or caught, or if the cause is unknown.
+    """
     assert await exits_of(loop) == [False]

@@ -1,4 +1,4 @@
-"""The names that programs written for kiel import, and the objects that they name."""
+"""The names that programs written for kiel import, and the objects behind them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.unit
 
 
 def test_errors_have_kiels_names() -> None:
-    """A program that catches an error by kiel's name catches this package's error."""
+    """Catching an error by kiel's name catches this package's error."""
     assert exc.ConnectionError is exc.BrokerConnectionError is errors.BrokerConnectionError
     assert exc.KielError is errors.KielGroupsError
     assert issubclass(exc.NoBrokersError, exc.KielError)
     assert issubclass(exc.NoOffsetsError, exc.KielError)
 
 
-def test_a_connection_error_can_be_made_as_in_kiel() -> None:
-    """Programs read host, port and broker from it; it says where, and survives pickling."""
+def test_a_connection_error_can_be_created_as_in_kiel() -> None:
+    """The error has host, port and broker id, its text has the address, and it can be pickled."""
     error = pickle.loads(pickle.dumps(exc.ConnectionError("kafka-1", 9092, broker_id=3)))
     assert (error.host, error.port, error.broker_id) == ("kafka-1", 9092, 3)
     assert str(error) == "kafka-1:9092: the connection failed"
@@ -39,7 +39,7 @@ def test_a_connection_error_can_be_made_as_in_kiel() -> None:
 
 
 async def test_a_connection_error_has_the_brokers_address() -> None:
-    """The errors that the client raises have it, too."""
+    """Errors that the client raises have the broker's host and port, too."""
     async with FakeBroker() as dead:
         pass
     connection = Connection(dead.address, dead.config(), Metrics())
@@ -49,8 +49,8 @@ async def test_a_connection_error_has_the_brokers_address() -> None:
 
 
 @pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
-def test_errors_can_be_made_without_arguments(kind: type[errors.BrokerError]) -> None:
-    """Kiel makes them so; they have a text, and survive pickling."""
+def test_errors_can_be_created_without_arguments(kind: type[errors.BrokerError]) -> None:
+    """Kiel creates errors without arguments; here they have a text, and can be pickled."""
     error = pickle.loads(pickle.dumps(kind()))
     assert type(error) is kind
     assert str(error)
@@ -58,7 +58,7 @@ def test_errors_can_be_made_without_arguments(kind: type[errors.BrokerError]) ->
 
 
 def test_an_error_that_is_never_raised_can_be_imported() -> None:
-    """Programs catch it."""
+    """Programs of kiel may catch an error that this package never raises."""
     assert exc.UnhandledResponseError("fetch").api == "fetch"
     assert issubclass(exc.UnhandledResponseError, exc.KielError)
 
@@ -79,7 +79,7 @@ def test_constants_are_kafkas_numbers() -> None:
 
 
 def test_error_names_are_kiels() -> None:
-    """Programs compare them; if they differ from Kafka's, kiel's are kept."""
+    """Programs compare the names, so kiel's are kept where they differ from Kafka's."""
     assert constants.ERROR_CODES == {
         -1: "unknown",
         0: "no_error",
@@ -131,7 +131,7 @@ def test_error_names_are_kiels() -> None:
 
 @pytest.mark.parametrize("module", ["clients", "exc", "constants"])
 def test_importing_a_name_loads_no_client_library(module: str) -> None:
-    """A program that only catches an error does not load kazoo or Tornado."""
+    """A program that imports only an error loads neither kazoo nor Tornado."""
     program = f"import sys, kiel_groups.{module}; print({{'kazoo', 'tornado'}} & sys.modules.keys())"
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert finished.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""When a partition is delivered: after the assigned hook of its present claim, while its topic is subscribed to."""
+"""A partition is delivered after the assigned hook of its current claim, while its topic is subscribed to."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def bench_of_one() -> DeliveryBench:
 
 
 def operator_resets(bench: DeliveryBench, offset: int) -> None:
-    """Reset the position as a member does that follows an offset of another writer."""
+    """Reset the position, as a member does when another writer has changed the offset."""
     bench.subscription.seek(P0, offset)
     bench.delivery.offset_changed(P0, offset)
 
 
 def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
-    """Reset the position as a member does when the topic was created again."""
+    """Reset the position, as a member does after a topic was created again."""
     bench.subscription.reset_recreated(P0, offset, 7, 1)
     bench.delivery.offset_changed(P0, offset)
 
@@ -46,8 +46,8 @@ async def start_assigned_hook(bench: DeliveryBench) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("reset", [operator_resets, topic_is_recreated])
-async def test_a_reset_during_the_assigned_hook_counts(reset: Callable[[DeliveryBench, int], None]) -> None:
-    """Nothing is fetched before the hook has ended; then the partition starts at the position of the reset."""
+async def test_a_reset_during_the_assigned_hook_takes_effect(reset: Callable[[DeliveryBench, int], None]) -> None:
+    """Nothing is fetched until the hook has ended; then the partition starts at the reset's offset."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     reset(bench, 17)
@@ -60,7 +60,7 @@ async def test_a_reset_during_the_assigned_hook_counts(reset: Callable[[Delivery
 
 
 async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> None:
-    """The rest of the present batch is dropped, too; a record in flight does not take ``finished`` back."""
+    """The rest of the current batch is dropped. Finishing the record in flight does not undo the reset."""
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.fetcher.add(P0, 10, 11, 12)
@@ -72,7 +72,7 @@ async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> No
 
 
 async def test_a_partition_that_is_stopped_during_the_assigned_hook_is_not_fetched() -> None:
-    """The partition is revoked, so a reset does not start it either."""
+    """The partition is revoked, so neither the end of the hook nor a reset starts it."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     assert bench.delivery.stop([P0]) == frozenset()
@@ -96,7 +96,7 @@ async def test_a_partition_that_is_lost_during_the_assigned_hook_is_not_fetched(
 
 
 async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hook() -> None:
-    """The hooks of both claims run one after the other; the end of the first one starts nothing."""
+    """The hooks of both claims run one after the other. The end of the first hook does not start the partition."""
     bench = bench_of_one()
     first = await start_assigned_hook(bench)
     bench.delivery.stop([P0])
@@ -117,7 +117,7 @@ async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hoo
 
 
 async def test_nothing_of_a_dropped_topic_is_delivered() -> None:
-    """Neither the rest of its batch nor buffered batches are delivered; the record in flight is finished as usual."""
+    """The rest of the topic's batch and buffered batches are dropped; its record in flight is finished as usual."""
     bench = bench_of_one()
     bench.claim(U0)
     await bench.delivery.assigned([P0, U0])
@@ -136,7 +136,7 @@ async def test_nothing_of_a_dropped_topic_is_delivered() -> None:
 
 
 async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
-    """Unclaimed values are not delivered again either; values that a caller processes are finished as usual."""
+    """Unclaimed values of the topic are not delivered again. Values that a caller processes are finished as usual."""
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     received, abandoned = received_call(), ConsumeCall()
@@ -159,7 +159,8 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
 
 async def test_a_topic_that_is_subscribed_to_again_resumes_at_its_position() -> None:
     """
-    It resumes after the delivered records; buffered ones are fetched again. Topics that stayed are not fetched again.
+    The topic resumes after its delivered records, and buffered records are fetched again. Topics that remained
+    subscribed keep their fetch positions.
     """
     bench = bench_of_one()
     bench.claim(U0)
@@ -175,7 +176,7 @@ async def test_a_topic_that_is_subscribed_to_again_resumes_at_its_position() -> 
 
 
 async def test_a_topic_that_is_subscribed_to_again_keeps_a_reset_that_was_not_stored() -> None:
-    """The fetch resumes with the reset: the log may have grown past the lost position by now."""
+    """The pending reset is continued, because the log may have grown past the lost position meanwhile."""
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.state().reset = reset = PendingReset(lost=10, start=20, end=30, position=20)
@@ -189,7 +190,10 @@ async def test_a_topic_that_is_subscribed_to_again_keeps_a_reset_that_was_not_st
 
 
 async def test_a_topic_that_is_subscribed_to_again_drops_a_reset_if_its_position_is_in_the_log() -> None:
-    """Records buffered beyond the position were lost. A fetch from the position returns all records that came since."""
+    """
+    Records buffered after the position were dropped with the topic. Fetching from the position returns every later
+    record.
+    """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.state().position, bench.state().finished = 5, 8
@@ -204,7 +208,7 @@ async def test_a_topic_that_is_subscribed_to_again_drops_a_reset_if_its_position
 @pytest.mark.parametrize("again", [True, False], ids=["subscribed again before", "subscribed again after"])
 async def test_a_record_of_a_dropped_topic_that_is_put_back_is_not_skipped(again: bool) -> None:
     """
-    An exception ended its loop, before or after the topic was subscribed to again: it is the next record to deliver.
+    An exception ends the loop before or after the topic is subscribed to again. The record is the next one to deliver.
     """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
@@ -223,7 +227,7 @@ async def test_a_record_of_a_dropped_topic_that_is_put_back_is_not_skipped(again
 
 
 async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched() -> None:
-    """It is fetched when it is subscribed to again."""
+    """The topic's partition is fetched once the topic is subscribed to again."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     bench.subscription.subscribe(["u"])
@@ -237,7 +241,7 @@ async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched()
 
 
 async def test_an_error_of_a_dropped_topic_is_not_raised() -> None:
-    """Its start offsets do not matter any more."""
+    """The start offsets of a topic that was dropped are no longer needed."""
     bench = bench_of_one()
     bench.delivery.start_unknown("t", NoOffsetsError("no offsets"))
     bench.subscription.subscribe(["u"])

@@ -1,4 +1,4 @@
-"""Effects of a rebalance on delivery: new claims, drains, losses, and resets."""
+"""Effects of a rebalance on delivery: claims, drains, losses and resets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
 async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:
-    """Each starts at the position of its claim."""
+    """Each partition starts at the position of its claim."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
@@ -28,7 +28,7 @@ async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:
 
 
 async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetched() -> None:
-    """The hook may run for long."""
+    """The end of a long assigned hook starts only partitions that are still owned and not revoked."""
     bench = DeliveryBench()
     third = TopicPartition("t", 2)
     bench.claim(third)
@@ -43,7 +43,7 @@ async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetch
 
 
 async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
-    """It moved to another member and back."""
+    """The partition has moved to another member and back."""
     bench = DeliveryBench()
     bench.delivery.stop([P0])
     bench.subscription.unassign([P0])
@@ -53,7 +53,7 @@ async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
 
 
 async def test_a_stop_drops_records_that_were_not_delivered() -> None:
-    """The rest of the batch belongs to the next owner; other partitions continue."""
+    """The rest of the partition's batch is for its next owner; other partitions continue."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -66,7 +66,7 @@ async def test_a_stop_drops_records_that_were_not_delivered() -> None:
 
 
 async def test_a_drain_waits_for_the_record_in_flight() -> None:
-    """It ends when the next record is requested; then the revoked hook is called."""
+    """The drain ends when the next record is requested; then the revoked hook is called."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10, 11)
@@ -83,7 +83,7 @@ async def test_a_drain_waits_for_the_record_in_flight() -> None:
 
 
 async def test_a_drain_does_not_wait_for_records_of_other_partitions() -> None:
-    """The application continues to process them."""
+    """A record in flight from another partition does not delay the drain."""
     bench = DeliveryBench()
     bench.fetcher.add(P1, 10, 11)
     bench.take()
@@ -93,7 +93,7 @@ async def test_a_drain_does_not_wait_for_records_of_other_partitions() -> None:
 
 
 async def test_drains_end_independently() -> None:
-    """A busy partition delays no other drain, and its own drain ends, too."""
+    """A partition with a record in flight does not delay the drain of another one."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -105,8 +105,8 @@ async def test_drains_end_independently() -> None:
 
 
 @pytest.mark.parametrize("end", ["put_back", "finish"])
-async def test_a_drain_ends_when_the_record_is_not_in_flight_any_more(end: str) -> None:
-    """The application may have finished it or put it back."""
+async def test_a_drain_ends_when_the_record_is_no_longer_in_flight(end: str) -> None:
+    """The application may have finished the record or put it back."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -119,7 +119,7 @@ async def test_a_drain_ends_when_the_record_is_not_in_flight_any_more(end: str) 
 
 @pytest.mark.parametrize("finished", [True, False])
 async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
-    """The record is not processed any more; it is finished if the loop was left in order."""
+    """Leaving the loop ends the processing of its record, which is finished only if the loop was left regularly."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.delivery.begin_loop()
@@ -133,7 +133,7 @@ async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
 
 
 async def test_a_second_loop_is_refused_while_one_runs() -> None:
-    """Each would finish the other's records; once the first is left, the next may start."""
+    """Each of two loops would finish the other's records. The next loop may start when the first one was left."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.delivery.begin_loop()
@@ -148,7 +148,7 @@ async def test_a_second_loop_is_refused_while_one_runs() -> None:
 
 @pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
 async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool, following: int) -> None:
-    """It starts after the record if that was finished, and with the same record otherwise."""
+    """If the last record was finished, the next loop starts after it; otherwise with the same record."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.delivery.begin_loop()
@@ -161,7 +161,7 @@ async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool,
 
 
 async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> None:
-    """The record in flight does not count either, even if the partition is claimed again at once."""
+    """The record in flight is never finished, even if the partition is claimed again at once."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -180,7 +180,7 @@ async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> Non
 
 
 async def test_a_loss_of_another_partition_does_not_affect_the_record_in_flight() -> None:
-    """Its partition is still owned."""
+    """The partition of the record in flight is still owned."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -190,7 +190,7 @@ async def test_a_loss_of_another_partition_does_not_affect_the_record_in_flight(
 
 
 async def test_records_after_a_reset_come_from_the_new_offset() -> None:
-    """Records that were delivered before do not count any more: the operator's offset replaces them."""
+    """Records delivered before the reset do not change the operator's offset when they are finished."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -206,7 +206,7 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
 
 
 async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight() -> None:
-    """The rest of its batch is delivered."""
+    """The rest of the record's batch is delivered."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -217,7 +217,7 @@ async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight
 
 
 async def test_a_reset_does_not_start_a_revoked_partition() -> None:
-    """It remains stopped until it is claimed again."""
+    """A revoked partition remains stopped until it is claimed again."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.delivery.stop([P0])

@@ -1,4 +1,4 @@
-"""Calls of the application's listener: one hook at a time, failures contained, losses first."""
+"""Calls of the application's listener: one hook at a time, losses first, failures contained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class BlockingListener:
-    """Records its calls; a hook waits for the event in ``blocked`` if there is one."""
+    """A listener that records its calls. A hook with an event in ``blocked`` waits for that event."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[TopicPartition]]] = []
@@ -30,7 +30,7 @@ class BlockingListener:
         self.error: Exception | None = None
 
     def block(self, hook: str) -> asyncio.Event:
-        """Make a hook wait; the caller sets the returned event to release it."""
+        """Make a hook wait until the caller sets the returned event."""
         self.blocked[hook] = asyncio.Event()
         return self.blocked[hook]
 
@@ -62,7 +62,7 @@ class BlockingListener:
 
 
 async def test_hooks_get_their_partitions_sorted() -> None:
-    """A call ends when its hook has ended."""
+    """Each call returns when its hook has ended."""
     listener = BlockingListener()
     listener_calls = ListenerCalls(listener, Metrics())
     await listener_calls.assigned([P1, P0])
@@ -72,7 +72,7 @@ async def test_hooks_get_their_partitions_sorted() -> None:
 
 
 async def test_plain_functions_are_hooks_too() -> None:
-    """A hook need not be a coroutine function."""
+    """A hook may be a plain function instead of a coroutine function."""
     calls_made: list[str] = []
 
     class PlainListener:
@@ -94,7 +94,7 @@ async def test_plain_functions_are_hooks_too() -> None:
 
 
 async def test_without_a_listener_calls_end_at_once() -> None:
-    """No call waits for anything."""
+    """Without a listener, a call has nothing to wait for."""
     listener_calls = ListenerCalls(None, Metrics())
     await listener_calls.assigned({P0})
     await listener_calls.revoked({P0})
@@ -102,7 +102,7 @@ async def test_without_a_listener_calls_end_at_once() -> None:
 
 
 async def test_hooks_run_one_at_a_time() -> None:
-    """The second waits until the first has ended."""
+    """A second hook starts when the first one has ended."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())
@@ -117,7 +117,7 @@ async def test_hooks_run_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_failure_of_a_hook_is_counted_and_contained(hook: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Otherwise other members would wait for these partitions."""
+    """A failing hook must not keep its partitions from other members."""
     listener, metrics = BlockingListener(), Metrics()
     listener.error = RuntimeError("of the application")
     listener_calls = ListenerCalls(listener, metrics)
@@ -131,7 +131,7 @@ async def test_a_failure_of_a_hook_is_counted_and_contained(hook: str, caplog: p
 
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_loss_cancels_a_running_hook(hook: str) -> None:
-    """Its partitions are gone: the hook is cancelled, its caller continues, and then the lost hook is called."""
+    """The loss cancels the hook, ends the call that waits for it, and then calls the lost hook."""
     listener = BlockingListener()
     listener.block(hook)
     listener_calls = ListenerCalls(listener, Metrics())
@@ -146,7 +146,7 @@ async def test_a_loss_cancels_a_running_hook(hook: str) -> None:
 
 
 async def test_the_lost_hook_waits_for_the_end_of_a_cancelled_hook() -> None:
-    """A hook that cleans up after its cancellation is still running."""
+    """The lost hook is not called while a cancelled hook still cleans up."""
     listener = BlockingListener()
     listener.block("revoked")
     listener.cleaning_up = asyncio.Event()
@@ -164,7 +164,7 @@ async def test_the_lost_hook_waits_for_the_end_of_a_cancelled_hook() -> None:
 
 
 async def test_a_loss_does_not_cancel_hooks_of_other_partitions() -> None:
-    """The application must not set up a partition by half because another one was lost."""
+    """A loss must not interrupt the setup of a partition that is still owned."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())
@@ -182,7 +182,10 @@ async def test_a_loss_does_not_cancel_hooks_of_other_partitions() -> None:
 
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_loss_of_some_of_its_partitions_does_not_cancel_a_hook(hook: str) -> None:
-    """The hook ends before its other partition is delivered, or released. If that is lost too, it is cancelled."""
+    """
+    The hook completes for its other partition before that is delivered or released. The loss of all its partitions
+    cancels it.
+    """
     listener = BlockingListener()
     release = listener.block(hook)
     listener_calls = ListenerCalls(listener, Metrics())
@@ -220,8 +223,11 @@ async def test_a_loss_does_not_cancel_an_earlier_lost_hook() -> None:
     assert listener.most_running == 1
 
 
-async def test_a_hook_whose_caller_is_cancelled_ends_before_the_next_begins() -> None:
-    """The caller was cancelled with its session: the hook is cancelled, and the lost hook is called after it."""
+async def test_a_hook_whose_caller_is_cancelled_ends_before_the_next_starts() -> None:
+    """
+    The end of a session cancels the caller and thereby its hook. The lost hook is called once the cancelled hook has
+    ended.
+    """
     listener = BlockingListener()
     listener.block("revoked")
     listener.cleaning_up = asyncio.Event()
@@ -241,7 +247,7 @@ async def test_a_hook_whose_caller_is_cancelled_ends_before_the_next_begins() ->
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_is_never_made() -> None:
-    """It does not delay the calls after it."""
+    """A call that was cancelled before its hook started does not delay later calls."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())

@@ -1,4 +1,4 @@
-"""Records between fetch and finish: which are delivered, which are in flight, and which count as finished."""
+"""Records between fetch and finish: which are delivered, which are in flight, and which are finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
 async def test_a_record_is_finished_when_the_next_one_is_requested() -> None:
-    """A record in flight is not finished, although the position is past it."""
+    """A record in flight is not finished, although the position is after it."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -31,7 +31,7 @@ async def test_a_record_is_finished_when_the_next_one_is_requested() -> None:
 
 
 async def test_batches_of_all_partitions_are_delivered_in_order() -> None:
-    """One record is in flight at a time, across partitions."""
+    """One record is in flight at a time, across all partitions."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 12)
@@ -41,8 +41,8 @@ async def test_batches_of_all_partitions_are_delivered_in_order() -> None:
     assert bench.finished == {P0: 16, P1: 13}
 
 
-async def test_a_commit_counts_the_record_in_flight() -> None:
-    """The record remains in flight."""
+async def test_a_commit_includes_the_record_in_flight() -> None:
+    """The record remains in flight after the commit."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -52,7 +52,7 @@ async def test_a_commit_counts_the_record_in_flight() -> None:
 
 
 async def test_a_record_that_is_put_back_is_delivered_again() -> None:
-    """After an exception the record is not finished: the next caller gets it first, then those that follow."""
+    """A record whose processing raised an exception is not finished. The next request gets it first."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -66,7 +66,7 @@ async def test_a_record_that_is_put_back_is_delivered_again() -> None:
 
 
 async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
-    """This member must not deliver a record of a partition that it no longer owns, or whose position was reset."""
+    """A record is dropped if its partition is no longer owned, or its position was reset."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -77,7 +77,7 @@ async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
 
 
 async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
-    """The operator's offset counts, although the record was delivered before and is finished after the reset."""
+    """The operator's offset is kept if the record was delivered before the reset and finished after it."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -89,7 +89,7 @@ async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
 
 
 async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An application that never awaits must not delay rebalances for as long as there are records."""
+    """An application that never awaits anything else must not delay rebalances."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, *range(10, 20))
     bench.delivery.begin_loop()
@@ -104,7 +104,7 @@ async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: py
 
 
 async def test_nothing_is_delivered_after_the_end() -> None:
-    """The record in flight may still be finished."""
+    """The record in flight can still be finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
@@ -115,7 +115,7 @@ async def test_nothing_is_delivered_after_the_end() -> None:
 
 
 async def test_a_finished_record_is_finished_once() -> None:
-    """Nothing is in flight after it."""
+    """Nothing is in flight after the record was finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -125,7 +125,7 @@ async def test_a_finished_record_is_finished_once() -> None:
 
 
 async def test_a_shut_gate_delivers_nothing_and_loses_nothing() -> None:
-    """The gate is asked before each record, also within a batch."""
+    """The gate is checked before each record, also within a batch."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.gate.suspended = True
@@ -141,7 +141,7 @@ async def test_a_shut_gate_delivers_nothing_and_loses_nothing() -> None:
 
 
 async def test_an_error_of_the_fetcher_is_raised_after_the_records_before_it() -> None:
-    """The request that raises the error finishes the record before it."""
+    """The request that raises the error finishes the record delivered before."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.batches.append(ProtocolError("t:0 at offset 11: broken"))
@@ -152,7 +152,7 @@ async def test_an_error_of_the_fetcher_is_raised_after_the_records_before_it() -
 
 
 async def test_a_batch_of_a_partition_that_is_not_owned_is_dropped() -> None:
-    """It was fetched before the claim ended."""
+    """The batch was fetched before the claim ended."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
@@ -161,14 +161,14 @@ async def test_a_batch_of_a_partition_that_is_not_owned_is_dropped() -> None:
 
 
 def even_number(value: bytes) -> int:
-    """Deserialize even numbers; fail on odd ones."""
+    """Deserialize an even number; raise an error for an odd one."""
     if int(value) % 2:
         raise ValueError(value)
     return int(value)
 
 
 async def test_a_message_that_cannot_be_deserialized_is_skipped() -> None:
-    """The failure is counted, and the message is finished with the record before it."""
+    """The failure is counted, and the message is finished together with the record before it."""
     bench = DeliveryBench(even_number)
     bench.fetcher.add(P0, 10, 11, 12)
     assert bench.delivery.take() == Record("t", 0, 10, None, 10)
@@ -178,7 +178,7 @@ async def test_a_message_that_cannot_be_deserialized_is_skipped() -> None:
 
 
 async def test_the_last_message_is_finished_if_it_cannot_be_deserialized() -> None:
-    """Otherwise it would be fetched again after each restart, and the lag would never be zero."""
+    """Otherwise the message would be fetched again after each restart, and the lag would never be zero."""
     bench = DeliveryBench(even_number)
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 11)
@@ -188,21 +188,21 @@ async def test_the_last_message_is_finished_if_it_cannot_be_deserialized() -> No
 
 
 async def test_a_null_value_is_delivered_without_the_deserializer() -> None:
-    """The deserializer is for bytes; a null value is a deletion."""
+    """Only bytes are deserialized; a null value marks a deleted key."""
     bench = DeliveryBench(even_number)
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, b"k", None)], 11, 1, 1))
     assert bench.delivery.take() == Record("t", 0, 10, b"k", None)
 
 
 async def test_a_deserializer_may_return_none() -> None:
-    """None is a value like any other."""
+    """A record whose deserialized value is None is delivered."""
     bench = DeliveryBench(lambda _value: None)
     bench.fetcher.add(P0, 10)
     assert bench.delivery.take() == Record("t", 0, 10, None, None)
 
 
 async def test_waiting_ends_when_a_batch_arrives() -> None:
-    """While records of a batch remain, the caller does not wait for another batch."""
+    """A caller waits for a batch only if no record of the previous one remains."""
     bench = DeliveryBench()
     waiting = asyncio.ensure_future(bench.delivery.wait())
     await run_ready_tasks()
@@ -215,16 +215,14 @@ async def test_waiting_ends_when_a_batch_arrives() -> None:
 
 
 async def test_waiting_at_a_shut_gate_ends_after_an_interval() -> None:
-    """No event reports that the gate opens, so the caller has to check again."""
+    """The opening of a gate wakes no caller, so callers check the gate at intervals."""
     bench = DeliveryBench()
     bench.gate.suspended = True
     await asyncio.wait_for(bench.delivery.wait(), 5)
 
 
 async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
-    """
-    It is raised each time that it was found. The record in flight is finished first, and other topics are delivered.
-    """
+    """The error is raised after the current batch was delivered and finished. Then other topics are delivered."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -238,7 +236,7 @@ async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
 
 
 async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> None:
-    """Its start offsets may still be requested until a plan revokes its partitions; the application needs no error."""
+    """The start offsets of a topic without subscription are requested until a plan revokes its partitions."""
     bench = DeliveryBench()
     bench.subscription.subscribe("u")
     bench.delivery.start_unknown("t", NoOffsetsError("no offsets of t"))
@@ -246,7 +244,7 @@ async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> No
 
 
 async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> None:
-    """Callers that ask for other topics get no error."""
+    """Callers that request other topics get no error."""
     bench = DeliveryBench()
     waiting = asyncio.ensure_future(bench.delivery.wait("u"))
     await run_ready_tasks()
@@ -260,7 +258,10 @@ async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> N
 
 
 async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
-    """Nothing of the partition is in flight meanwhile, and records of another partition arrive without a pause."""
+    """
+    After the batch, nothing of the partition is in flight, and records of another partition are delivered without a
+    pause.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10, 11)
@@ -278,7 +279,7 @@ async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
 
 
 async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
-    """The last record of the batch cannot be deserialized, so no record ends with the batch."""
+    """The last record of the batch cannot be deserialized, so no delivered record ends the batch."""
 
     def readable(raw: bytes) -> bytes:
         if raw == b"12":

@@ -1,4 +1,4 @@
-"""Values that no caller of ``consume()`` received: they are fetched again, or given up by a drain."""
+"""Values that no caller of ``consume()`` has received are fetched again, or dropped by a drain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flight() -> None:
-    """A caller that still processes earlier values delays the commit, but not the values."""
+    """A caller that still processes earlier values delays the commit, but not the fetch."""
     bench = DeliveryBench()
     slow, abandoned = received_call(), ConsumeCall()
     for offset, call in ((10, slow), (11, abandoned)):
@@ -33,7 +33,7 @@ async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flig
 
 
 async def test_unclaimed_values_are_fetched_again() -> None:
-    """Their caller has made another call and never received them: neither they nor later values are finished."""
+    """The caller has made another call without receiving the values, so neither they nor later values are finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
@@ -52,7 +52,8 @@ async def test_unclaimed_values_are_fetched_again() -> None:
 
 async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None:
     """
-    They are fetched again, so they count as unfinished; but the coroutine that received them still processes them.
+    Values after unclaimed ones are fetched again and not finished, but a drain waits for the coroutine that processes
+    them.
     """
     bench = DeliveryBench()
     abandoned, slow = ConsumeCall(), received_call()
@@ -74,7 +75,7 @@ async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None
 
 
 async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_ones() -> None:
-    """That caller need not have received them at the moment in which the earlier ones are given up."""
+    """The caller may receive its values after the unclaimed ones before them were dropped."""
     bench = DeliveryBench()
     abandoned, late = ConsumeCall(), ConsumeCall()
     bench.fetcher.add(P0, 10)
@@ -93,15 +94,15 @@ async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_o
 
 
 def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
-    """Make a drain give up values after this time if no caller has received them."""
+    """Have a drain drop values that no caller has received within this time."""
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", unclaimed_s)
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", unclaimed_s)
 
 
-async def test_a_drain_gives_up_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drain_drops_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Their caller has given up, and no coroutine asks for the topic again. Values that were received stay in flight, also
-    if the coroutine that received them has ended: another one may be processing them.
+    No coroutine requests the topic again. Received values stay in flight even if the coroutine that received them has
+    ended, because another one may process them.
     """
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
@@ -123,7 +124,7 @@ async def test_a_drain_gives_up_unclaimed_values(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later values are finished, as after ``commit_offsets()``, and the earlier ones are given up."""
+    """``commit_offsets()`` has declared the later values finished, and the drain drops the earlier, unclaimed ones."""
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
     finished = received_call()
@@ -137,8 +138,10 @@ async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch:
     assert bench.finished == {}
 
 
-async def test_values_that_a_drain_gave_up_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``gather`` reads a call's result when the others have ended: by then the next owner has these values."""
+async def test_values_that_a_drain_dropped_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    ``gather`` reads a call's result when its other calls have ended. By then the next owner may have these values.
+    """
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
     call = ConsumeCall()
@@ -158,7 +161,7 @@ async def test_values_that_a_drain_gave_up_are_not_returned(monkeypatch: pytest.
 
 
 async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that receives them within a second is processing them."""
+    """A drain waits until a caller that received values within ``UNCLAIMED_S`` has finished them."""
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
     bench = DeliveryBench()
@@ -177,7 +180,7 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
 
 
 async def test_values_before_unclaimed_ones_are_finished() -> None:
-    """Each partition is finished up to the first value that no caller received."""
+    """Each partition is finished up to the first value that no caller has received."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
@@ -192,7 +195,7 @@ async def test_values_before_unclaimed_ones_are_finished() -> None:
 
 
 async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another coroutine may receive them within a second; after that they are unclaimed."""
+    """Another coroutine may receive the values within ``UNCLAIMED_S``; after that they are unclaimed."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     other = ConsumeCall()
@@ -218,7 +221,7 @@ async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypat
 
 
 async def test_unclaimed_values_of_a_revoked_partition_are_not_fetched_again() -> None:
-    """A partition that is lost or draining is for another member to deliver."""
+    """The next owner delivers the values of a partition that is lost or draining."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)

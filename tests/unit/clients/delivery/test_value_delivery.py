@@ -1,4 +1,4 @@
-"""Values of ``consume()`` between fetch and finish, and the calls that have them in flight."""
+"""Values of ``consume()`` calls between fetch and finish."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_CALL = received_call()
 
 
 async def test_values_are_finished_when_their_topic_is_requested_again() -> None:
-    """The values of all its partitions are finished; those of another topic remain in flight."""
+    """The values of all the topic's partitions are finished; values of other topics remain in flight."""
     bench = DeliveryBench()
     bench.claim(U0)
     bench.fetcher.add(P0, 10, 11)
@@ -38,7 +38,7 @@ async def test_values_are_finished_when_their_topic_is_requested_again() -> None
 
 
 async def test_a_call_returns_a_bounded_number_of_bytes() -> None:
-    """The batch that reaches the bound is the last one; the next call returns the rest."""
+    """The batch that reaches the bound is the last one of a call; the next call returns the rest."""
     bench = DeliveryBench()
     for offset in (10, 11, 12):
         bench.fetcher.add(P0, offset)
@@ -47,7 +47,7 @@ async def test_a_call_returns_a_bounded_number_of_bytes() -> None:
 
 
 async def test_values_that_cannot_be_deserialized_are_finished_with_the_others() -> None:
-    """They are finished at once if the call returns nothing: then nothing is in flight."""
+    """If a call returns no other values, they are finished at once, because nothing is in flight."""
     bench = DeliveryBench(json.loads)
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
     assert take_values(bench) == []
@@ -64,7 +64,7 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
 
 
 async def test_an_error_does_not_drop_values_of_other_partitions() -> None:
-    """The values before it are returned first."""
+    """Values fetched before the error are returned first."""
     bench = DeliveryBench()
     bench.fetcher.add(P1, 10)
     bench.fetcher.batches.append(ProtocolError("broken"))
@@ -73,8 +73,8 @@ async def test_an_error_does_not_drop_values_of_other_partitions() -> None:
         take_values(bench)
 
 
-async def test_a_shut_gate_delivers_no_values() -> None:
-    """The values remain buffered, and are delivered when the gate opens."""
+async def test_a_suspended_gate_delivers_no_values() -> None:
+    """Values remain buffered, and are delivered when the connection is no longer suspended."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.gate.suspended = True
@@ -84,7 +84,7 @@ async def test_a_shut_gate_delivers_no_values() -> None:
 
 
 async def test_a_drain_waits_for_the_values_in_flight() -> None:
-    """It waits for the values of its own partitions only."""
+    """A drain waits only for the values of its own partitions."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
@@ -99,7 +99,9 @@ async def test_a_drain_waits_for_the_values_in_flight() -> None:
 
 @pytest.mark.parametrize("event", ["lost", "moved"])
 async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) -> None:
-    """The values in flight of other partitions are."""
+    """
+    Values in flight of other partitions are finished. A drain still waits for the caller that processes the values.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
@@ -116,7 +118,7 @@ async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) 
 
 
 async def test_callers_of_one_topic_finish_their_own_values() -> None:
-    """Neither finishes the values of the other; a call that returns nothing finishes nothing of the other's."""
+    """No call finishes the values of another caller, even if it returns no values itself."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     assert take_values(bench, call=CALL) == [10]
@@ -133,7 +135,7 @@ async def test_callers_of_one_topic_finish_their_own_values() -> None:
 
 
 async def test_a_partition_is_finished_up_to_the_first_value_in_flight() -> None:
-    """A caller that got later values may finish first; they count when the earlier ones are finished."""
+    """If later values are finished first, they can be committed only when the earlier ones are finished, too."""
     bench = DeliveryBench()
     slow, quick = received_call(), received_call()
     for offset, call in ((10, slow), (11, quick), (12, quick)):
@@ -158,7 +160,7 @@ async def test_a_partition_is_finished_up_to_the_first_value_in_flight() -> None
 
 
 async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> None:
-    """A caller that still processes the values of a lost partition delays no other caller once it is claimed again."""
+    """A caller that still processes values of the lost claim does not delay the commits of the next claim."""
     bench = DeliveryBench()
     slow = received_call()
     bench.fetcher.add(P0, 10)
@@ -174,7 +176,7 @@ async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> 
 
 
 async def test_dropped_values_are_not_finished() -> None:
-    """No caller processes them any more, so nothing waits for them either."""
+    """Callers that wait for the end of all calls do not wait for dropped values."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
@@ -188,7 +190,7 @@ async def test_dropped_values_are_not_finished() -> None:
 
 
 async def test_a_loop_and_consume_calls_exclude_each_other() -> None:
-    """With both, it would be unknown which values are finished."""
+    """With both at once, it would be unknown which values are finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)

@@ -1,4 +1,4 @@
-"""Work in progress, as the watchdog sees it: one unchanged token for as long as the application makes no progress."""
+"""Work in progress, as the watchdog reads it: its token stays the same while the application makes no progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_nothing_in_flight_is_no_work_in_progress() -> None:
 
 
 async def test_each_record_is_another_work_in_progress() -> None:
-    """The next record has another token, and after the last one there is none."""
+    """Each record in flight has its own token; without a record in flight there is no work."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -42,7 +42,10 @@ async def test_each_record_is_another_work_in_progress() -> None:
 
 
 async def test_a_lost_record_is_still_in_progress() -> None:
-    """A member must not claim again while its application makes no progress: those partitions would not be consumed."""
+    """
+    A member must not claim partitions again while its application makes no progress, because they would not be
+    consumed.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -51,8 +54,8 @@ async def test_a_lost_record_is_still_in_progress() -> None:
     assert len(bench.delivery.in_progress()) == 1
 
 
-async def test_a_coroutine_that_asks_for_values_makes_progress() -> None:
-    """It may ask for any topic: programs that take several topics in turn process none for long."""
+async def test_a_coroutine_that_requests_values_makes_progress() -> None:
+    """A request for any topic is progress, so programs may alternate between topics."""
     bench = DeliveryBench()
     other = TopicPartition("u", 0)
     bench.claim(other)
@@ -65,8 +68,8 @@ async def test_a_coroutine_that_asks_for_values_makes_progress() -> None:
     assert second.token is not first.token
 
 
-async def test_a_coroutine_that_asks_for_values_does_not_hide_one_that_is_stuck() -> None:
-    """A coroutine that is stuck with its values is seen while others ask for more, until it has ended."""
+async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> None:
+    """The work of a stuck coroutine is reported until the coroutine ends, while others request more values."""
     bench = DeliveryBench()
     may_end = asyncio.Event()
 
@@ -92,7 +95,7 @@ async def test_a_coroutine_that_asks_for_values_does_not_hide_one_that_is_stuck(
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
-    """It has its partitions, and is in progress until it has ended."""
+    """A hook is work in progress on its partitions until it has ended."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
@@ -127,12 +130,12 @@ class StallListener(PlainListener):
 
 @pytest.mark.parametrize("listener", [None, PlainListener()])
 def test_a_listener_without_the_stalled_hook_is_not_called(listener: Any) -> None:
-    """The hook is optional."""
+    """The hook ``on_stalled`` is optional."""
     ListenerCalls(listener, Metrics()).stalled(STALL)
 
 
 def test_a_listener_with_the_stalled_hook_is_called() -> None:
-    """It is called once, with the stall."""
+    """The hook is called once, with the stall."""
     listener = StallListener()
     ListenerCalls(listener, Metrics()).stalled(STALL)
     assert listener.calls == [STALL]
@@ -140,7 +143,7 @@ def test_a_listener_with_the_stalled_hook_is_called() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), SystemExit("of the application")])
 def test_a_failure_of_the_stalled_hook_is_contained(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
-    """It is logged, also if the hook tries to end the process, which a thread cannot do."""
+    """The failure is logged, even if it is SystemExit, which would only end the hook's thread."""
     metrics = Metrics()
     ListenerCalls(StallListener(error), metrics).stalled(STALL)
     assert metrics.total("listener_failures") == 1

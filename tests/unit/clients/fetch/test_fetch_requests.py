@@ -1,4 +1,4 @@
-"""Fetch requests: their partitions, how long they may wait, and how their bytes are shared."""
+"""Fetch requests: which partitions they have, how long a broker may wait, and how bytes are divided."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CONFIG = FetchConfig(max_wait_ms=LONG)
 
 
 def partition(number: int, *, idle: bool = False, needed_bytes: int = 0) -> PartitionFetch:
-    """Make the fetch state of a partition of topic t."""
+    """Return the fetch state of a partition of topic t."""
     return PartitionFetch(TopicPartition("t", number), 1, 0, empty_answers=int(idle), needed_bytes=needed_bytes)
 
 
 def plan(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
-    """Offer partitions to a broker's lanes, and plan the next request."""
+    """Add ready partitions to a broker's lanes, and plan the next request."""
     lanes.ready |= dict.fromkeys(ready)
     return lanes.plan(CONFIG, 1 << 20)
 
 
-def test_a_single_request_takes_all_partitions_and_waits_long() -> None:
-    """Nothing else is in flight, so idle partitions are included."""
+def test_a_single_request_has_all_partitions_and_waits_long() -> None:
+    """No other request is in flight, so idle partitions are included."""
     lanes, hot, idle = BrokerLanes(0), partition(0), partition(1, idle=True)
     planned = plan(lanes, hot, idle)
     assert planned is not None
@@ -45,7 +45,7 @@ def test_a_single_request_takes_all_partitions_and_waits_long() -> None:
 
 
 def test_a_second_request_waits_briefly_and_a_third_is_not_sent() -> None:
-    """Beside a long request a short one is sent on the other lane; then both lanes are in use."""
+    """The second request uses the other lane, with a short wait; then both lanes are in use."""
     lanes = BrokerLanes(0)
     first, second = plan(lanes, partition(0)), plan(lanes, partition(1))
     assert first is not None
@@ -55,7 +55,10 @@ def test_a_second_request_waits_briefly_and_a_third_is_not_sent() -> None:
 
 
 def test_idle_partitions_wait_for_a_short_request_to_merge_with() -> None:
-    """Beside a short request only partitions with data are sent; after it, all are sent together with a long wait."""
+    """
+    While a short request is in flight, no request with idle partitions only is sent. After it, one long request has all
+    partitions.
+    """
     lanes, idle = BrokerLanes(0), partition(2, idle=True)
     assert plan(lanes, partition(0)) is not None
     assert plan(lanes, partition(1)) is not None
@@ -72,7 +75,7 @@ def test_idle_partitions_wait_for_a_short_request_to_merge_with() -> None:
 
 
 def test_dropped_partitions_are_left_out() -> None:
-    """A partition that was unassigned while it was ready is not fetched."""
+    """A partition that was unassigned after it became ready is not fetched."""
     lanes, dropped = BrokerLanes(0), partition(0)
     dropped.drop()
     assert plan(lanes, dropped) is None
@@ -80,7 +83,10 @@ def test_dropped_partitions_are_left_out() -> None:
 
 
 def test_large_messages_share_the_budget_and_one_always_fits() -> None:
-    """Those that fit together are sent together; one above the budget is sent with the least for the others."""
+    """
+    Large messages that fit into the budget are sent together. One above the budget is sent with minimal shares for the
+    other partitions.
+    """
     small, big, bigger = partition(0), partition(1, needed_bytes=30_000), partition(2, needed_bytes=40_000)
     assert divide_budget([small, big, bigger], 100_000) == {big: 30_000, bigger: 40_000, small: 30_000}
     assert divide_budget([small, big, bigger], 50_000) == {big: 30_000, small: 20_000}, (
@@ -96,7 +102,8 @@ def test_large_messages_share_the_budget_and_one_always_fits() -> None:
 )
 def test_shares_keep_to_the_budget(needs: list[int], budget: int) -> None:
     """
-    A partition is always included with enough for its message; only one message or least shares exceed the budget.
+    Each partition in a request has enough bytes for its message. Only a single message or minimal shares may exceed the
+    budget.
     """
     partitions = [partition(n, needed_bytes=need) for n, need in enumerate(needs)]
     shares = divide_budget(partitions, budget)

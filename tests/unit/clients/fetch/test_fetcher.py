@@ -1,4 +1,4 @@
-"""The fetcher at a scripted broker: order, lanes, buffers, and the shares of a request."""
+"""The fetcher with a scripted broker: order, lanes, buffers, and the partitions' shares of a request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_records_are_fetched_in_order_from_the_position() -> None:
 
 
 async def test_batches_of_partitions_alternate() -> None:
-    """They do so however many records one of them has."""
+    """The partitions alternate even if one of them has many more records."""
     async with fetch_bench(max_bytes=12_288) as bench:
         for tp in (T0, T1, T2):
             bench.broker.append(tp, message_set(*[b"x" * 2_000] * 6))
@@ -44,7 +44,7 @@ async def test_batches_of_partitions_alternate() -> None:
 
 
 async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
-    """While no batch is polled, fetching stops at two; it continues when one is taken."""
+    """Fetching stops while two batches are buffered, and continues when one is polled."""
     async with fetch_bench(max_bytes=4_096) as bench:
         bench.broker.append(T0, message_set(*[b"x" * 3_000] * 6))
         bench.fetcher.assign({T0: 0})
@@ -58,12 +58,12 @@ async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
 
 
 async def wait_for_wrong_requests(seconds: float = 0.05) -> None:
-    """Give a request that must not be sent the time to arrive."""
+    """Wait long enough for a wrong request to arrive."""
     await asyncio.sleep(seconds)
 
 
 async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
-    """While a request for idle partitions is in flight, a new partition's records come at once."""
+    """The records of a new partition arrive at once, while a long poll for idle partitions is in flight."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T1, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -74,7 +74,7 @@ async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
 
 
 async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
-    """Both lanes are in use for idle partitions: a third one is fetched within the short wait."""
+    """Both lanes are in use for idle partitions, so a third one waits for the end of the short poll."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T2, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -86,7 +86,7 @@ async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
 
 
 async def test_idle_lanes_merge() -> None:
-    """If no partition has new records, one long poll for all remains instead of two."""
+    """If no partition has new records, the two polls become one long poll for all partitions."""
     async with fetch_bench(max_wait_ms=300) as bench:
         bench.fetcher.assign({T0: 0})
         await bench.broker.wait_for_requests(FETCH, 1)
@@ -99,12 +99,12 @@ async def test_idle_lanes_merge() -> None:
 
 
 def two_partitions() -> bytes:
-    """Encode a fetch request for two partitions."""
+    """Return an encoded fetch request for two partitions."""
     return FetchRequest(1, 1, {T0: FetchPosition(0, 1), T1: FetchPosition(0, 1)}).encode_body()
 
 
 async def test_unassigning_drops_buffered_and_requested_records() -> None:
-    """No record of a partition is delivered after it was revoked."""
+    """Records of a revoked partition are not delivered."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"old"))
         bench.fetcher.assign({T0: 0, T1: 0})
@@ -122,7 +122,9 @@ async def test_unassigning_drops_buffered_and_requested_records() -> None:
 
 
 async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
-    """A partition is revoked and assigned again during a request: the answer does not count for the new assignment."""
+    """
+    The partition is unassigned and assigned again during a request. The answer is not used for the new assignment.
+    """
     async with fetch_bench(max_wait_ms=2_000) as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 3})
@@ -138,8 +140,8 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
         assert bench.fetcher.poll() is None
 
 
-async def test_a_partition_that_an_answer_leaves_out_is_fetched_again() -> None:
-    """The metadata is refreshed before that, as if the leader had moved."""
+async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:
+    """The metadata is refreshed before that, as after a move of the leader."""
     answers = [struct.pack(">i", 0)]
     async with fetch_bench() as bench:
         bench.broker.script = lambda request: answers.pop() if request.api_key == FETCH and answers else None
@@ -161,7 +163,7 @@ async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
 
 
 async def test_a_seek_drops_buffered_records() -> None:
-    """Fetching continues from the new offset, in a new epoch."""
+    """Fetching continues at the new offset, in a new epoch."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 0})
@@ -175,7 +177,10 @@ async def test_a_seek_drops_buffered_records() -> None:
 
 
 async def test_a_message_larger_than_its_share_is_fetched() -> None:
-    """The share of its partition grows; other partitions, and later messages, have ordinary shares."""
+    """
+    The share of its partition grows until the message was fetched; later messages and other partitions have ordinary
+    shares.
+    """
     async with fetch_bench(max_bytes=8_192) as bench:
         bench.broker.append(T0, message_set(b"small", b"L" * 300_000, b"next"))
         bench.broker.append(T1, message_set(b"other"))
@@ -191,13 +196,13 @@ async def test_a_message_larger_than_its_share_is_fetched() -> None:
 
 
 def requested_bytes(request: Request) -> dict[int, int]:
-    """Return how many bytes of each partition a fetch request for topic t asks for."""
+    """Return the bytes that a fetch request for topic t asks for, by partition."""
     rows = struct.iter_unpack(">iqi", request.body[12 + 4 + 3 + 4 :])
     return {partition: max_bytes for partition, _, max_bytes in rows}
 
 
 async def test_a_message_over_the_bound_is_an_error_after_the_records_before_it() -> None:
-    """The error names topic, partition, offset and size. It is raised again until a seek, and hides no record."""
+    """The error has topic, partition, offset and size. It is raised again until a seek skips the message."""
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"before", b"L" * 20_000, b"after"))
         bench.broker.append(T1, message_set(b"other"))
@@ -217,16 +222,16 @@ async def test_a_message_over_the_bound_is_an_error_after_the_records_before_it(
 
 
 async def next_values_or_error(bench: FetchBench) -> object:
-    """Return the values of the next batch, or the text of the error in its place."""
-    await asyncio.sleep(0)  # an error at the front is raised without any wait
+    """Return the values of the next batch, or the error's text if an error is raised instead."""
+    await asyncio.sleep(0)  # the next batch may be an error, which is raised without a wait
     try:
         return values(await bench.next_batch())
     except MessageTooLargeError as error:
         return str(error)
 
 
-async def test_a_damaged_message_is_an_error_with_its_place() -> None:
-    """A message that does not match its CRC stops its partition; the error says where it is."""
+async def test_a_damaged_message_is_an_error_with_its_position() -> None:
+    """A message with a wrong CRC stops its partition. The error has the message's offset."""
     async with fetch_bench() as bench:
         damaged = bytearray(message_set(b"value"))
         damaged[-1] ^= 1
@@ -238,7 +243,7 @@ async def test_a_damaged_message_is_an_error_with_its_place() -> None:
 
 
 async def test_answers_with_older_messages_only_become_an_error() -> None:
-    """An answer that never reaches the position must not cause an endless loop."""
+    """Answers that never reach the position must not cause an endless loop."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1"))
         log = bench.broker.logs[T0]
@@ -250,7 +255,7 @@ async def test_answers_with_older_messages_only_become_an_error() -> None:
 
 
 async def test_records_that_are_cut_off_are_not_delivered() -> None:
-    """All records from an offset on are dropped; if none remains, there is nothing to wait for."""
+    """All buffered records from the given offset on are dropped; batches that become empty are removed."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.broker.append(T1, message_set(b"other"))
@@ -269,7 +274,7 @@ async def test_records_that_are_cut_off_are_not_delivered() -> None:
 
 @pytest.mark.parametrize("settings", [{"max_wait_ms": 0}, {"min_bytes": 0}])
 async def test_idle_fetches_are_paced_if_brokers_do_not_wait(settings: dict[str, int]) -> None:
-    """They are 1, 2, 4 … 100 ms apart while there are no records; new ones are fetched within that time."""
+    """Without new records, the requests are 1, 2, 4 … 100 ms apart."""
     async with fetch_bench(**settings) as bench:
         bench.fetcher.assign({T0: 0, T1: 0})
         await bench.broker.wait_for_requests(FETCH, 8)

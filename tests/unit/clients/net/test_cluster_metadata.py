@@ -1,4 +1,4 @@
-"""Cluster metadata: how it is learned and refreshed, and the errors where it cannot be."""
+"""Cluster metadata: how it is requested and refreshed, and the errors if no broker answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @asynccontextmanager
 async def two_brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    """Run two brokers that know each other; the first leads t:0, the second t:1."""
+    """Run two brokers of one cluster. The first one leads t:0, the second one t:1."""
     async with FakeBroker({"t": 2}, node_id=1) as one, FakeBroker({"t": 2}, node_id=2) as two:
         for broker in (one, two):
             broker.peers = [one, two]
@@ -43,7 +43,7 @@ async def two_brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
 
 
 async def test_partitions_and_leaders_are_learned_from_one_broker() -> None:
-    """One bootstrap address is enough to learn all brokers and leaders."""
+    """One bootstrap address is enough to find all brokers and leaders."""
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         assert await cluster.partitions_of("t") == (0, 1)
@@ -54,13 +54,13 @@ async def test_partitions_and_leaders_are_learned_from_one_broker() -> None:
 
 
 def named_topics(broker: FakeBroker) -> list[list[str]]:
-    """Return the topics that each metadata request named."""
+    """Return the topics that each metadata request has named."""
     readers = (Reader(request.body, "a request") for request in broker.received(METADATA))
     return [[reader.string() for _ in reader.array(2)] for reader in readers]
 
 
 async def test_topics_that_may_not_exist_are_not_named() -> None:
-    """So a broker that creates topics on demand creates none for a typing error; topics that exist are named."""
+    """A request that names a misspelt topic could create it. Topics that are known to exist are named."""
     async with FakeBroker({"t": 1, "u": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         assert await cluster.partitions_of("t") == (0,)
@@ -78,7 +78,7 @@ async def test_topics_that_may_not_exist_are_not_named() -> None:
 
 
 async def test_a_producers_metadata_names_topics() -> None:
-    """So brokers that create topics on demand create those that are written to."""
+    """Brokers that create topics on demand must create the topics that a producer writes to."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics(), names_unknown=True)
         assert await cluster.partitions_of("t") == (0,)
@@ -87,7 +87,7 @@ async def test_a_producers_metadata_names_topics() -> None:
 
 
 async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
-    """An address that refuses and one that never answers cost a delay, but no error."""
+    """A broker that refuses the connection or never answers causes a delay, but no error."""
     async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
             pass
@@ -100,7 +100,7 @@ async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
 
 
 async def test_no_broker_answers() -> None:
-    """The error names each address that was tried, and why it failed."""
+    """The error has each address that was tried, and the reason why it failed."""
     async with FakeBroker() as dead:
         pass
     async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
@@ -112,7 +112,7 @@ async def test_no_broker_answers() -> None:
 
 
 async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
-    """ZooKeeper's list of brokers helps if all bootstrap addresses are stale; it is not read before."""
+    """The source, such as ZooKeeper's list of brokers, is read only if all bootstrap addresses fail."""
     calls = 0
     async with FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
@@ -131,7 +131,7 @@ async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None
 
 
 async def test_a_topic_is_unknown_after_several_tries_agree() -> None:
-    """A broker may not know of a new topic yet."""
+    """A single broker may not yet know a new topic."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
@@ -142,9 +142,10 @@ async def test_a_topic_is_unknown_after_several_tries_agree() -> None:
         cluster.close()
 
 
-async def test_a_topic_that_was_known_is_asked_for_longer() -> None:
+async def test_a_topic_that_was_known_is_requested_for_longer() -> None:
     """
-    A lone broker that has just restarted does not know its topics for a while; records for them must not be refused.
+    A single broker that has just restarted does not know its topics for a while. Records for them must not fail
+    meanwhile.
     """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -163,7 +164,7 @@ async def test_a_topic_that_was_known_is_asked_for_longer() -> None:
 
 
 async def test_another_broker_is_asked_for_a_topic_that_a_fresh_one_does_not_know() -> None:
-    """A broker that has just started knows no topics, so it does not prove that one does not exist."""
+    """A broker that has just started knows no topics, so its answer does not prove that a topic is missing."""
     async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
         fresh.peers = []
         cluster = ClusterMetadata(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
@@ -172,7 +173,7 @@ async def test_another_broker_is_asked_for_a_topic_that_a_fresh_one_does_not_kno
 
 
 async def test_refreshes_run_one_at_a_time() -> None:
-    """A hundred concurrent callers cost one request."""
+    """A hundred concurrent callers share one request."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
@@ -183,7 +184,7 @@ async def test_refreshes_run_one_at_a_time() -> None:
 
 
 async def test_failed_refreshes_back_off() -> None:
-    """While no broker answers, each refresh waits longer than the one before."""
+    """While no broker answers, each refresh starts after a longer pause than the one before."""
     metrics = Metrics()
     async with FakeBroker() as dead:
         pass
@@ -198,7 +199,7 @@ async def test_failed_refreshes_back_off() -> None:
 
 
 async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
-    """The connections to the old address are closed, and the next ones lead to the new one."""
+    """Connections to the old address are closed, and later ones use the new address."""
     boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
     async with boot, before, after:
         boot.leaders = {T0: 2}
@@ -215,7 +216,7 @@ async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
 
 
 async def test_each_purpose_has_its_own_connection() -> None:
-    """Callers with the same purpose share a connection; a broken one is replaced."""
+    """Callers with the same purpose share a connection, which is replaced if it breaks."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.refresh(["t"], "first")
@@ -232,7 +233,7 @@ async def test_each_purpose_has_its_own_connection() -> None:
 
 
 async def test_offsets_are_listed_by_each_leader() -> None:
-    """The earliest and the latest offset come from the broker that leads the partition."""
+    """The earliest and the latest offset of a partition are requested from its leader."""
     async with two_brokers() as (one, two):
         one.logs[T0].start, one.logs[T0].end = 5, 9
         two.logs[T1].start, two.logs[T1].end = 6, 8
@@ -244,7 +245,7 @@ async def test_offsets_are_listed_by_each_leader() -> None:
 
 
 async def test_listing_offsets_follows_a_leader_that_moves() -> None:
-    """A "not leader" answer refreshes the metadata; the new leader is asked then."""
+    """After a "not leader" answer, the metadata is refreshed and the new leader is asked."""
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         await cluster.refresh(["t"], "first")
@@ -256,7 +257,7 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
 
 
 async def test_finding_offsets_reports_why_some_are_unknown() -> None:
-    """Each leader is asked once; a partition that fails, or that no broker leads, delays no other one."""
+    """Each leader is asked once. A partition that fails or has no leader does not delay the others."""
     absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
     async with two_brokers() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
@@ -274,7 +275,7 @@ async def test_finding_offsets_reports_why_some_are_unknown() -> None:
 
 
 async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
-    """Metadata of 0.8 names the last leader of a partition also if that broker is dead."""
+    """Metadata of Kafka 0.8 may still name a dead broker as a partition's leader."""
     async with FakeBroker({"t": 2}) as broker:
         broker.leaders = {T1: 7}
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -284,7 +285,7 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
 
 
 async def test_finding_offsets_retries_while_its_patience_lasts() -> None:
-    """An election that ends within that time is not noticed; offsets that were found first are kept."""
+    """An election that ends within the patience causes no failure. Offsets that were found first are kept."""
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         one.logs[T0].end, two.logs[T1].end = 4, 7
@@ -295,7 +296,7 @@ async def test_finding_offsets_retries_while_its_patience_lasts() -> None:
 
 
 async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_time() -> None:
-    """It has ``connect_timeout_ms`` to answer, not the much longer time of other requests."""
+    """A lookup waits ``connect_timeout_ms`` for each leader, not the longer timeout of other requests."""
     async with two_brokers() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda request: Fault.SILENT if request.api_key == LIST_OFFSETS else None
@@ -308,7 +309,7 @@ async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_tim
 
 
 async def test_an_undecodable_answer_fails_the_partitions_of_its_leader_only() -> None:
-    """The offsets from another leader are returned."""
+    """The offsets from the other leader are returned."""
     async with two_brokers() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda request: b"\x00" if request.api_key == LIST_OFFSETS else None
@@ -333,12 +334,15 @@ async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> 
 
 
 def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPartition, str]:
-    """Return the names of the error codes."""
+    """Return the names of the error codes by partition."""
     return {tp: error_code(error.code or 0).name for tp, error in failures.items() if isinstance(error, BrokerError)}
 
 
 async def test_listing_offsets_raises_the_last_error() -> None:
-    """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
+    """
+    Retriable errors are retried a bounded number of times, other errors never. The error has the partition and the
+    code.
+    """
     async with FakeBroker({"t": 2}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
@@ -354,7 +358,7 @@ async def test_listing_offsets_raises_the_last_error() -> None:
 
 
 async def test_finding_a_leader_waits_for_an_election() -> None:
-    """An election that ends within the bound is not an error; one that does not is, with code 5."""
+    """An election that ends within the bound causes no error; a longer one causes an error with code 5."""
     async with FakeBroker({"t": 1}) as broker:
         broker.leaders = {T0: -1}
 

@@ -1,4 +1,4 @@
-"""The requests of a leader before a plan, their order, and its writes."""
+"""The reads of a leader before a plan, their order, and the writes of the plan."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
 
-#: Waits at most 5 seconds: no leader here needs more than a few milliseconds.
+#: Wait at most 5 seconds; a leader in these tests needs a few milliseconds.
 soon = partial(eventually, timeout_s=5.0)
 
 
 class Znodes:
     """
-    A session with one member and one topic; ``requests`` and ``written`` record its requests and writes in order.
+    A session with one member and one topic. ``requests`` and ``written`` record its requests and writes in order.
 
-    ``watchers`` has the watcher of the last read of a znode's children, by path.
+    ``watchers`` maps each path to the watcher of its last read of children.
     """
 
     def __init__(self, proof: Answer) -> None:
@@ -55,7 +55,7 @@ class Znodes:
         self._proof = proof
 
     async def submit(self, operations: Sequence[Operation]) -> Answer:
-        """Answer in the order of the calls, as the real session does."""
+        """Answer requests in the order of the calls, as the real session does."""
         self.requests.append("proof")
         assert list(operations) == [Check(CANDIDATE)]
         return self._proof
@@ -67,7 +67,7 @@ class Znodes:
         return Done((None,) * len(listed), (None,) * len(listed))
 
     async def ensure(self, folders: Collection[str]) -> None:
-        """All exist."""
+        """Create nothing: all folders exist."""
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
         self.requests.append(path)
@@ -93,7 +93,7 @@ class Znodes:
 
 
 class Bench:
-    """A leader that was elected just now, and plans at once."""
+    """A leader that has just been elected, and plans without a delay."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Bench:
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[LeaderDriver]:
-        """Lead within the block."""
+        """Lead during the block, and yield the driver."""
         tasks = TaskSet(self._failures.append)
         driver = LeaderDriver(
             cast(Any, self.znodes), LAYOUT, "m", self._config, self._allocator, tasks, self.metrics, self._doubt
@@ -136,7 +136,7 @@ class Bench:
         assert not self._failures
 
     def store_assignments(self, partition: int) -> None:
-        """Assign one partition to a static member that has just left, and the other one to ``m``."""
+        """Assign ``partition`` to a static member that has just left, and the other partition to ``m``."""
         for slot, member, number in (("i", "gone", partition), ("m", "m", 1 - partition)):
             self.znodes.nodes[LAYOUT.assignment(slot)] = MemberAssignment(
                 1, member, frozenset({TopicPartition("t", number)})
@@ -161,8 +161,8 @@ class Bench:
 DONE = Done((None,), (None,))
 
 
-async def test_a_leader_proves_itself_before_it_reads() -> None:
-    """Answers come in the order of the requests, so what it reads is no older than the proof."""
+async def test_a_leader_proves_its_leadership_before_it_reads() -> None:
+    """Answers arrive in the order of the requests, so the state that the leader reads is no older than the proof."""
     bench = Bench(DONE)
     await bench.plan("generations_published")
     assert bench.znodes.requests[0] == "proof"
@@ -173,7 +173,7 @@ async def test_a_leader_proves_itself_before_it_reads() -> None:
 
 @pytest.mark.parametrize("proof", [Refused(0, Failure.NO_NODE), Unknown()], ids=["refused", "unknown"])
 async def test_without_a_proof_nothing_is_planned(proof: Answer) -> None:
-    """Another leader may have been elected. After a refusal it reads the candidates."""
+    """Another leader may have been elected. After a refusal, the leader reads the candidates."""
     bench = Bench(proof)
     await bench.plan("publications_interrupted")
     assert bench.znodes.written == []
@@ -193,7 +193,7 @@ async def test_without_brokers_or_topics_nothing_is_planned(missing: str) -> Non
 
 
 async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, at the level of the report of their absence."""
+    """A single line reports that the leader plans again."""
     bench = Bench(DONE)
     bench.znodes.brokers = []
     async with bench.leading():
@@ -208,7 +208,7 @@ async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptu
 
 
 async def test_an_allocator_that_does_not_return_is_replaced() -> None:
-    """It runs on a thread of its own, and the plan is made without it."""
+    """The allocator runs on its own thread. After its time limit, the sticky allocator makes the plan."""
     released = threading.Event()
 
     def hanging(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, Collection[int]]]:
@@ -225,7 +225,7 @@ async def test_an_allocator_that_does_not_return_is_replaced() -> None:
 
 
 async def test_an_unreadable_group_state_does_not_prevent_a_plan() -> None:
-    """It is counted, and written anew."""
+    """The unreadable group state is counted and overwritten."""
     bench = Bench(DONE)
     bench.znodes.nodes[LAYOUT.group_state] = b"\xff"
     await bench.plan("generations_published")
@@ -234,7 +234,7 @@ async def test_an_unreadable_group_state_does_not_prevent_a_plan() -> None:
 
 @pytest.mark.parametrize("partition", [0, 1])
 async def test_nothing_moves_while_a_static_member_is_away(partition: int) -> None:
-    """Not even with an allocator that ignores the present owners."""
+    """The same applies to allocators that ignore the current owners, such as round robin."""
     bench = Bench(DONE)
     bench.store_assignments(partition)
     await bench.plan("generations_published")
@@ -244,7 +244,7 @@ async def test_nothing_moves_while_a_static_member_is_away(partition: int) -> No
 
 
 async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_ends() -> None:
-    """No watch fires for that; the leader has a timer."""
+    """No watch fires at the end of the grace, so the leader has a timer."""
     bench = Bench(DONE, grace_ms=20)
     bench.store_assignments(0)
     async with bench.leading():
@@ -252,7 +252,7 @@ async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_end
 
 
 async def test_a_returning_static_member_bypasses_the_debounce() -> None:
-    """However long the quiet time of other changes is."""
+    """A plan is made at once, even if other changes would wait for an hour."""
     bench = Bench(DONE, quiet_ms=3_600_000, grace_ms=3_600_000)
     bench.store_assignments(0)
     async with bench.leading():
@@ -265,7 +265,7 @@ async def test_a_returning_static_member_bypasses_the_debounce() -> None:
 
 
 async def test_a_confirmed_leader_reads_everything_again() -> None:
-    """A lost watch is found at the next regular election check."""
+    """Each regular election check confirms the leader, so a change whose watch was lost is found then."""
     bench = Bench(DONE)
     async with bench.leading() as driver:
         await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")

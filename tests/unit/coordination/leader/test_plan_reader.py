@@ -1,4 +1,4 @@
-"""The znodes that a leader reads for a plan: which it keeps, and when it reads them again."""
+"""Which znodes a leader reads for a plan, which it caches, and when it reads them again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def member(topic: str) -> bytes:
 
 
 class Znodes:
-    """A session with one member; ``before_answer`` runs between the read of its znode and the answer."""
+    """A session with one member. ``before_answer`` is called between the read of the member's znode and the answer."""
 
     def __init__(self) -> None:
         self.data = member("old")
@@ -66,8 +66,8 @@ class Znodes:
         return None
 
 
-async def test_a_member_is_read_once_until_its_watch_fires() -> None:
-    """So are settings and topics. Group state and assignments are read for each plan."""
+async def test_a_member_is_read_once_until_the_cache_is_dropped() -> None:
+    """The group settings are cached like members. The group state is read for each plan."""
     znodes = Znodes()
     changes: list[str] = []
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ async def test_a_member_is_read_once_until_its_watch_fires() -> None:
 
 
 async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
-    """The watch may fire before the answer of the read that set it. That answer is not kept."""
+    """The watch may fire before the answer of the read that set it. Such an answer is not cached."""
     znodes = Znodes()
     changes: list[str] = []
 
@@ -100,7 +100,7 @@ async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
 
 
 async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Not for each plan; and again if it was corrected in between."""
+    """The warning is not repeated for each plan, but is logged again if the mistake was corrected in between."""
     znodes = Znodes()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
     misspelt = [
@@ -117,8 +117,8 @@ async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.
 
 
 @pytest.mark.parametrize("newer", ["m1", "m2"])
-async def test_of_two_members_in_one_slot_the_newer_one_counts(newer: str) -> None:
-    """The order is that of ZooKeeper's transactions. The other member finds itself replaced."""
+async def test_the_newer_of_two_members_in_one_slot_is_used(newer: str) -> None:
+    """The member whose znode was created later is the newer one."""
 
     class TwoMembers(Znodes):
         async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
@@ -136,7 +136,7 @@ async def test_of_two_members_in_one_slot_the_newer_one_counts(newer: str) -> No
 
 
 async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """So a temporarily unreadable znode moves nothing. Weights are read once until they change."""
+    """A temporarily unreadable znode moves no partition. Weights are cached until they change."""
     znodes, metrics = Znodes(), Metrics()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
     loads = {TopicPartition("t", 0): 3.5}

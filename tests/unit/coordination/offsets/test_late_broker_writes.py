@@ -1,4 +1,4 @@
-"""A broker stores an offset after its commit has failed, and then the member leaves."""
+"""A broker stores an offset after the commit has failed for the client, and then the member leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
 class Session:
-    """Partitions 0 and 1 have the stored offset 12, partition 2 has 99; their owner does not know the last writes."""
+    """
+    A session on which offset znodes have other versions than their owner knows: 12 for partitions 0 and 1, 99 for
+    partition 2.
+    """
 
     id = 1
 
@@ -40,7 +43,7 @@ class Session:
         self.released: list[str] = []
 
     async def wait_trusted(self) -> None:
-        """Always."""
+        """Return at once: the session is always trusted."""
 
     async def transact(self, operations: Sequence[Operation]) -> Answer:
         listed = list(operations)
@@ -60,8 +63,10 @@ class Session:
         raise AssertionError(f"{folders} exist")
 
 
-async def test_a_late_write_of_the_members_own_commit_is_not_superseded(caplog: pytest.LogCaptureFixture) -> None:
-    """An offset of another writer is kept: its partition is released without a commit, with one warning for all."""
+async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    Partitions whose stored offset is not the member's own are released without a commit, and one warning names them.
+    """
     session, metrics, subscription = Session(), Metrics(), SubscriptionState()
     subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
     topics = TopicIncarnations(cast(Any, session), TaskSet(print))

@@ -1,4 +1,4 @@
-"""Each operation of an owner checks the gate first: claims, commits of either store, releases."""
+"""Claims, commits to either store and releases check the gate before they send anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ P0 = TopicPartition("t", 0)
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
-    """Move time by hand; a gate that is not open is checked again at once."""
+    """Return a runtime whose time the test advances; a closed gate is checked again at once."""
     monkeypatch.setattr(zk_session, "GATE_PAUSE_S", 0)
     manual = ManualRuntime()
     with replaced(manual):
@@ -48,7 +48,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
 
 
 class FakeSession:
-    """A session with a real gate, on which every transaction succeeds; ``sent`` records them."""
+    """A session with a real gate. Every transaction succeeds and is recorded in ``sent``."""
 
     wait_trusted = Session.wait_trusted
 
@@ -84,11 +84,11 @@ class FakeSession:
         return [[] for _ in paths]
 
     async def ensure(self, folders: Sequence[str]) -> None:
-        """All of them exist."""
+        """Create nothing: all folders exist."""
 
 
 class Handler:
-    """Records the commits that are sent to a broker."""
+    """A handler that records the commits sent to a broker."""
 
     def __init__(self) -> None:
         self.commits: list[Mapping[TopicPartition, int]] = []
@@ -98,7 +98,7 @@ class Handler:
 
 
 class Owner:
-    """A member that owns partition 0, committed at 10 and finished up to 12."""
+    """A member that owns partition 0, with committed offset 10 and finished offset 12."""
 
     def __init__(self, runtime: ManualRuntime) -> None:
         self.session, self.handler = FakeSession(runtime), Handler()
@@ -130,8 +130,8 @@ PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_an_open_gate_lets_each_operation_pass(runtime: ManualRuntime, path: str) -> None:
-    """Each of its transactions begins with the check of the member znode."""
+async def test_an_open_gate_permits_each_operation(runtime: ManualRuntime, path: str) -> None:
+    """Each transaction starts with the check of the member znode."""
     owner = Owner(runtime)
     await PATHS[path](owner)
     assert owner.session.sent
@@ -142,7 +142,7 @@ async def test_an_open_gate_lets_each_operation_pass(runtime: ManualRuntime, pat
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("end", ["over", "shut"])
 async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: str, end: str) -> None:
-    """Neither to ZooKeeper nor to a broker, whether the lease is over or the gate was shut."""
+    """Nothing is sent to ZooKeeper or to a broker after the lease has ended or the gate was shut."""
     owner = Owner(runtime)
     if end == "over":
         runtime.now_s += 3
@@ -156,7 +156,7 @@ async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_operation_waits_while_the_connection_is_suspended(runtime: ManualRuntime, path: str) -> None:
-    """It continues when the session is connected again within the lease."""
+    """The operation continues when the session is connected again within the lease."""
     owner = Owner(runtime)
     owner.session.gate.suspended = True
     operation = asyncio.ensure_future(PATHS[path](owner))
@@ -179,7 +179,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtim
 
 
 async def test_a_commit_waits_for_a_broker_at_most_until_the_lease_ends(runtime: ManualRuntime) -> None:
-    """A silent broker does not delay the end of the session."""
+    """A broker that does not answer must not delay the end of the session."""
     owner = Owner(runtime)
     runtime.now_s = owner.session.gate.deadline_s - 0.05
 
@@ -187,7 +187,7 @@ async def test_a_commit_waits_for_a_broker_at_most_until_the_lease_ends(runtime:
         await asyncio.Event().wait()
 
     owner.broker_store.send_commit = silent
-    # The store proves its session before it reads again, which on this session succeeds at once.
+    # The store proves its session before it reads again; on this fake session, the proof succeeds at once.
     await asyncio.wait_for(owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False), 5)
     assert owner.session.sent
 
@@ -212,7 +212,7 @@ async def test_an_offset_that_is_outdated_after_an_outage_is_not_sent_to_a_broke
 
 @pytest.mark.parametrize("end", ["suspended", "over", "shut"])
 async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtime: ManualRuntime, end: str) -> None:
-    """So does an automatic one."""
+    """An automatic commit fails at once, too."""
     owner, commits = Owner(runtime), []
 
     class OwnedPartitions:
@@ -244,9 +244,9 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
 
 async def test_a_watch_that_fires_right_before_a_write_is_handled_first(runtime: ManualRuntime) -> None:
     """
-    The event loop has the watch's callback, from kazoo's thread, and has not run it yet.
+    The watch's callback, scheduled by kazoo's thread, has not yet run on the event loop.
 
-    ``wait_ready`` lets it run: with an open gate and nothing to catch up with, it would return in the same turn.
+    ``wait_ready`` yields to the event loop once, even if the gate is open and no check is pending.
     """
     owner, reads = Owner(runtime), list[str]()
     exists = owner.session.exists

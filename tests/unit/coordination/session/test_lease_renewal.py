@@ -1,4 +1,4 @@
-"""The lease: the proofs that renew it, its end, and the heartbeat when ZooKeeper is silent."""
+"""The lease: proofs that renew it, its end, and the heartbeat when ZooKeeper does not answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_MS = 6_000
 
 @pytest.fixture
 def runtime() -> Iterator[ManualRuntime]:
-    """Move time by hand."""
+    """Return a runtime whose time the test advances."""
     manual = ManualRuntime()
     with replaced(manual):
         yield manual
@@ -36,7 +36,7 @@ def runtime() -> Iterator[ManualRuntime]:
 
 @pytest.fixture
 def gate(runtime: ManualRuntime) -> DeliveryGate:
-    """Return the gate of a session with a timeout of 6 seconds, confirmed now."""
+    """Return the gate of a session with a timeout of 6 seconds and a proof from now."""
     gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
     gate.renew(runtime.now_s)
@@ -44,7 +44,7 @@ def gate(runtime: ManualRuntime) -> DeliveryGate:
 
 
 def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
-    """An opened session is no proof, and its lease has not begun."""
+    """The opening of a session proves nothing, so the lease starts with the first proof."""
     gate = DeliveryGate()
     assert not gate.is_open(runtime.now_s)
     gate.grant(TIMEOUT_MS)
@@ -55,7 +55,9 @@ def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
 
 
 def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """It lasts half of the timeout, however late the answer came. An older proof does not shorten it."""
+    """
+    The lease lasts half of the timeout, regardless of when the answer arrived. An older proof does not shorten it.
+    """
     sent_s = runtime.now_s
     gate.renew(sent_s + 1)
     gate.renew(sent_s)
@@ -65,7 +67,7 @@ def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, ga
 
 
 def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """A caller that asked after the end got False, so a late answer must not open the gate again."""
+    """A late answer must not open the gate again after a caller has found it shut."""
     assert not gate.is_open(runtime.now_s + 3)
     gate.renew(runtime.now_s + 3.1)
     assert not gate.is_open(runtime.now_s + 3.2)
@@ -74,7 +76,7 @@ def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate)
 
 def test_a_lease_whose_end_was_reported_is_not_renewed(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """
-    A proof that was sent after the end does not reopen the gate.
+    A proof sent after the end does not reopen the gate.
 
     Found by the simulator: a leader resumed after SIGSTOP, and its heartbeat kept the session of a member that could
     neither claim nor leave.
@@ -86,7 +88,7 @@ def test_a_lease_whose_end_was_reported_is_not_renewed(runtime: ManualRuntime, g
 
 
 def test_a_suspended_connection_closes_the_gate(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Within the lease, a reconnection opens it again."""
+    """If the session is connected again within the lease, the gate opens again."""
     gate.suspended = True
     assert not gate.is_open(runtime.now_s)
     gate.suspended = False
@@ -103,7 +105,7 @@ def test_a_gate_that_was_shut_stays_shut(runtime: ManualRuntime, gate: DeliveryG
 
 
 def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """After a reconnection, another server may grant less."""
+    """Another server may grant a shorter timeout after a reconnection."""
     gate.grant(2_000)
     assert gate.deadline_s == runtime.now_s + 1
     gate.renew(runtime.now_s + 0.5)
@@ -111,7 +113,7 @@ def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: Deli
 
 
 def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Other members wait for the timeout in the member znode."""
+    """Other members rely on the timeout in the member znode."""
     gate.grant(2_000)
     gate.grant(10 * TIMEOUT_MS)
     gate.renew(runtime.now_s)
@@ -121,7 +123,7 @@ def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, ga
 
 @pytest.mark.parametrize(("asked_ms", "expected_s"), [(None, 1.0), (250, 0.25), (2_000, 2.0), (5_000, 2.0)])
 def test_the_heartbeat_interval(asked_ms: int | None, expected_s: float) -> None:
-    """It is a sixth of the granted timeout, or the setting, and at most a third of the timeout."""
+    """The interval is a sixth of the granted timeout, or the setting, which may be at most a third of the timeout."""
     assert heartbeat_interval_s(TIMEOUT_MS, asked_ms) == pytest.approx(expected_s)
 
 
@@ -139,7 +141,10 @@ def test_an_interval_beyond_a_third_of_the_granted_timeout_is_refused() -> None:
 
 
 async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFixture) -> None:
-    """The first session is refused. One that follows a lost session uses the largest interval, with a warning."""
+    """
+    The first session refuses a setting that is too large. A session after a lost one uses the largest interval, with a
+    warning.
+    """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
         GroupSession(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first)
@@ -156,13 +161,13 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "100", True])
 def test_a_heartbeat_interval_is_a_whole_number_of_milliseconds(given: Any) -> None:
-    """It is at least one."""
+    """The interval is at least 1 ms."""
     with pytest.raises(ConfigError, match=r"heartbeat_interval_ms: .* expected a whole number of at least 1"):
         ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=given)
 
 
 class Answer:
-    """The result of a request, as kazoo returns it."""
+    """The pending result of a request, as kazoo returns it."""
 
     def __init__(self) -> None:
         self.exception: Exception | None = None
@@ -188,7 +193,7 @@ class Socket:
 
 
 class Client:
-    """The part of kazoo's client that a heartbeat needs; ``sent`` has its requests."""
+    """The part of kazoo's client that a heartbeat uses. ``sent`` lists its requests."""
 
     def __init__(self, runtime: ManualRuntime) -> None:
         self._runtime = runtime
@@ -219,7 +224,7 @@ class Client:
 
 
 class RunningHeartbeat:
-    """A running heartbeat; ``dead`` collects the reasons that it reports."""
+    """A running heartbeat. ``dead`` collects the reasons that it reports."""
 
     def __init__(self, runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int | None = None) -> None:
         self.runtime, self.gate = runtime, gate
@@ -230,7 +235,7 @@ class RunningHeartbeat:
         runtime.pass_s(0)
 
     def answered_for(self, seconds: float, step_s: float = 0.01) -> None:
-        """Let time pass; each heartbeat is answered soon."""
+        """Advance the time, and answer each heartbeat soon after it was sent."""
         for _ in range(round(seconds / step_s)):
             if not self.client.last.is_set:
                 self.client.last.set()
@@ -238,7 +243,7 @@ class RunningHeartbeat:
 
 
 def test_heartbeats_are_a_sixth_of_the_timeout_apart(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The first one is sent at the start, and the lease never ends."""
+    """The first heartbeat is sent at the start. Answered heartbeats keep the lease running."""
     running = RunningHeartbeat(runtime, gate)
     running.answered_for(4.5)
     assert running.client.times == pytest.approx([0, 1, 2, 3, 4], abs=0.05)
@@ -250,7 +255,7 @@ def test_heartbeats_are_a_sixth_of_the_timeout_apart(runtime: ManualRuntime, gat
 def test_the_interval_is_the_setting_up_to_a_third_of_the_timeout(
     runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int, gap_s: float
 ) -> None:
-    """A larger setting is cut to a third."""
+    """A larger setting is reduced to a third."""
     running = RunningHeartbeat(runtime, gate, interval_ms)
     running.answered_for(6.1)
     gaps = [later - earlier for earlier, later in zip(running.client.times, running.client.times[1:], strict=False)]
@@ -260,7 +265,7 @@ def test_the_interval_is_the_setting_up_to_a_third_of_the_timeout(
 
 
 def test_a_heartbeat_renews_the_lease_from_its_sending(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The time of the answer does not count."""
+    """The lease does not depend on when the answer arrived."""
     running = RunningHeartbeat(runtime, gate)
     sent_s = runtime.now_s
     runtime.pass_s(0.9)
@@ -282,7 +287,9 @@ def test_only_an_executed_heartbeat_renews_the_lease(
 
 
 def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Once, after a sixth of the timeout, so that kazoo connects to another server within the lease."""
+    """
+    The socket is shut once, a sixth of the timeout after the heartbeat, so that kazoo can reconnect within the lease.
+    """
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.99)
     assert running.client._socket.shut == 0
@@ -292,7 +299,7 @@ def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: 
 
 
 def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The lease continues. A later answer of the old connection does not shut the socket of the new one."""
+    """The lease continues. A later answer from the old connection does not shut the new socket."""
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.5)
     before_s = gate.deadline_s
@@ -311,7 +318,7 @@ def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime,
 
 
 def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """None is sent while the connection is suspended."""
+    """No heartbeat is sent while the connection is suspended."""
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(1.01)
     gate.suspended = True
@@ -330,7 +337,7 @@ def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: 
 def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(
     runtime: ManualRuntime, gate: DeliveryGate
 ) -> None:
-    """The socket is shut in time, although the earlier one was answered."""
+    """The socket is shut in time if the later heartbeat is not answered."""
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.5)
     running.heartbeat.beat_now()
@@ -343,7 +350,7 @@ def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(
 
 
 def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Not with the next heartbeat; and nothing is sent after the end."""
+    """The end is reported before the next heartbeat is due, and nothing is sent after it."""
     running = RunningHeartbeat(runtime, gate, 2_000)
     runtime.pass_s(2.99)
     assert not running.dead
@@ -356,8 +363,8 @@ def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: 
     assert len(running.dead) == 1
 
 
-def test_a_resumed_process_finds_its_lease_over(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Before it sends anything: the answer to a late heartbeat proves nothing about the time before."""
+def test_a_resumed_process_finds_that_its_lease_has_ended(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """The process sends no heartbeat first, because its answer would prove nothing about the time before."""
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set()
     runtime.sleep_s(5)
@@ -367,7 +374,7 @@ def test_a_resumed_process_finds_its_lease_over(runtime: ManualRuntime, gate: De
 
 
 def test_a_session_without_its_member_znode_is_given_up(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The gate is shut before that is reported."""
+    """The gate is shut before the end of the session is reported."""
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set(value=NoNodeError())
     assert not gate.is_open(runtime.now_s)
@@ -375,7 +382,7 @@ def test_a_session_without_its_member_znode_is_given_up(runtime: ManualRuntime, 
 
 
 def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
-    """Its first answer begins the lease; until then its thread does not spin."""
+    """The first answer starts the lease. Until then, the heartbeat's thread does not run in a busy loop."""
     gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
     running = RunningHeartbeat(runtime, gate)
@@ -386,7 +393,7 @@ def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
 
 
 def test_an_error_in_the_heartbeat_ends_the_session(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Without heartbeats the lease would end later, for a misleading reason."""
+    """Without heartbeats, the lease would end later, and the reported reason would be misleading."""
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set()
     running.client.transaction = None  # type: ignore[assignment, method-assign]
@@ -396,7 +403,7 @@ def test_an_error_in_the_heartbeat_ends_the_session(runtime: ManualRuntime, gate
 
 
 def test_a_stopped_heartbeat_reports_nothing(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Its session is being closed regularly."""
+    """The session of a stopped heartbeat is being closed regularly."""
     running = RunningHeartbeat(runtime, gate)
     running.heartbeat.stop()
     runtime.pass_s(60)

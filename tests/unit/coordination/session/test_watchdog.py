@@ -1,4 +1,4 @@
-"""The watchdog: a member without progress gets a warning, and then its session is closed."""
+"""The watchdog warns about a member without progress, and then closes its session."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PARTITIONS = frozenset({TopicPartition("t", 3), TopicPartition("t", 1)})
 
 @pytest.fixture
 def runtime() -> Iterator[ManualRuntime]:
-    """Move time by hand."""
+    """Return a runtime whose time the test advances."""
     manual = ManualRuntime()
     with replaced(manual):
         yield manual
 
 
 class Watched:
-    """An application under a watchdog; ``works`` is its work in progress."""
+    """An application with a watchdog. ``works`` is its work in progress."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Watched:
 
 
 async def test_slow_work_is_reported_and_then_ends_the_session(runtime: ManualRuntime) -> None:
-    """The hook is called once, at half of the limit; the session is given up once, at the limit."""
+    """The hook is called once, at half of the limit. The session is given up once, at the limit."""
     watched = Watched(runtime, work_ms=10_000)
     watched.busy()
     runtime.pass_s(4.9)
@@ -83,7 +83,7 @@ async def test_slow_work_is_reported_and_then_ends_the_session(runtime: ManualRu
 
 
 async def test_each_new_work_restarts_the_limit(runtime: ManualRuntime) -> None:
-    """Another record, or none, restarts it, even if the same record is delivered again later."""
+    """The time restarts with another record or without work, even if the same record is delivered again later."""
     watched = Watched(runtime, work_ms=10_000)
     for token in ["a", "b", None, "a", "b", "a"]:
         watched.busy(token)
@@ -95,7 +95,7 @@ async def test_each_new_work_restarts_the_limit(runtime: ManualRuntime) -> None:
 
 
 async def test_an_equal_record_is_another_work(runtime: ManualRuntime) -> None:
-    """A record that is delivered again is a new work."""
+    """A record that is delivered again is new work, although it is equal."""
     watched = Watched(runtime, work_ms=10_000)
     for number in range(4):
         watched.busy(TopicPartition("t", number - number))
@@ -104,7 +104,7 @@ async def test_an_equal_record_is_another_work(runtime: ManualRuntime) -> None:
 
 
 async def test_the_slowest_work_counts(runtime: ManualRuntime) -> None:
-    """A hook that hangs is found although records make progress."""
+    """A hook that hangs is detected although records make progress."""
     watched = Watched(runtime, work_ms=10_000)
     hook = Work("hook", "listener", PARTITIONS)
     for number in range(6):
@@ -115,7 +115,7 @@ async def test_the_slowest_work_counts(runtime: ManualRuntime) -> None:
 
 
 async def test_a_blocked_loop_is_reported_and_ends_the_session(runtime: ManualRuntime) -> None:
-    """This coroutine does not yield while time passes, so the loop is blocked."""
+    """The test does not yield while it advances the time, so the event loop is blocked."""
     watched = Watched(runtime, loop_ms=10_000)
     runtime.pass_s(9.9)
     assert [(stall.kind, stall.partitions) for stall in watched.stalls] == [("loop", frozenset())]
@@ -126,8 +126,8 @@ async def test_a_blocked_loop_is_reported_and_ends_the_session(runtime: ManualRu
     ]
 
 
-async def test_a_loop_that_turns_in_time_is_no_stall(runtime: ManualRuntime) -> None:
-    """Once within the limit is enough."""
+async def test_a_loop_that_runs_once_within_the_limit_is_no_stall(runtime: ManualRuntime) -> None:
+    """One iteration of the event loop within the limit is enough."""
     watched = Watched(runtime, loop_ms=10_000)
     for _ in range(10):
         runtime.pass_s(9)
@@ -149,7 +149,7 @@ async def test_the_time_in_which_the_process_is_stopped_does_not_count(runtime: 
 
 @pytest.mark.parametrize(("work_ms", "loop_ms"), [(0, 0), (0, 10_000), (10_000, 0)])
 async def test_a_limit_of_0_means_no_limit(runtime: ManualRuntime, work_ms: int, loop_ms: int) -> None:
-    """Each limit for itself. Without any there is no thread."""
+    """Each limit can be disabled separately. Without any limit, no thread is started."""
     watched = Watched(runtime, work_ms=work_ms, loop_ms=loop_ms)
     watched.busy()
     runtime.pass_s(60)
@@ -158,7 +158,7 @@ async def test_a_limit_of_0_means_no_limit(runtime: ManualRuntime, work_ms: int,
 
 
 async def test_a_stopped_watchdog_reports_nothing(runtime: ManualRuntime) -> None:
-    """Its session is over."""
+    """The watchdog is stopped when its session has ended."""
     watched = Watched(runtime, work_ms=10_000)
     watched.busy()
     runtime.pass_s(1)
@@ -170,7 +170,7 @@ async def test_a_stopped_watchdog_reports_nothing(runtime: ManualRuntime) -> Non
 
 
 async def test_the_watchdog_continues_after_an_error(runtime: ManualRuntime, caplog: pytest.LogCaptureFixture) -> None:
-    """A temporary error must not leave a member unwatched."""
+    """A temporary error must not leave a member unmonitored."""
     watched = Watched(runtime, work_ms=10_000)
     watched.works = None  # type: ignore[assignment]
     runtime.pass_s(5)
@@ -181,14 +181,14 @@ async def test_the_watchdog_continues_after_an_error(runtime: ManualRuntime, cap
 
 
 class ThreadedRuntime(ManualRuntime):
-    """The watchdog ticks by hand; the threads that it starts are real."""
+    """A runtime whose test triggers the watchdog's ticks, while the threads that it starts are real."""
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:  # type: ignore[override]
         return super().ticker(tick, name) if name == "watchdog" else Ticker(tick, name)
 
 
 class BlockedLog(logging.Handler):
-    """A log that blocks other threads until it is released."""
+    """A log handler that blocks other threads until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class BlockedLog(logging.Handler):
         self.blocked_test_thread = False
 
     def createLock(self) -> None:
-        """Create none: the test's thread writes the last line while another one is blocked."""
+        """Create no lock: the test's thread logs while another thread is blocked in ``emit``."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -209,7 +209,7 @@ class BlockedLog(logging.Handler):
 
 @pytest.mark.parametrize("hanging", ["hook", "log"])
 async def test_a_hook_or_a_log_that_hangs_does_not_block_the_watchdog(hanging: str) -> None:
-    """Both run on another thread; the session is given up in time although they do not return."""
+    """The hook and the log calls run on another thread. The session is given up in time although they do not return."""
     test_thread, released, called = threading.current_thread(), threading.Event(), threading.Event()
     log, blocked_log = logging.getLogger("kiel_groups.coordination.session.watchdog"), BlockedLog()
     on_test_thread: list[bool] = []
@@ -243,7 +243,7 @@ async def test_a_hook_or_a_log_that_hangs_does_not_block_the_watchdog(hanging: s
 async def test_the_session_is_given_up_before_it_is_logged(
     runtime: ManualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The blocked loop may hold the log's lock; that must not keep the gate open."""
+    """A blocked event loop may hold the log's lock, which must not delay the end of the session."""
     watched = Watched(runtime, work_ms=10_000)
     logged_before: list[str] = []
     watched.given_up = logged_before
@@ -255,7 +255,7 @@ async def test_the_session_is_given_up_before_it_is_logged(
 
 
 async def test_an_exit_does_not_end_the_watchdog(runtime: ManualRuntime) -> None:
-    """SystemExit ends a thread silently, and an object of the application may raise it."""
+    """SystemExit, which would end a thread silently, may be raised by an object of the application."""
     watched = Watched(runtime, work_ms=10_000)
 
     def exiting() -> list[Work]:
@@ -271,6 +271,6 @@ async def test_an_exit_does_not_end_the_watchdog(runtime: ManualRuntime) -> None
 
 @pytest.mark.parametrize("setting", ["max_poll_interval_ms", "loop_stall_ms"])
 def test_limits_are_whole_numbers(setting: str) -> None:
-    """A negative one is refused."""
+    """A negative limit is refused."""
     with pytest.raises(ConfigError, match=f"{setting}: -1 given; expected a whole number of at least 0"):
         GroupConfig(group="g", **{setting: -1})  # type: ignore[arg-type]

@@ -1,4 +1,6 @@
-"""The handler of kazoo's client: answers are passed on by the thread that reads them; one call polls the sockets."""
+"""
+The handler of kazoo's client runs callbacks on the thread that reads the answers, and polls sockets with one call.
+"""
 
 from __future__ import annotations
 
@@ -35,17 +37,17 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_the_client_of_a_session_has_this_handler() -> None:
-    """Each client has a handler of its own."""
+    """Each client has its own handler."""
     assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
 
 
 def test_an_attempt_to_connect_is_limited() -> None:
-    """A host that drops packets must leave time for the next server."""
+    """If a host drops packets, time must remain for the next server."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
         try:
             for each in waiting:
-                # These fill its queue, which no thread empties.
+                # These connections fill the server's queue, which no thread empties.
                 each.setblocking(False)
                 each.connect_ex(full.getsockname())
             with pytest.raises(TimeoutError):
@@ -56,13 +58,13 @@ def test_an_attempt_to_connect_is_limited() -> None:
 
 
 def test_the_limit_leaves_time_within_the_lease() -> None:
-    """After a dead connection, a sixth of the session timeout is left: enough for that host and the next one."""
+    """After a connection has died, a sixth of the session timeout remains: enough for that host and the next one."""
     handler = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
     assert handler._connect_limit_s == 1.0
 
 
-def test_answers_and_watches_are_passed_on_in_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
-    """No other thread passes them on."""
+def test_callbacks_run_in_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
+    """Callbacks of answers and watches run on no other thread."""
     seen: list[tuple[str, int]] = []
     answer = handler.async_result()
     answer.rawlink(lambda result: seen.append((result.value, threading.get_ident())))
@@ -82,8 +84,11 @@ def test_an_error_in_a_callback_is_logged(handler: ImmediateHandler, caplog: pyt
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
 
-def test_sockets_are_ready_as_select_says(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
-    """Readable with bytes or at the end, writable with space; after the timeout, the lists are empty."""
+def test_sockets_are_polled_as_by_select(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
+    """
+    A socket is readable if it has bytes or is at its end, and writable if it has space. After the timeout, the lists
+    are empty.
+    """
     near, far = pair
     assert handler.select([near], [], [], 0) == ([], [], [])
     assert handler.select([], [near], []) == ([], [near], [])
@@ -97,7 +102,7 @@ def test_sockets_are_ready_as_select_says(handler: ImmediateHandler, pair: tuple
 def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
     handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """kazoo reconnects after this error, which its own handler raises, too."""
+    """kazoo reconnects after this error, which kazoo's own handler raises, too."""
     near, _ = pair
     near.close()
     with pytest.raises(ValueError, match="negative integer"):
@@ -107,7 +112,7 @@ def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
 def test_descriptors_may_have_high_numbers(
     handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """A program with thousands of connections has descriptors that ``select.select`` refuses."""
+    """A program with thousands of connections has descriptors that ``select.select`` cannot poll."""
     near, far = pair
     number = 2_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The writes of a plan, and the plan that replaces one of a failed allocator."""
+"""The writes of a plan, and the plan that is used if the allocator fails."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make two member assignments too many for one transaction."""
+    """Limit the size of a transaction so that two member assignments do not fit into one."""
     monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", 1)
 
 
 def test_a_publication_that_lacks_only_its_end_is_completed() -> None:
-    """The former leader wrote every assignment, and died before it wrote that the publication is done."""
+    """The former leader wrote every assignment, and died before it wrote the state "done"."""
     settled = inputs("a", assignments=stored(a=some(0, 1, 2, 3)), group_state_version=3)
     whole = published(settled, target(a=some(0, 1, 2, 3)))
     written = parsed(group_state_write(whole))
@@ -68,7 +68,7 @@ def test_a_publication_that_lacks_only_its_end_is_completed() -> None:
 
 
 def test_a_first_plan_creates_group_state_and_assignments() -> None:
-    """In a new group, one transaction creates all of generation 1."""
+    """In a new group, one transaction creates all znodes of generation 1."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
     ((proof, state, *assignments, entry),) = publication.writes
     assert proof == Check(CANDIDATE)
@@ -85,7 +85,7 @@ def test_a_first_plan_creates_group_state_and_assignments() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_a_plan_of_several_transactions_is_done_with_the_last_one() -> None:
-    """The group state is "publishing", then the assignments are written, then it is "done"."""
+    """The group state is first "publishing", then the assignments are written, and then it is "done"."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
     opening, first, second, closing = publication.writes
     assert opening[0] == closing[0] == Check(CANDIDATE)
@@ -101,7 +101,7 @@ def test_a_plan_of_several_transactions_is_done_with_the_last_one() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
-    """The first write expects the version that was read, all others the one after it."""
+    """The first write expects the version that was read, all others the version after it."""
     read = inputs(
         "a", "b", group_state=group_state(4), group_state_version=9, assignments=stored(4, a=some(0), b=some(1))
     )
@@ -114,7 +114,7 @@ def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
 
 
 def test_a_generation_is_above_group_state_and_assignments() -> None:
-    """Whichever of them an earlier leader has written last."""
+    """An earlier leader may have written either of them last."""
     high = {**stored(12, a=some(0)), "b": None}
     assert (
         published(
@@ -132,14 +132,14 @@ def test_a_generation_is_above_group_state_and_assignments() -> None:
 
 
 def test_a_plan_that_is_stored_already_is_not_published() -> None:
-    """The same assignments and a finished publication leave nothing to write."""
+    """With equal assignments and a complete publication, nothing has to be written."""
     complete = replace(group_state(), members=1, partitions=1)
     read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, target(a=some(0))) is None
 
 
 def test_a_group_state_with_other_counts_is_published_again() -> None:
-    """Operators read it, so it is written although no assignment changes."""
+    """Operators read the counts, so the group state is written even if no assignment changes."""
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     state = group_state_write(published(read, target(a=some(0))))
     assert (parsed(state).members, parsed(state).partitions, parsed(state).generation) == (1, 1, 2)
@@ -151,7 +151,7 @@ def test_a_group_state_with_other_counts_is_published_again() -> None:
     ids=["left at publishing", "garbage", "deleted by hand"],
 )
 def test_an_incomplete_group_state_is_completed(found: GroupState | None, version: int | None) -> None:
-    """If the assignments are equal, the group state alone is written, as "done"."""
+    """If the assignments are equal, only the group state is written, as "done"."""
     read = inputs("a", group_state=found, group_state_version=version, assignments=stored(a=some(0)))
     state = group_state_write(published(read, target(a=some(0))))
     assert isinstance(state, Create if version is None else Put)
@@ -159,7 +159,7 @@ def test_an_incomplete_group_state_is_completed(found: GroupState | None, versio
 
 
 def test_only_changed_assignments_are_written() -> None:
-    """A member that keeps its partitions is not notified again."""
+    """A member that keeps its partitions is not notified."""
     read = inputs(
         "a", "b", "c", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0), b=some(1, 2))
     )
@@ -172,7 +172,10 @@ def test_only_changed_assignments_are_written() -> None:
 
 
 def test_gains_are_written_first_and_deletions_last() -> None:
-    """A member that gains a partition watches its owner before the release; a departed member needs nothing."""
+    """
+    A member that gains a partition can watch its owner znode before the release. Assignments of departed members are
+    deleted last.
+    """
     read = inputs(
         "a",
         "z",
@@ -191,7 +194,7 @@ def test_gains_are_written_first_and_deletions_last() -> None:
     "found", [None, MemberAssignment(1, "another", some(0))], ids=["garbage", "for another member"]
 )
 def test_an_assignment_that_is_unreadable_or_for_another_member_is_rewritten(found: MemberAssignment | None) -> None:
-    """Even if its partitions are right."""
+    """The assignment is rewritten even if its partitions are right."""
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments={"a": found})
     assert assignment_writes(published(read, target(a=some(0)))) == [
         Put(f"{GROUP_STATE}/a", MemberAssignment(2, "a", some(0)).encode())
@@ -199,7 +202,7 @@ def test_an_assignment_that_is_unreadable_or_for_another_member_is_rewritten(fou
 
 
 def test_a_member_without_partitions_has_an_assignment() -> None:
-    """An empty assignment revokes; an absent one means "unknown"."""
+    """An empty assignment revokes all partitions; a missing one means "unknown"."""
     publication = published(inputs("a"), target(a=some()))
     assert assignment_writes(publication) == [Create(f"{GROUP_STATE}/a", MemberAssignment(1, "a", some()).encode())]
 
@@ -214,13 +217,13 @@ def test_a_member_without_partitions_has_an_assignment() -> None:
     ids=["allocator", "fallback", "unassigned"],
 )
 def test_a_group_state_that_changes_alone_is_published(wanted: Target) -> None:
-    """Operators read allocator, fallback and unassigned partitions there."""
+    """Operators read the allocator, the fallback and the unassigned partitions in the group state."""
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     assert assignment_writes(published(read, wanted)) == []
 
 
-def test_another_text_of_a_failure_is_not_published() -> None:
-    """An error may have another text at every plan. The end of the failure is published."""
+def test_a_changed_error_text_alone_is_not_published() -> None:
+    """The text of the allocator's error may differ in every plan. The allocator's recovery is published."""
     complete = replace(group_state(), members=1, partitions=1, fallback="sticky used: failure 1")
     read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, replace(target(a=some(0)), fallback="last plan kept: failure 2")) is None
@@ -228,7 +231,7 @@ def test_another_text_of_a_failure_is_not_published() -> None:
 
 
 def test_the_group_state_counts_and_names_unassigned_partitions() -> None:
-    """It counts all of them by reason, and names the first hundred."""
+    """Unassigned partitions are counted by reason, and the first hundred of them are named."""
     reasons = dict.fromkeys(some(*range(150)), "no owner") | {TopicPartition("u", 0): "no subscriber"}
     wanted = Target(allocation={"a": some(200), "b": some(201, 202)}, unassigned=reasons, allocator="x", fallback="y")
     state = parsed(group_state_write(published(inputs("a", "b"), wanted)))
@@ -238,8 +241,8 @@ def test_the_group_state_counts_and_names_unassigned_partitions() -> None:
     assert (state.leader, state.cause, state.created_at_ms) == ("a", "join of b", 5)
 
 
-def test_the_parents_of_owners_and_offsets_are_made_for_subscribed_topics() -> None:
-    """For each subscribed topic that exists, beside the parent of the history."""
+def test_parents_of_owners_and_offsets_are_created_for_subscribed_topics() -> None:
+    """The folders are created for each subscribed topic that exists, and so is the history's folder."""
     read = Inputs(
         members=members("a", topics=("u", "t", "missing")), topics={"t": (0,), "u": (0,), "x": (0,)}, brokers=1
     )
@@ -253,7 +256,10 @@ def test_the_parents_of_owners_and_offsets_are_made_for_subscribed_topics() -> N
 
 
 def test_transactions_are_bounded_in_operations_and_bytes() -> None:
-    """Each transaction of a thousand assignments fits into a request, and checks candidate and group state."""
+    """
+    The writes of a thousand assignments are split into requests of legal size, each of which checks the candidate and
+    the group state.
+    """
     names = [f"m{number:04d}" for number in range(1_000)]
     big = {name: some(*range(index * 2_000, index * 2_000 + 2_000)) for index, name in enumerate(names[:100])}
     small = {name: some() for name in names[100:]}
@@ -267,7 +273,10 @@ def test_transactions_are_bounded_in_operations_and_bytes() -> None:
 
 
 def test_the_history_has_a_hundred_generations() -> None:
-    """An entry has cause, moved partitions and duration; the same transaction deletes the oldest entry."""
+    """
+    Each entry has the cause, the number of moved partitions and the duration. The transaction that adds an entry
+    deletes the oldest one.
+    """
     kept = tuple(range(1, 101))
     before = {"a": MemberAssignment(90, "a", some(0, 1))}
     read = inputs("a", "b", history=kept, assignments=before, group_state=group_state(90), group_state_version=1)
@@ -293,7 +302,7 @@ def test_the_history_has_a_hundred_generations() -> None:
 
 
 def test_empty_assignments_of_departed_members_cause_no_generation() -> None:
-    """The next generation deletes them."""
+    """The next generation deletes such assignments."""
     complete = replace(group_state(), members=1, partitions=1)
     gone = stored(a=some(0), gone=some())
     assert (
@@ -308,7 +317,7 @@ FRESH = Target(allocation={"a": some(0, 2), "b": some(1, 3)}, allocator="round_r
 
 
 def test_a_plan_that_fits_is_kept_if_the_allocator_fails() -> None:
-    """It names exactly the present members, and each partition once: nothing moves."""
+    """The stored plan names exactly the present members, and each partition once, so nothing moves."""
     kept = fallback_target(FITTING, FRESH, "it raised")
     assert kept.allocation == {"a": some(0, 1), "b": some(2, 3)}
     assert kept.fallback == "last plan kept: it raised"
@@ -333,21 +342,21 @@ def test_a_plan_that_fits_is_kept_if_the_allocator_fails() -> None:
     ids=["a join", "a leave", "a new partition", "one less", "one twice", "one unreadable", "not subscribed"],
 )
 def test_a_plan_that_no_longer_fits_is_replaced(read: Inputs) -> None:
-    """The plan of the sticky allocator is published, and the group state says so."""
+    """The plan of the sticky allocator is published, and the group state names it."""
     used = fallback_target(read, FRESH, "it raised")
     assert used.allocation == FRESH.allocation
     assert used.fallback == "sticky used: it raised"
 
 
 def test_the_assignment_of_a_static_slot_names_its_member() -> None:
-    """The slot is the instance id; "for" is the member that fills it now."""
+    """The slot is the instance id. The field "for" has the id of the current member."""
     read = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1)
     fresh = MemberAssignment(1, "m1", some(0, 1))
     assert assignment_writes(published(read, target(one=some(0, 1)))) == [Create(f"{GROUP_STATE}/one", fresh.encode())]
 
 
 def test_the_assignment_of_an_absent_static_member_says_since_when_it_is_away() -> None:
-    """Nothing else of it changes. When the instance returns, the assignment is for the new member."""
+    """Nothing else in the assignment changes. When the instance returns, the assignment names the new member."""
     before = {"one": replace(KEPT, away_since_ms=None)}
     read = Inputs(members={}, topics={"t": (0, 1)}, brokers=1, assignments=before, away={"one": KEPT})
     assert assignment_writes(published(read, target(one=some(0, 1)))) == [
@@ -359,7 +368,7 @@ def test_the_assignment_of_an_absent_static_member_says_since_when_it_is_away() 
 
 
 def test_an_absent_static_member_subscribes_to_the_topics_of_its_partitions() -> None:
-    """A drained member subscribes to none."""
+    """A drained member subscribes to no topic."""
     read = Inputs(
         members=members("a", "b"),
         topics={},
@@ -371,7 +380,9 @@ def test_an_absent_static_member_subscribes_to_the_topics_of_its_partitions() ->
 
 
 def test_a_group_without_members_gets_no_first_plan() -> None:
-    """A leader that is no member waits for the first one; an empty plan follows after the last one has left."""
+    """
+    A leader that is no member waits for the first member. After the last member has left, an empty plan is published.
+    """
     untouched = Inputs(members={}, topics={}, brokers=1)
     assert publish(untouched, target()) is None
     assert publish(replace(untouched, assignments=stored(a=some(0))), target()) is not None

@@ -2,7 +2,7 @@
 The golden bytes of every znode that a group writes or reads.
 
 Members of different versions share a group, and Kafka's own tools read its znodes. So each value is written to exactly
-these bytes, and each version reads them. Change a byte of this page only with a change that every earlier version
+these bytes, and each version reads them. Change a byte in this file only with a change that every earlier version
 understands.
 """
 
@@ -82,7 +82,7 @@ ENTRY = HistoryEntry(
 
 @dataclass(frozen=True)
 class Golden:
-    """A znode's data: ``written`` encodes ``value``, ``read`` parses the bytes back to it."""
+    """The data of a znode. ``written`` encodes ``value``, and ``read`` parses the bytes."""
 
     path: str
     data: bytes
@@ -177,7 +177,7 @@ WRITTEN = {
     "offset": Golden("/consumers/g/offsets/t/10", b"42", encode_offset(42), 42, parse_offset),
 }
 
-#: Data that others write and a group reads: value and parser.
+#: Data that other programs write and a group reads: bytes, value and parser.
 FOREIGN: dict[str, tuple[bytes, object, Callable[[bytes, str], Any]]] = {
     "topic of Kafka": (b'{"version":1,"partitions":{"1":[1,2],"0":[2,1],"10":[1,2]}}', (0, 1, 10), parse_topic),
     "broker of Kafka": (
@@ -236,21 +236,21 @@ JSON = [name for name, golden in WRITTEN.items() if golden.data.startswith(b"{")
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_value_is_written_to_its_golden_bytes(name: str) -> None:
-    """At its path, byte by byte."""
+    """The path is golden, too."""
     golden = WRITTEN[name]
     assert (PATHS[name], golden.written) == (golden.path, golden.data)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_golden_bytes_are_read_back(name: str) -> None:
-    """The value is the one that was written."""
+    """The parsed value equals the one that was written."""
     golden = WRITTEN[name]
     assert golden.read(golden.data, golden.path) == golden.value
 
 
 @pytest.mark.parametrize("name", JSON)
 def test_a_later_version_may_add_fields(name: str) -> None:
-    """An unknown field, blanks and another order of the fields change nothing for this version."""
+    """This version ignores unknown fields, blanks, and the order of the fields."""
     golden = WRITTEN[name]
     fields = {"of_a_later_version": [1], **dict(reversed(json.loads(golden.data).items()))}
     later = golden.read(json.dumps(fields, indent=1).encode(), golden.path)
@@ -260,19 +260,19 @@ def test_a_later_version_may_add_fields(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_data_of_others_is_read(name: str) -> None:
-    """Kafka, Java consumers, operators and earlier versions write these bytes."""
+def test_data_of_other_programs_is_read(name: str) -> None:
+    """Kafka, Java consumers, operators and earlier versions write such bytes."""
     data, value, read = FOREIGN[name]
     assert read(data, "/path") == value
 
 
 def test_paths_of_kafka() -> None:
-    """A group finds topics and the leaders of partitions there."""
+    """A group reads topics and partition leaders at these paths."""
     assert topic_path("t") == "/brokers/topics/t"
     assert partition_state_path(T10) == "/brokers/topics/t/partitions/10/state"
 
 
-#: The weights of two partitions, compressed by zlib 1.2.13; another zlib may compress to other bytes.
+#: The weights of two partitions, compressed by zlib 1.2.13; other versions may return other bytes.
 PACKED = bytes.fromhex(
     "789cab562a4b2d2acecccf53b232d4512a4fcd4ccf282956b2aa562ab1323450b232d201328c94ac0cf44c6b6b013edb0d27"
 )
@@ -280,26 +280,26 @@ WEIGHTS = {T10: 2.0, T2: 0.5}
 
 
 def test_weights_are_written_to_their_golden_json_and_compressed() -> None:
-    """The JSON is golden; how well it is compressed is up to zlib."""
+    """Only the JSON is golden, because versions of zlib may compress it differently."""
     assert LAYOUT.weights == "/kiel-groups/g/weights"
     assert zlib.decompress(encode_weights(WEIGHTS)) == b'{"version":1,"weights":{"t:10":2,"t:2":0.5}}'
 
 
 def test_golden_weights_are_read_back() -> None:
-    """As an earlier version compressed them, and with a field of a later one."""
+    """The bytes were compressed by an earlier version, or have a field of a later one."""
     assert parse_weights(PACKED, LAYOUT.weights) == WEIGHTS
     later = zlib.compress(b'{"version":1,"weights":{"t:10":2,"t:2":0.5},"unit":"bytes"}')
     assert parse_weights(later, LAYOUT.weights) == WEIGHTS
 
 
 def test_a_history_entry_is_written_to_its_golden_path() -> None:
-    """Ten digits, so that a listing is in the order of the generations."""
+    """The name has ten digits, so that a listing is in the order of the generations."""
     (operation,) = record(LAYOUT, ENTRY, kept=())
     assert operation == Create("/kiel-groups/g/history/0000000007", WRITTEN["history entry"].data)
     assert generation_of("0000000007") == 7
 
 
 def test_an_election_znode_has_its_golden_name() -> None:
-    """ZooKeeper appends ten digits to the candidate's prefix, and those decide which candidate is the lowest."""
+    """ZooKeeper appends ten digits to the candidate's prefix, and the lowest number decides which candidate leads."""
     assert LAYOUT.candidate_prefix("0f3a") == "/kiel-groups/g/election/0f3a-n_"
     assert sequence("0f3a-n_0000000012") == 12

@@ -1,4 +1,4 @@
-"""The compiled module and invalid arguments: it raises an exception, and never reads outside its buffers."""
+"""For invalid arguments, the compiled module raises an exception, and never reads outside its buffers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ INVALID_RUNS = {
 @READERS
 @pytest.mark.parametrize("run", INVALID_RUNS.values(), ids=INVALID_RUNS)
 def test_invalid_runs_are_refused(read: Callable[[Any], Any], run: tuple[bytes, int, int]) -> None:
-    """The readers check the bounds again, and do not rely on check()."""
+    """The readers check the bounds themselves, and do not rely on ``check()``."""
     with pytest.raises(ValueError, match="a run"):
         read((run,))
     with pytest.raises(ValueError, match="a run"):
@@ -72,20 +72,20 @@ def test_invalid_runs_are_refused(read: Callable[[Any], Any], run: tuple[bytes, 
     "given", [None, [], [(DATA, 0, 1)], (None,), ((),), ((DATA,),), (("text", 0, 1),), ((DATA, 0.5, 1),), (DATA,)]
 )
 def test_arguments_of_other_types_are_refused(read: Callable[[Any], Any], given: object) -> None:
-    """With a TypeError."""
+    """A TypeError is raised."""
     with pytest.raises(TypeError):
         read(given)
 
 
 @READERS
 def test_without_runs_there_are_no_messages(read: Callable[[Any], Any]) -> None:
-    """Nor with empty ones, wherever they begin."""
+    """Empty runs have no messages either, wherever they start."""
     assert read(()) == read(((DATA, 0, 0), (b"", 0, 0), (DATA, len(DATA), len(DATA))))
 
 
 @pytest.mark.parametrize("start", [-1, len(DATA) + 1, sys.maxsize, -sys.maxsize - 1])
-def test_a_check_begins_within_the_bytes(start: int) -> None:
-    """It may begin at their end, where nothing is left to check."""
+def test_a_check_starts_within_the_bytes(start: int) -> None:
+    """A check may start at the end of the bytes, where nothing is left to check."""
     assert _messages.check(DATA, len(DATA), -1, HIGHEST) == (len(DATA), -1, _messages.STOPPED)
     with pytest.raises(ValueError, match="start is"):
         _messages.check(DATA, start, -1, HIGHEST)
@@ -93,7 +93,7 @@ def test_a_check_begins_within_the_bytes(start: int) -> None:
 
 @pytest.mark.parametrize("size", [*range(300), 1_000, 1_023, 1_024, 10_000])
 def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
-    """The CRC of short messages is computed by tables, that of long ones by folding; each byte must count."""
+    """The CRC of short messages is computed by tables, that of long ones by folding. Each byte must have an effect."""
     whole = message(1, None, random.Random(size).randbytes(size))
     assert _messages.check(whole, 0, -1, HIGHEST) == (len(whole), 1, _messages.STOPPED)
     for at in range(len(whole) - size, len(whole), max(1, size // 40)):
@@ -121,7 +121,7 @@ def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> Non
 
 @READERS
 def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
-    """After a result and after an error: a bytearray that is in use cannot grow."""
+    """Buffers are released after a result and after an error. A bytearray in use could not grow."""
     data = bytearray(DATA)
     read(((data, 0, len(data)), (data, 0, len(data))))
     with pytest.raises(ValueError, match="a run"):
@@ -132,7 +132,7 @@ def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
 
 @READERS
 def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
-    """A thousand results and a thousand errors take no more memory than the first of each."""
+    """A thousand results and a thousand errors need no more memory than the first of each."""
     large = encode([(n, b"k" * 100, b"v" * 1000 if n % 2 else None) for n in range(10)])
     whole, cut = ((large, 0, len(large)),), ((large, 0, len(large)), (large, 0, len(large) - 1))
 
@@ -152,5 +152,5 @@ def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # One leaked object a round would be 30,000 bytes at least; the rest is Python's own.
+    # One leaked object per round would be at least 30,000 bytes; Python itself uses the rest.
     assert after - before < 20_000

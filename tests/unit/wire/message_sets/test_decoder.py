@@ -38,7 +38,7 @@ def read(message_set: bytes | memoryview, position: int = 0, limit: int = 1 << 2
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_plain_messages_are_read(kind: type) -> None:
-    """Keys and values are bytes or None. Empty is not null, and offsets may have gaps."""
+    """Keys and values are bytes or None. An empty value is not null, and offsets may have gaps."""
     assert read(kind(encode(PLAIN))) == PLAIN
 
 
@@ -48,7 +48,7 @@ def test_wrapper_is_unpacked_with_its_own_offsets() -> None:
 
 
 def test_plain_messages_and_wrappers_mix() -> None:
-    """One set may have both, in any order."""
+    """One set may have both kinds of messages, in any order."""
     later = [(20, b"a", b"b"), (21, None, b"c")]
     data = message(1, None, b"one") + wrapper(encode(PLAIN), 12) + message(13, None, b"x") + wrapper(encode(later), 21)
     assert read(data + message(30, None, b"end")) == [
@@ -60,34 +60,34 @@ def test_plain_messages_and_wrappers_mix() -> None:
     ]
 
 
-def test_wrapper_may_carry_a_key() -> None:
-    """The key has no meaning."""
+def test_wrapper_may_have_a_key() -> None:
+    """The key of a wrapper has no meaning."""
     assert read(wrapper(encode(PLAIN), 12, key=b"whatever")) == PLAIN
 
 
 @pytest.mark.parametrize("position", range(14))
 def test_records_before_the_position_are_skipped(position: int) -> None:
-    """A wrapper has older records, too, which were read before."""
+    """A wrapper may also have older records, which were read before."""
     expected = [one for one in PLAIN if one[0] >= position]
     assert read(encode(PLAIN), position) == expected
     assert read(wrapper(encode(PLAIN), 12), position) == expected
 
 
 def test_wrapper_that_ends_before_the_position_is_not_unpacked() -> None:
-    """Its content was read before, so it need not be checked."""
+    """The content of the wrapper was read before, so it need not be checked."""
     old = message(5, None, b"no gzip at all", attributes=1)
     assert read(old + message(6, None, b"new"), 6) == [(6, None, b"new")]
 
 
 @pytest.mark.parametrize("cut", range(1, len(message(12, b"k", b"twelve"))))
 def test_unfinished_last_message_is_dropped(cut: int) -> None:
-    """A broker truncates the set at max_bytes."""
+    """A broker truncates the set at ``max_bytes``."""
     assert read(encode(PLAIN)[:-cut]) == PLAIN[:-1]
 
 
 @pytest.mark.parametrize("data", [message(7, None, b"v" * 100), wrapper(encode(PLAIN), 12)], ids=["plain", "wrapper"])
 def test_a_single_unfinished_message_needs_more_bytes(data: bytes) -> None:
-    """The exception has the size of the message, if its size field was received."""
+    """The exception has the size of the message, if the size field was received."""
     for end in range(1, len(data)):
         with pytest.raises(PartialMessage, match=r"clicks:3 at offset 7: .* larger max_bytes") as caught:
             read(data[:end], 7)
@@ -95,27 +95,27 @@ def test_a_single_unfinished_message_needs_more_bytes(data: bytes) -> None:
 
 
 def test_an_unfinished_message_after_older_records_needs_more_bytes() -> None:
-    """An empty result would make the fetcher repeat the same request for ever."""
+    """With an empty result, the fetcher would repeat the same request forever."""
     with pytest.raises(PartialMessage):
         read(message(1, None, b"old") + message(2, None, b"new")[:-1], 2)
 
 
 def test_partial_message_survives_pickling() -> None:
-    """With its fields, because errors are sent to other processes."""
+    """The exception keeps its fields, because errors are sent to other processes."""
     with pytest.raises(PartialMessage) as caught:
         read(message(1, None, b"x")[:-1])
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (str(copy), copy.needed_bytes) == (str(caught.value), 27)
 
 
-def test_empty_set_holds_no_records() -> None:
-    """A broker sends it when it has no new records."""
+def test_empty_set_has_no_records() -> None:
+    """A broker sends an empty set if it has no new records."""
     assert read(b"") == []
 
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
 def test_an_invalid_set_is_refused_with_topic_partition_and_offset(data: bytes, offset: int, words: str) -> None:
-    """The error has one line. Exceptions of the compiled codec are translated."""
+    """The error is one line. Exceptions of the compiled codec are translated."""
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
@@ -133,35 +133,35 @@ def read_on(data: bytes) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("data", [data for data, _, _ in REFUSED.values()], ids=REFUSED)
 def test_messages_before_invalid_data_are_read(data: bytes, packed: bool) -> None:
-    """They are returned first; the next fetch begins with the invalid data and fails."""
+    """The messages before the damage are returned. The next fetch starts with the invalid data and fails."""
     head = message(0, b"key", b"value")
     assert read((wrapper(head, 0) if packed else head) + data)[0] == (0, b"key", b"value")
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 9, 20])
 def test_truncated_gzip_is_refused(cut: int) -> None:
-    """The stream must be complete, its trailer included."""
+    """The gzip stream must be complete, including its trailer."""
     packed = zlib.compress(WRAPPED, 6, 31)
     with pytest.raises(ProtocolError, match=r"offset 12: .*gzip stream of .* is truncated"):
         read(message(12, None, packed[:-cut], attributes=1))
 
 
 def test_bytes_after_the_gzip_stream_are_refused() -> None:
-    """A wrapper holds one stream."""
+    """A wrapper has exactly one stream."""
     packed = zlib.compress(WRAPPED, 6, 31)
     with pytest.raises(ProtocolError, match="3 bytes follow its gzip stream"):
         read(message(12, None, packed + b"abc", attributes=1))
 
 
 def test_decompression_stops_at_the_limit() -> None:
-    """Content of exactly this size is read; one byte more is an error that names the setting."""
+    """Content of exactly this size is read. One byte more raises an error that names the setting."""
     assert read(wrapper(WRAPPED, 12), limit=len(WRAPPED)) == PLAIN
     with pytest.raises(MessageTooLargeError, match=r"clicks:3 at offset 12: .*max_decompressed_bytes"):
         read(wrapper(WRAPPED, 12), limit=len(WRAPPED) - 1)
 
 
 def test_messages_before_a_wrapper_that_is_too_large_are_read() -> None:
-    """The next fetch begins with the wrapper and fails."""
+    """The next fetch starts with the wrapper and fails."""
     data = message(4, None, b"before") + wrapper(WRAPPED, 12)
     assert read(data, limit=len(WRAPPED) - 1) == [(4, None, b"before")]
     with pytest.raises(MessageTooLargeError, match="clicks:3 at offset 12: "):
@@ -169,7 +169,7 @@ def test_messages_before_a_wrapper_that_is_too_large_are_read() -> None:
 
 
 def test_a_decompression_bomb_is_refused() -> None:
-    """Without allocating the 100 MB that its 100 kB expand to."""
+    """The 100 MB to which its 100 kB would expand are not allocated."""
     bomb = wrapper(message(5, None, bytes(100_000_000)), 5)
     tracemalloc.start()
     with pytest.raises(MessageTooLargeError):
@@ -180,7 +180,7 @@ def test_a_decompression_bomb_is_refused() -> None:
 
 
 def test_a_set_beyond_the_limit_is_read_in_parts() -> None:
-    """Each wrapper fits, all together do not. Those that fit are returned, and the next fetch reads the others."""
+    """Each wrapper fits, but not all together. Those that fit are returned, and the next fetch reads the others."""
     parts = [[(n * 10 + i, None, b"v" * 50) for i in range(5)] for n in range(3)]
     data = b"".join(wrapper(encode(part), part[-1][0]) for part in parts)
     limit = 2 * len(encode(parts[0]))
@@ -200,13 +200,13 @@ def test_written_sets_are_read_by_the_reference(compression: str | None) -> None
 
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
 def test_no_messages_make_an_empty_set(compression: str | None) -> None:
-    """And no empty wrapper."""
+    """With compression, too, the set has no bytes: no wrapper is written."""
     assert encode_message_set([], compression) == b""
 
 
 @pytest.mark.parametrize(("codec", "number"), NUMBERS.items())
 def test_compressed_set_is_one_message(codec: str, number: int) -> None:
-    """It has the offset of the last one inside, the codec in its attributes, and no key."""
+    """The wrapper has the offset of its last message, the codec in its attributes, and no key."""
     data = encode_message_set([(None, b"v")] * 5, codec)
     assert data[:8] == int64(4)
     assert data[8:12] == int32(len(data) - 12)
@@ -215,7 +215,7 @@ def test_compressed_set_is_one_message(codec: str, number: int) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "LZ4", "none", ""])
 def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
-    """The error names the supported codecs."""
+    """The error lists the supported codecs."""
     expected = f"compression: '{compression}' is not supported; expected 'gzip', 'snappy', 'lz4' or None"
     with pytest.raises(ConfigError, match=expected):
         encode_message_set([(None, b"v")], compression)
@@ -223,6 +223,6 @@ def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("text", b""), (None, "text"), (5, None)])
 def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
-    """The error names the message and the types it got."""
+    """The error has the number of the message, and the types of its key and value."""
     with pytest.raises(ConfigError, match=r"message 1: key and value are \w+ and \w+; expected bytes or None"):
         encode_message_set([(None, b"fine"), (key, value)])  # type: ignore[list-item]
