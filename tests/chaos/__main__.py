@@ -1,4 +1,4 @@
-"""Random faults against real servers, checked from outside: ``scripts/chaos --help``."""
+"""Inflict random faults on real servers, and check the group from outside: see ``scripts/chaos --help``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOUND, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 FAULTS = 20
 #: Seconds between two lines of progress if there is no terminal.
 LINE_INTERVAL_S = 15.0
-#: How much longer than the limit of unowned time the end of a run is, in seconds.
+#: How many seconds longer than ``unowned_s`` a run continues after its last fault.
 QUIET_MARGIN_S = 2.0
 
 
@@ -64,7 +64,7 @@ def _main(options: argparse.Namespace) -> int:
     limits = Limits(unowned_s=timeout_s + options.tolerance, late_s=timeout_s + options.tolerance + 10)
     try:
         with _progress(len(schedule.faults)) as progress:
-            # The end must be long enough for a partition without an owner to be a finding.
+            # The end of the run must be long enough to find a partition that stays without an owner.
             run = Run(
                 schedule,
                 folder,
@@ -140,7 +140,7 @@ def _schedule(options: argparse.Namespace) -> Schedule:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise now the OSError that would otherwise end the run after its last fault."""
+    """Raise an OSError before the run that would otherwise end it after its last fault."""
     is_new = not path.exists()
     with path.open("a", encoding="utf-8"):
         pass
@@ -158,7 +158,7 @@ def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Progress], object]]:
-    """Show a bar at a terminal, and a line at intervals elsewhere."""
+    """Show a bar on a terminal; elsewhere print a line at intervals."""
     started_s = time.monotonic()
 
     def describe(progress: Progress) -> str:

@@ -1,8 +1,8 @@
 """
-Check whether a run kept the guarantees of a group: a pure function of its history.
+Check the guarantees of a group in the history of a run; a pure function of the history.
 
-The checker uses only what can be observed from outside: acknowledgements, deliveries, the transactions of ZooKeeper,
-and the faults that were inflicted. It does not use the state of the members.
+The checker uses only what can be observed from outside: acknowledgements, deliveries, ZooKeeper's transactions, and the
+inflicted faults. It does not use the state of the members.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OfPartition = TypeVar("_OfPartition", Delivery, Ownership)
 
 
 class Finding(NamedTuple):
-    """A broken guarantee: its kind, the partition (None: not of one partition) and the time."""
+    """A broken guarantee: its kind, its partition (None if it is not about one partition), and its time."""
 
     kind: str
     text: str
@@ -32,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time in which a partition had no live owner, and its longest part without a fault."""
+    """A time during which a partition had no live owner; ``quiet_s`` is the longest part of it without a fault."""
 
     partition: int
     since_s: float
@@ -46,13 +46,14 @@ class Gap(NamedTuple):
 
 class Limits(NamedTuple):
     """
-    What the checker allows.
+    The longest delays that are no finding.
 
     Args:
-        unowned_s: How long a partition may have no owner while there is no fault: a session timeout, and the time that
-            the machine needs.
+        unowned_s: How long a partition may have no live owner while there is no fault: a session timeout, and a
+            tolerance for slow machines.
         late_s: How long an acknowledged record may wait for its delivery while there is no fault.
-        clock_s: How much earlier than the member's own time a commit may be, since ZooKeeper logs milliseconds.
+        clock_s: How much earlier the time of a commit may be than the end of its record, because ZooKeeper's log has
+            milliseconds only.
     """
 
     unowned_s: float
@@ -61,7 +62,7 @@ class Limits(NamedTuple):
 
 
 def check(history: History, limits: Limits) -> list[Finding]:
-    """Return all findings, by time."""
+    """Return all findings, sorted by time."""
     found = [
         *_lost(history),
         *_overlaps(history),
@@ -93,10 +94,10 @@ def _lost(history: History) -> Iterator[Finding]:
 
 def _overlaps(history: History) -> Iterator[Finding]:
     """
-    Find deliveries under an older claim after one under a newer claim.
+    Find deliveries under an older claim that come after a delivery under a newer claim.
 
-    One delivery right after a process was resumed is not a finding. The process had checked its gate before the stop,
-    and no check is atomic with the delivery that follows.
+    One delivery right after a process was resumed is not a finding: the process had checked its gate before the stop,
+    and no check can be atomic with the delivery that follows.
     """
     resumed = {process.pid: list(process.resumed_s) for process in history.processes}
     for partition, deliveries in _by_partition(history.deliveries).items():
@@ -154,7 +155,7 @@ def _late(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _back(history: History) -> Iterator[Finding]:
-    """Find committed offsets that became smaller or were deleted; these runs have no operator."""
+    """Find committed offsets that decreased or were deleted; no operator resets offsets in these runs."""
     stored: dict[int, int] = {}
     for commit in history.commits:
         if commit.offset < stored.get(commit.partition, 0):
@@ -170,7 +171,7 @@ def _back(history: History) -> Iterator[Finding]:
 
 
 def _skipped(history: History, limits: Limits) -> Iterator[Finding]:
-    """Find commits that pass a record which was not finished by then."""
+    """Find commits beyond a record that no member had finished at that time."""
     ends: defaultdict[int, dict[int, float]] = defaultdict(dict)
     for delivery in history.deliveries:
         if delivery.end_s is not None:
@@ -206,7 +207,7 @@ def _foreign(history: History) -> Iterator[Finding]:
 
 
 def _unowned(history: History, limits: Limits) -> Iterator[Finding]:
-    """Find partitions that had no live owner for too long while there was no fault."""
+    """Find partitions that had no live owner for too long while there was no fault, or that no member ever owned."""
     for gap in gaps(history):
         if gap.quiet_s > limits.unowned_s:
             yield Finding(
@@ -222,7 +223,7 @@ def _unowned(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def gaps(history: History) -> list[Gap]:
-    """Return the times in which a partition that had been owned had no owner with a live process."""
+    """Return the times without a live owner, for partitions that had an owner before."""
     quiet = list(quiet_times(history.faults, history.end_s))
     died = {process.pid: process.ended_s for process in history.processes if process.ended_s is not None}
     found = []
@@ -233,7 +234,7 @@ def gaps(history: History) -> list[Gap]:
 
 
 def _between(ownerships: Sequence[Ownership], died: dict[int, float], end_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the times between one live owner and the next."""
+    """Yield the start and the end of each time between one live owner and the next."""
     for before, after in pairwise([*ownerships, None]):
         assert before is not None
         since_s = min(before.until_s or end_s, died.get(before.pid, end_s))
@@ -246,8 +247,8 @@ def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[flo
     """
     Yield the times without a fault, up to the end of the run.
 
-    A fault that excuses a missing owner counts for its whole duration. Any other one, such as a kill, only ends one
-    time and starts the next: the partition may have been assigned to the member that was killed.
+    A fault that excuses a missing owner counts for its whole duration. Any other fault, such as a kill, only ends one
+    quiet time and starts the next: the partition may have been assigned to the member that was killed.
     """
     since_s = 0.0
     for fault in sorted(faults, key=lambda each: each.began_s):
@@ -262,7 +263,7 @@ def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[flo
 
 
 def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float, float]]) -> float:
-    """Return the longest part of an interval that lies within one of these times."""
+    """Return the length of the longest part of an interval that lies within one of the given times."""
     return max(0.0, *(min(until_s, end_s) - max(since_s, start_s) for start_s, end_s in times), 0.0)
 
 
@@ -270,7 +271,7 @@ def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float,
 
 
 def _ended(history: History) -> Iterator[Finding]:
-    """Find members that stopped although the run had not ended them, or did not leave in order."""
+    """Find members that stopped without a command of the run, or did not leave in order."""
     for process in history.processes:
         if process.trouble:
             at_s = history.end_s if process.ended_s is None else process.ended_s

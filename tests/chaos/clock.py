@@ -8,5 +8,7 @@ __all__ = ["boot_s"]
 
 
 def boot_s() -> float:
-    """Return the seconds since the machine was booted; suspended time counts, and setting the wall clock does not."""
+    """
+    Return the seconds since the boot of the machine. They include suspended time, and do not follow the wall clock.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""Inflict and end each kind of fault; each function returns when its target has recovered."""
+"""Inflict and end each kind of fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLICKER_S = (0.1, 0.8)
 
 
 async def inflict(system: SystemUnderTest, fault: Fault) -> None:
-    """Inflict a fault, end it after its time, and wait until its target has recovered."""
+    """Inflict a fault for its duration, and wait until the target has recovered."""
     await INFLICT[fault.kind](system, fault)
     domain = KINDS[fault.kind].domain
     if domain is Domain.BROKERS:
@@ -73,7 +73,9 @@ async def _member_stop(system: SystemUnderTest, fault: Fault) -> None:
 
 
 def _network_fault(network_of: Callable[[MemberHost], Network], fails: Callable[[Network], None]) -> Inflict:
-    """Return a fault of a member's network that starts once and ends once."""
+    """
+    Return a function that applies ``fails`` to a network of a member, and heals the network at the end of the fault.
+    """
 
     async def fail(system: SystemUnderTest, fault: Fault) -> None:
         network = network_of(system.hosts[fault.target])
@@ -85,7 +87,7 @@ def _network_fault(network_of: Callable[[MemberHost], Network], fails: Callable[
 
 
 def _flicker(network_of: Callable[[MemberHost], Network]) -> Inflict:
-    """Return a fault that cuts and heals a member's network repeatedly, in the same way at each replay."""
+    """Return a function that cuts and heals a network of a member repeatedly; a replay has the same intervals."""
 
     async def flicker(system: SystemUnderTest, fault: Fault) -> None:
         network, random = network_of(system.hosts[fault.target]), Random(fault.number)
@@ -109,7 +111,7 @@ def _to_brokers(host: MemberHost) -> Network:
 
 
 def _mute(network: Network) -> None:
-    """Forward requests and no answers, so that the outcome of requests is unknown."""
+    """Forward requests and no responses, so that the outcome of requests is unknown."""
     network.stall(Direction.RESPONSES)
 
 
@@ -151,7 +153,7 @@ async def _pause(server: KafkaBroker | ZooKeeperServer, seconds: float) -> None:
 
 
 async def _server(system: SystemUnderTest, target: int) -> ZooKeeperServer:
-    """Return the leader if ``target`` is 0, else one of the followers."""
+    """Return ZooKeeper's leader if ``target`` is 0, else one of the followers."""
     if target == 0:
         return await system.ensemble.leader()
     return (await system.ensemble.followers())[target - 1]

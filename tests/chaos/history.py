@@ -1,8 +1,8 @@
 """
-The history of a run, for the checker: read from the files of the processes and from ZooKeeper's transaction logs.
+The history of a run, read from the files of the processes and from ZooKeeper's transaction logs, for the checker.
 
-Each member and the producer append to a file of their own, a line at a time, so that a killed process leaves all its
-lines. All times are seconds of ``CLOCK_BOOTTIME``, which the processes of one machine share.
+Each member process and the producer append lines to a file of their own, so that a killed process leaves all its lines.
+All times are seconds of ``CLOCK_BOOTTIME``, which the processes of one machine share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class Acknowledged(NamedTuple):
-    """A record that the producer got an acknowledgement for, from all in-sync replicas."""
+    """A record that all in-sync replicas have acknowledged to the producer."""
 
     number: int
     partition: int
@@ -41,7 +41,10 @@ class Acknowledged(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A record that was delivered to the application: under which claim, and when it was finished (None: never)."""
+    """
+    A delivery to the application: ``token`` is the claim's fencing token, ``end_s`` None if the record was not
+    finished.
+    """
 
     pid: int
     partition: int
@@ -53,7 +56,9 @@ class Delivery(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """The time for which an owner znode existed; ``token`` is its czxid, ``until_s`` is None if it was not deleted."""
+    """
+    The time during which an owner znode existed. ``token`` is its czxid; ``until_s`` is None if it was not deleted.
+    """
 
     partition: int
     token: int
@@ -64,7 +69,7 @@ class Ownership(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A write to an offset znode; ``owned`` tells whether the session that wrote owned the partition."""
+    """A write to an offset znode; ``owned`` is whether the session that wrote it owned the partition."""
 
     partition: int
     offset: int
@@ -73,7 +78,7 @@ class Commit(NamedTuple):
 
 
 class Inflicted(NamedTuple):
-    """A fault that was inflicted: when it started, and when its target had recovered from it (None: it had not)."""
+    """A fault that was inflicted: when it started, and when its target had recovered; None if it never did."""
 
     number: int
     kind: str
@@ -84,12 +89,12 @@ class Inflicted(NamedTuple):
 
 class Process(NamedTuple):
     """
-    A member's process.
+    A process of a member.
 
     Args:
-        ended_s: When it had ended; None if it was still running.
-        trouble: What was wrong with its end, as the rest of a sentence; empty if the run ended it.
-        resumed_s: When it was resumed after a stop.
+        ended_s: When the end of the process was noticed; None if it was still running.
+        trouble: How the process ended wrongly, as the predicate of a sentence; empty if it did not.
+        resumed_s: When the process was resumed after each stop.
     """
 
     pid: int
@@ -101,7 +106,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that the checker knows of a run; every list is in the order of time."""
+    """All data of a run that the checker needs; every list is sorted by time."""
 
     partitions: int
     acknowledged: list[Acknowledged]
@@ -126,7 +131,9 @@ class GrowingFile:
         self._position = 0
 
     def new_lines(self) -> list[str]:
-        """Return the lines that were completed since the last call; an incomplete line waits for its end."""
+        """
+        Return the lines that were completed since the last call; an incomplete line is returned once it is complete.
+        """
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -138,9 +145,9 @@ class GrowingFile:
 
 class Deliveries:
     """
-    Parses the file of one member.
+    Parses the file of one member process.
 
-    A line ``s TIME PARTITION OFFSET TOKEN NUMBER`` is a delivery, and the next line ``e TIME`` its end.
+    A line ``s TIME PARTITION OFFSET TOKEN NUMBER`` is the start of a delivery, and the next line ``e TIME`` its end.
     """
 
     def __init__(self, pid: int) -> None:
@@ -158,14 +165,14 @@ class Deliveries:
 
 
 def parse_receipt(line: str) -> Acknowledged:
-    """Parse a line of the producer: ``TIME NUMBER PARTITION OFFSET``."""
+    """Parse a line of the producer's file: ``TIME NUMBER PARTITION OFFSET``."""
     at, *numbers = line.split()
     return Acknowledged(*map(int, numbers), float(at))
 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """The history of one group and topic in ZooKeeper's log."""
+    """The history of one group and topic, from ZooKeeper's transactions."""
 
     ownerships: list[Ownership] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
@@ -220,7 +227,7 @@ class _Replay:
                     self.found.deleted_offsets.append((int(path.removeprefix(self._offsets)), at_s))
                 case Create(path, data) | Put(path, data) if _partition_of(path, self._offsets) is not None:
                     partition = int(path.removeprefix(self._offsets))
-                    # Any member may create missing offsets, of all partitions; after that only the owner writes.
+                    # Any member may create the missing offsets of all partitions; later writes are the owner's only.
                     owned = isinstance(write, Create) or _was_owner(transaction.session, partition, before, self.open)
                     self.found.commits.append(Commit(partition, int(data), at_s, owned))
 
@@ -231,7 +238,7 @@ class _Replay:
 
 
 def _partition_of(path: str, folder: str) -> int | None:
-    """Return the partition if the path is that of a partition in this folder, else None."""
+    """Return the partition of a path in this folder, or None if the path is not that of a partition."""
     number = path.removeprefix(folder) if path.startswith(folder) else ""
     return int(number) if number.isdecimal() else None
 

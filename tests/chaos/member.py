@@ -17,8 +17,8 @@ from tests.chaos.clock import boot_s
 
 log = logging.getLogger(__name__)
 
-#: How long the application takes for a record, in seconds, and for one of so many. So some records are always in
-#: flight, and the checker finds a commit that counts them as finished.
+#: The processing time of a record in seconds, a longer one for every record number ``ONE_OF``, and that number. So some
+#: records are always in flight, and the checker finds a commit that counts them as finished.
 WORK_S, LONG_WORK_S, ONE_OF = 0.003, 0.15, 40
 #: Seconds between two attempts to join.
 RETRY_S = 0.5
@@ -45,7 +45,7 @@ class MemberProgram:
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._leave)
-        # Line buffered: the operating system has each line before the next step, so a kill does not lose it.
+        # Line buffered: each line has reached the operating system before the next step, so a kill does not lose it.
         with self._options.history.open("a", buffering=1, encoding="ascii") as history:
             while not self._leaving.is_set():
                 try:
@@ -59,7 +59,7 @@ class MemberProgram:
                         await self._leaving.wait()
 
     async def _join(self) -> bool:
-        """Return whether it has joined; False if the servers cannot be reached yet."""
+        """Join and subscribe; return False if the servers cannot be reached yet."""
         options = self._options
         self._consumer = GroupedConsumer(
             options.brokers,

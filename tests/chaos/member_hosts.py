@@ -1,5 +1,5 @@
 """
-Hosts of members: each runs one member process after the other, on a network of its own.
+Hosts of members: each runs one member process at a time, on a network of its own.
 
 A host keeps its proxies when its process is killed and another one is started.
 """
@@ -48,7 +48,7 @@ class _MemberProcess:
         return self.child.status is None
 
     def note_end(self) -> None:
-        """Note the time if the process has ended since the last call."""
+        """If the process has ended since the last call, note the time."""
         if self.ended_s is None and not self.is_running:
             self.ended_s = boot_s()
             if not self.expected_end:
@@ -61,8 +61,8 @@ class MemberHost:
 
     Args:
         number: The number of the host, from 0.
-        folder: Where its processes write.
-        zookeeper, brokers: Its networks.
+        folder: The folder for the files of its processes.
+        zookeeper, brokers: Its networks to the servers.
         session_timeout_s: The session timeout of its members, in seconds.
         checkouts: The checkouts whose code its processes run, in turn.
     """
@@ -109,7 +109,7 @@ class MemberHost:
             "--history": str(history),
             "--session-timeout-ms": str(round(self._session_timeout_s * 1000)),
         }
-        # Hosts with neighbouring numbers run different checkouts, and so do consecutive processes of one host.
+        # Hosts with consecutive numbers run different checkouts, and so do consecutive processes of one host.
         checkout = self._checkouts[(self.number + len(self._processes)) % len(self._checkouts)]
         child = start_program("tests.chaos.member", options, self._folder / f"{name}.log", checkout)
         self._processes.append(_MemberProcess(child, boot_s(), GrowingFile(history), Deliveries(child.pid)))
@@ -132,7 +132,7 @@ class MemberHost:
         process.note_end()
 
     def leave(self) -> None:
-        """Let the newest process leave the group in order; kill it after ``LEAVE_S``. Blocks."""
+        """Make the newest process leave the group in order; kill it after ``LEAVE_S``. Blocks the thread."""
         process = self._newest
         if process.is_running:
             process.expected_end = True
@@ -157,34 +157,34 @@ class MemberHost:
             self._newest.child.send(signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """Kill what still runs at the end of a run."""
+        """Kill all processes that still run at the end of a run."""
         for process in self._processes:
             process.child.kill()
 
     def read_new_lines(self) -> None:
-        """Read what the processes have written since the last call, and note which of them have ended."""
+        """Read what the processes have written since the last call, and note the end of those that have ended."""
         for process in self._processes:
             process.deliveries.add(process.file.new_lines())
             process.note_end()
 
     @property
     def delivery_count(self) -> int:
-        """The number of deliveries that have been read."""
+        """The number of deliveries that have been read so far."""
         return sum(len(process.deliveries.found) for process in self._processes)
 
     def deliveries(self) -> Iterator[Delivery]:
-        """Yield the deliveries of all processes that have been read."""
+        """Yield all deliveries that have been read so far."""
         for process in self._processes:
             yield from process.deliveries.found
 
     def processes(self) -> Iterator[Process]:
-        """Yield the processes of this host, as the history has them."""
+        """Yield the processes of this host in the form that the history needs."""
         for process in self._processes:
             resumed_s = tuple(process.resumed_s)
             yield Process(process.child.pid, process.started_s, process.ended_s, process.trouble, resumed_s)
 
 
 def start_program(module: str, options: dict[str, str], log: Path, checkout: Path = REPOSITORY) -> ChildProcess:
-    """Run a module with these options and the code of a checkout; its output goes to ``log``."""
+    """Run a module of a checkout with these options; its output goes to ``log``."""
     command = [sys.executable, "-m", module, *(word for option in options.items() for word in option)]
     return ChildProcess(command, log=log, folder=checkout)

@@ -1,7 +1,7 @@
 """
-The network of one client: a proxy before each server, which no other client uses.
+The network of one client: a proxy in front of each server, used by this client only.
 
-So one member or one broker can lose its network alone.
+So a single member or broker can lose its network.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Network:
             proxy.stall(direction)
 
     def heal(self) -> None:
-        """Forward everything again, and what was held back first."""
+        """Forward everything again, buffered bytes first."""
         for proxy in self.proxies:
             proxy.heal()
 
 
 class RegistryProxy(FaultProxy):
     """
-    A proxy before a ZooKeeper server that replaces the ports of registered brokers by those of their proxies.
+    A proxy in front of a ZooKeeper server that replaces the brokers' registered ports by those of the brokers' proxies.
 
-    Otherwise a member whose network to the brokers fails would find the brokers in ZooKeeper and connect to them
+    Otherwise a member whose broker proxies fail would read the brokers' own addresses in ZooKeeper and connect
     directly.
     """
 
     def __init__(self, upstream: str, ports: dict[int, int]) -> None:
         super().__init__(upstream)
-        # The answer must keep its length. Ports that the system chooses have five digits.
+        # A replacement must not change the length of the answer. Ports that the system chooses have five digits.
         self._ports = {
             b'"port":%d' % own: b'"port":%d' % other for own, other in ports.items() if len(str(own)) == len(str(other))
         }

@@ -35,7 +35,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 async def produce(options: argparse.Namespace) -> None:
-    """Produce to all partitions in turn until SIGTERM; a record that failed is not produced again."""
+    """Produce to all partitions in turn until SIGTERM; failed records are not sent again by this program."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     producer = Producer(
@@ -70,7 +70,7 @@ async def produce(options: argparse.Namespace) -> None:
                     await stop.wait()
         with suppress(KielGroupsError):
             await producer.close(LAST_MS)
-        # Run the callbacks of the last futures.
+        # Let the callbacks of the last futures run.
         await asyncio.sleep(0)
     log.info("%d records were produced", number)
 

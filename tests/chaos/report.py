@@ -22,7 +22,7 @@ MOST_PRINTED = 5
 
 
 def make_report(schedule: Schedule, result: Result, findings: list[Finding], limits: Limits) -> dict[str, Any]:
-    """Return all that the report says about a run, ready for JSON."""
+    """Return the report of a run, ready for JSON."""
     history = result.history
     deliveries = Counter((delivery.partition, delivery.offset) for delivery in history.deliveries)
     found = gaps(history)
@@ -50,7 +50,7 @@ def make_report(schedule: Schedule, result: Result, findings: list[Finding], lim
 
 
 def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each kind of fault: what happened after such a fault and before the next fault."""
+    """Yield a row for each kind of fault; an event counts for the last fault before it."""
     causes = _Causes(history.faults)
     gaps_of: dict[str, list[Gap]] = {}
     for gap in found:
@@ -72,7 +72,7 @@ def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
 
 
 class _Causes:
-    """Finds the last fault that started before a time."""
+    """Attributes each time to the last fault that started before it."""
 
     def __init__(self, faults: list[Inflicted]) -> None:
         self._faults = sorted(faults, key=lambda fault: fault.began_s)
@@ -83,7 +83,7 @@ class _Causes:
 
 
 def _hand_overs(history: History) -> Counter[float]:
-    """Count the changes of owners, by time."""
+    """Count the changes of owners at each time."""
     moments: Counter[float] = Counter()
     for partition in range(history.partitions):
         owners = [ownership for ownership in history.ownerships if ownership.partition == partition]
@@ -130,7 +130,7 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
 
 
 def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each of the first findings of every kind."""
+    """Yield a line for each of the first ``MOST_PRINTED`` findings of every kind, and the number of the others."""
     counts = Counter(finding["kind"] for finding in findings)
     for kind, count in counts.items():
         for finding in [each for each in findings if each["kind"] == kind][:MOST_PRINTED]:

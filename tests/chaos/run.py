@@ -34,7 +34,7 @@ READ_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: faults that have started, and records; ``activity`` is what the run does now."""
+    """The progress of a run: started faults, acknowledged and delivered records, and the current activity."""
 
     started: int
     acknowledged: int
@@ -44,7 +44,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Result:
-    """The result of a run: its history, and what happened that is not part of the schedule."""
+    """The history of a run, and events that are not part of the schedule."""
 
     history: History
     repairs: list[str] = field(default_factory=list)
@@ -60,10 +60,10 @@ class Run:
 
     Args:
         schedule: The faults.
-        folder: The folder in which servers and programs write.
+        folder: The folder for the logs and files of the run.
         rate: The number of records a second.
-        quiet_end_s: How long the group runs without a fault after the last one, before the producer ends.
-        progress: Called regularly with how far the run is.
+        quiet_end_s: How long the producer and the group continue after the last fault, in seconds.
+        progress: Called regularly with the progress of the run.
         checkouts: The checkouts whose code the members run, in turn.
     """
 
@@ -89,12 +89,12 @@ class Run:
 
     async def play(self) -> Result:
         """
-        Run from the start of the servers to their end.
+        Start the servers, run the schedule, end the servers, and return the history.
 
         The first SIGINT or SIGTERM ends the faults, the next one the run.
 
         Raises:
-            ServerError: A server did not start, or did not recover at the end. That is not a fault of the group.
+            ServerError: A server did not start, or did not recover at the end, which is no finding about the group.
         """
         started_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
         reporting = asyncio.create_task(self._report_progress())
@@ -122,7 +122,7 @@ class Run:
     # ------------------------------------------------------------------ faults
 
     async def _inflict_all(self) -> tuple[bool, str]:
-        """Inflict the schedule; return whether a signal ended it early, and the error that did."""
+        """Inflict the schedule; return whether a signal ended it early, and the text of the error that did so."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._activity = "waiting for the group"
@@ -166,7 +166,9 @@ class Run:
             self._failures.append(error)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for faults to end until the condition is true; raise the error of one that could not be ended."""
+        """
+        Wait until the condition is true, which can change when a fault ends; raise the error of a fault that failed.
+        """
         while not condition():
             await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)
@@ -198,7 +200,7 @@ class Run:
             )
 
     async def _recover(self) -> float:
-        """Undo all faults and wait until all records are finished; return the end of the checked time."""
+        """Undo all faults and wait until all records are finished; return the end of the time to check."""
         system = self._system
         self._activity = "recovering"
         await in_thread(system.heal)
@@ -220,7 +222,7 @@ class Run:
         return all(record.number in finished for record in self._system.acknowledged)
 
     async def _leave_all(self) -> None:
-        """Let every member leave in order; one that fails or takes too long is a finding."""
+        """Make every member leave in order; one that fails or takes too long is a finding."""
         self._activity = "ending"
         await asyncio.gather(*(in_thread(host.leave) for host in self._system.hosts if host.is_running))
 

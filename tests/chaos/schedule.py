@@ -1,7 +1,7 @@
 """
-The faults of a run and their times: a pure function of the seed, which can be stored as JSON and loaded again.
+Schedules of faults: a pure function of the seed. A schedule can be stored as JSON and loaded again.
 
-A schedule says when a fault starts relative to the one before it, not at which second of the run. How long a server
+A schedule says when a fault starts relative to the previous fault, not at which second of the run. How long a server
 takes to start again depends on the machine; ``run.py`` delays a fault until its target has recovered from the previous
 one.
 """
@@ -38,7 +38,9 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 4.0
 
 
 class Domain(StrEnum):
-    """The target of a fault. Each member has one fault at a time, and so have all brokers together and the ensemble."""
+    """
+    The kind of a fault's target. Each member has one fault at a time; so have all brokers together and the ensemble.
+    """
 
     MEMBER = "member"
     BROKERS = "brokers"
@@ -53,10 +55,10 @@ class Kind:
     Args:
         name: Its name in the schedule, in the report and in ``faults.py``.
         domain: Its target.
-        shortest, longest: The range of its duration in session timeouts of the members.
+        shortest, longest: The range of its duration, as multiples of the members' session timeout.
         weight: How often it occurs in each deck of faults.
-        excuses: Whether a partition may be unowned during the fault. If a member is only killed or leaves, the others
-            must take over in time, although no process replaces it yet.
+        excuses: Whether a partition may be unowned during the fault. If a member is only killed or leaves, the other
+            members must own its partitions in time, even before its host starts another process.
     """
 
     name: str
@@ -105,13 +107,13 @@ class Fault:
     One fault of a schedule.
 
     Args:
-        number: From 1.
+        number: The fault's number in the schedule, from 1.
         kind: A key of ``KINDS``.
         target: The number of a member's host, the id of a broker, or 0 for ZooKeeper's leader and 1 or 2 for a
-            follower, as the roles are when the fault starts.
-        lasts_s: Seconds until the fault ends: the process is started or resumed, or the network heals.
-        after_s: Seconds after the start of the fault before.
-        rest_s: If more than 0, this fault waits until everything has recovered, and then so many seconds more.
+            follower at the start of the fault.
+        lasts_s: Seconds until the fault ends, when the process is started or resumed, or the network is healed.
+        after_s: Least number of seconds between the start of the previous fault and the start of this one.
+        rest_s: If more than 0, the fault starts at least this many seconds after all earlier faults have recovered.
     """
 
     number: int
@@ -123,7 +125,7 @@ class Fault:
 
     @property
     def exclusive(self) -> str:
-        """The name of what can have only one fault at a time."""
+        """The name of the target that can have only one fault at a time."""
         domain = KINDS[self.kind].domain
         return f"{domain} {self.target}" if domain is Domain.MEMBER else str(domain)
 
@@ -150,10 +152,10 @@ class Schedule:
     @classmethod
     def parse(cls, text: str) -> Schedule:
         """
-        Load what ``to_json`` returned.
+        Return the schedule that ``to_json`` stored.
 
         Raises:
-            ScheduleError: It is not JSON, has another version, or a field has a value that no run can have.
+            ScheduleError: The text is not JSON, has another version, or has a field with a value that no run can have.
         """
         try:
             stored = _Fields("schedule", json.loads(text))
@@ -173,7 +175,7 @@ class Schedule:
 
 
 class _Fields:
-    """Takes the fields of one JSON object, each once; an error names the field, its value and what was expected."""
+    """Reads each field of one JSON object once; an error names the field, its value and the expected one."""
 
     def __init__(self, name: str, stored: object) -> None:
         if not isinstance(stored, dict):
@@ -205,7 +207,7 @@ class _Fields:
         return KINDS[value]
 
     def end(self) -> None:
-        """Raise an error if a field was not taken."""
+        """Raise an error if a field was not read."""
         if self._left:
             raise ScheduleError(f"{self._name}: no such field: {', '.join(sorted(self._left))}")
 
@@ -221,7 +223,7 @@ def _shown(value: object) -> str:
 def _fault(stored: _Fields, members: int, brokers: int) -> Fault:
     kind = stored.kind("kind")
     targets = {Domain.MEMBER: range(members), Domain.BROKERS: range(brokers), Domain.ENSEMBLE: range(ZOOKEEPERS)}
-    # The host of the member that joins and leaves is the last one.
+    # The last host is that of the member that joins and leaves.
     legal = range(members, members + 1) if kind.name == "member-join" else targets[kind.domain]
     fault = Fault(
         number=stored.whole("number", 1, 1 << 31),
@@ -241,14 +243,14 @@ def make_schedule(
     """
     Draw ``count`` faults.
 
-    Kinds are dealt from a shuffled deck, so that a short run has many of them, and a long one each in its share. Two
-    faults in a row never hit the same member, because they may overlap.
+    Kinds are drawn from a shuffled deck, so that a short schedule has many kinds, and a long one each kind by its
+    weight. Two faults in a row never hit the same member, because they may overlap.
 
     Args:
         seed: The same seed gives the same schedule.
         count: The number of faults.
         session_timeout_s: The session timeout of the members, in seconds; durations are multiples of it.
-        members: The number of members; ``member-join`` adds one to them.
+        members: The number of members, without the one that ``member-join`` adds.
         brokers: The number of brokers.
     """
     random = Random(seed)
@@ -263,7 +265,8 @@ def make_schedule(
                 target=target,
                 lasts_s=round(random.uniform(kind.shortest, kind.longest) * session_timeout_s, 2),
                 after_s=round(random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), 2),
-                # Longer than a session and the tolerance together, or no partition is ever found to be unowned.
+                # Longer than a session timeout and the tolerance together, or the checker could never find an unowned
+                # partition.
                 rest_s=round(2.2 * session_timeout_s, 2) if rests else 0.0,
             )
         )
@@ -271,7 +274,7 @@ def make_schedule(
 
 
 def _deck(random: Random) -> Iterator[Kind]:
-    """Yield kinds without end; each deck has every kind as often as its weight says."""
+    """Yield kinds without end, from shuffled decks; each deck contains every kind as often as its weight says."""
     while True:
         cards = [kind for kind in _ALL for _ in range(kind.weight)]
         random.shuffle(cards)

@@ -1,8 +1,8 @@
 """
 The system under test: a ZooKeeper ensemble, brokers, hosts of members, and a producer.
 
-Every member host and every broker has a network of its own, so that one of them can lose it alone. The servers of the
-ensemble talk to each other through proxies, too.
+Every member host and every broker has a network of its own, so that a single one can lose it. The servers of the
+ensemble are connected through proxies, too.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SystemUnderTest(Startable):
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
         cluster_admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
-        # One more than members: the last one is for the member that joins and leaves.
+        # The additional host is for the member that joins and leaves.
         for number in range(self.schedule.members + 1):
             self.hosts.append(self._member_host(number))
         self._running.callback(self._end_programs)
@@ -117,7 +117,7 @@ class SystemUnderTest(Startable):
         self._producer = start_program("tests.chaos.producer", options, self.folder / "producer.log")
 
     def stop_producer(self) -> None:
-        """Let the producer send its last records and end. Blocks."""
+        """Make the producer send its last records and end. Blocks the thread."""
         if self._producer is not None:
             self._producer.terminate(PRODUCER_END_S)
 
@@ -139,7 +139,7 @@ class SystemUnderTest(Startable):
     # ------------------------------------------------------------------ health
 
     def heal(self) -> None:
-        """Undo what interrupted faults have left, except for servers and members that do not run. Blocks."""
+        """Undo what interrupted faults have left, but start no server or member that is down. Blocks the thread."""
         self.ensemble.heal()
         member_networks = [network for host in self.hosts for network in (host.zookeeper, host.brokers)]
         for network in [*self.broker_networks, *member_networks]:
@@ -151,7 +151,7 @@ class SystemUnderTest(Startable):
             host.resume()
 
     async def start_missing(self) -> None:
-        """Start every server and member that does not run, except for the member that joins and leaves."""
+        """Start every server and member that is down, except for the member that joins and leaves."""
         missing = [server for server in [*self.ensemble.servers, *self.brokers] if not server.is_running]
         await asyncio.gather(*(server.start() for server in missing if server not in self.brokers))
         await asyncio.gather(*(self.start_broker(broker) for broker in self.brokers if broker in missing))
@@ -159,7 +159,7 @@ class SystemUnderTest(Startable):
             host.start()
 
     async def start_broker(self, broker: KafkaBroker) -> None:
-        """Start a broker, even during a fault of ZooKeeper; ``wait_for_brokers`` waits for its registration."""
+        """Start a broker, even during a fault of ZooKeeper; call ``wait_for_brokers`` to wait for its registration."""
         for _ in range(_STARTS - 1):
             with suppress(CoordinationError):
                 await broker.start()
@@ -181,10 +181,11 @@ class SystemUnderTest(Startable):
 
     async def wait_for_brokers(self) -> None:
         """
-        Wait until every broker is registered and every replica is in sync; restart the leader of one that is not.
+        Wait until every broker is registered and every replica is in sync; if that takes too long, restart the broker
+        that prevents it.
 
         Raises:
-            ServerError: Restarts did not help.
+            ServerError: Some replica is still out of sync after the last restart.
         """
         for _ in range(_RESTARTS):
             leader = await self._await_in_sync()
@@ -205,7 +206,10 @@ class SystemUnderTest(Startable):
             await asyncio.sleep(0.25)
 
     def _out_of_sync(self) -> int | None:
-        """Return a broker that is missing, or that leads a partition with a replica out of sync."""
+        """
+        Return a broker that is not registered, or that leads a partition with a replica out of sync; None if all is
+        well.
+        """
         try:
             with cluster_admin.zookeeper(self.ensemble.hosts) as client:
                 missing = {broker.broker_id for broker in self.brokers} - set(cluster_admin.broker_ids(client))

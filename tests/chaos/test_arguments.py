@@ -1,4 +1,4 @@
-"""Illegal arguments: status 2 and one line, before any server is started."""
+"""Wrong arguments give status 2 and one line, before any server is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 class RefusingRun:
-    """Replaces a run, which must not start."""
+    """Replaces ``Run``, and fails if a run is started."""
 
     def __init__(self, *_: object, **__: object) -> None:
         raise AssertionError("a run starts")
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to a folder with a schedule and a file that is not a schedule."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(chaos, "Run", RefusingRun)
-    # The command sends the package's log to a file.
+    # The command changes the package's logger, to write the log to a file; the fixture restores the logger.
     logger = logging.getLogger("kiel_groups")
     monkeypatch.setattr(logger, "propagate", logger.propagate)
     monkeypatch.setattr(logger, "handlers", list(logger.handlers))
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
-    """Return the exit status of the command."""
+    """Run the command in this process, and return its exit status."""
     monkeypatch.setattr(sys, "argv", ["chaos", *arguments.split()])
     try:
         return chaos.main()
@@ -72,7 +72,7 @@ def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
 def test_wrong_arguments_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, expected: str, folder: Path
 ) -> None:
-    """Not with status 1, which means findings. No file is left behind."""
+    """The status is 2, because 1 means findings, and no file is created."""
     assert status(monkeypatch, arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -90,7 +90,7 @@ def test_an_unexpected_error_is_not_a_finding(
 
 
 def test_a_file_that_is_not_a_schedule_is_refused(folder: Path) -> None:
-    """With one line on standard error."""
+    """A line on standard error names the file, the field and what is wrong."""
     (folder / "empty.json").write_text("{}")
     command = [sys.executable, "-m", "tests.chaos", "--replay", "empty.json"]
     refused = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)

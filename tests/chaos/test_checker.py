@@ -1,4 +1,4 @@
-"""The checker finds each broken guarantee in a made-up history, and nothing in a sound one."""
+"""The checker finds each broken guarantee in a made-up history, and nothing in a correct one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_sound_run_has_no_finding() -> None:
 
 
 def test_a_record_that_is_never_delivered_is_lost() -> None:
-    """An acknowledged record that was never delivered."""
+    """The record was acknowledged, and no member received it."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 20.0))
     assert kinds(history) == ["lost", "late"]
@@ -39,7 +39,7 @@ def test_a_record_that_is_never_delivered_is_lost() -> None:
 
 
 def test_a_record_that_is_never_finished_is_lost() -> None:
-    """It was delivered, and no member finished it."""
+    """The record was delivered, and no member finished it."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 20.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 20.0, None))
@@ -47,7 +47,7 @@ def test_a_record_that_is_never_finished_is_lost() -> None:
 
 
 def test_a_delivery_under_an_older_claim_is_an_overlap() -> None:
-    """It came after the first delivery under the newer claim."""
+    """The delivery came after the first delivery under the newer claim."""
     history = sound_history()
     history.deliveries.append(Delivery(FIRST_PID, 0, 6, 7, 6, 16.1, 16.2))
     finding = only(history)
@@ -55,7 +55,7 @@ def test_a_delivery_under_an_older_claim_is_an_overlap() -> None:
 
 
 def test_a_record_may_be_finished_after_a_newer_claim() -> None:
-    """Only the start of a delivery counts: the fencing token makes a store refuse late writes."""
+    """Only the start of a delivery counts, because the fencing token lets a store refuse late writes."""
     history = sound_history()
     history.deliveries[5] = history.deliveries[5]._replace(end_s=30.0)
     assert check(history, LIMITS) == []
@@ -63,7 +63,7 @@ def test_a_record_may_be_finished_after_a_newer_claim() -> None:
 
 @pytest.mark.parametrize(("late", "found"), [([16.01], []), ([16.01, 16.02], ["overlap"]), ([16.3], ["overlap"])])
 def test_a_resumed_process_may_make_the_delivery_that_was_interrupted(late: list[float], found: list[str]) -> None:
-    """One delivery right after the resumption is allowed; a second or a later one is not."""
+    """One delivery right after the resumption is allowed; a second delivery, or one that comes later, is not."""
     history = sound_history()
     history.processes[0] = Process(FIRST_PID, 0.0, 20.0, resumed_s=(16.0,))
     history.deliveries.extend(Delivery(FIRST_PID, 0, 5, 7, 5, at_s, at_s + 0.003) for at_s in late)
@@ -71,7 +71,7 @@ def test_a_resumed_process_may_make_the_delivery_that_was_interrupted(late: list
 
 
 def test_a_smaller_committed_offset_is_found() -> None:
-    """Only members write offsets in a run."""
+    """Offsets never decrease, because only members write offsets in a run."""
     history = sound_history()
     history.commits.append(Commit(0, 7, 30.0, True))
     finding = only(history)
@@ -79,12 +79,12 @@ def test_a_smaller_committed_offset_is_found() -> None:
 
 
 def test_a_deleted_offset_is_found() -> None:
-    """The next owner would start from the beginning."""
+    """A deleted offset is a finding, because the next owner would start from the beginning."""
     assert only(replace(sound_history(), deleted_offsets=[(0, 30.0)])).kind == "back"
 
 
 def test_a_commit_beyond_the_finished_records_is_found() -> None:
-    """It is one more than the offset of the last finished record allows."""
+    """The committed offset is 6, and the record at offset 5 was not finished."""
     history = sound_history()
     history.commits[1] = Commit(0, 6, 8.0, True)
     history.commits[2] = Commit(0, 6, 15.3, True)
@@ -94,7 +94,7 @@ def test_a_commit_beyond_the_finished_records_is_found() -> None:
 
 
 def test_a_commit_before_the_record_is_finished_is_found() -> None:
-    """That another member finished the record later does not make the commit right."""
+    """The commit is a finding although another member finished the record later."""
     history = sound_history()
     history.commits[1] = Commit(0, 6, 6.0, True)
     history.commits[2] = Commit(0, 6, 15.3, True)
@@ -102,7 +102,7 @@ def test_a_commit_before_the_record_is_finished_is_found() -> None:
 
 
 def test_a_commit_of_the_record_in_flight_is_found() -> None:
-    """It came 20 ms before the record was finished. A clock that was set in the run excuses it."""
+    """The commit came 20 ms before the record was finished. It is excused if the wall clock was set during the run."""
     history = sound_history()
     history.commits[1] = Commit(0, 5, 5.48, True)
     assert kinds(history) == ["skipped"]
@@ -110,14 +110,14 @@ def test_a_commit_of_the_record_in_flight_is_found() -> None:
 
 
 def test_a_commit_by_another_session_than_the_owner_is_found() -> None:
-    """Although its value is right: the gate of that session was open for too long."""
+    """The commit is a finding although its offset is right: that session's gate should have been shut."""
     history = sound_history()
     history.commits.append(Commit(0, 10, 30.0, False))
     assert only(history).kind == "foreign"
 
 
 def test_a_partition_is_unowned_from_the_death_of_its_process() -> None:
-    """Not from the end of the session: 10 s are longer than the 9 s that are allowed."""
+    """The time counts from the death of the process, not from the end of its session: 10 s exceed the allowed 9 s."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=20.0)
     history.deliveries[6] = history.deliveries[6]._replace(start_s=20.1, end_s=20.2)
@@ -126,7 +126,7 @@ def test_a_partition_is_unowned_from_the_death_of_its_process() -> None:
 
 
 def test_unowned_time_during_a_fault_is_excused() -> None:
-    """While ZooKeeper has no leader no member can claim; the time after the fault counts from 0."""
+    """While ZooKeeper has no leader no member can claim. The time after the fault counts from 0."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=26.0)
     history.faults.append(Inflicted(2, "zookeeper-leader-cut", "server 0", 14.0, 20.0))
@@ -144,7 +144,7 @@ def test_a_kill_excuses_nothing() -> None:
 
 
 def test_unowned_time_counts_from_the_last_kill() -> None:
-    """The partition may be assigned to the second member that was killed, whose session must expire as well."""
+    """The second member that was killed may have been assigned the partition, and its session must expire as well."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=20.0)
     history.faults.append(Inflicted(2, "member-kill", "member-1", 14.0, 16.0))
@@ -154,7 +154,7 @@ def test_unowned_time_counts_from_the_last_kill() -> None:
 
 
 def test_a_partition_that_is_never_claimed_again_is_found() -> None:
-    """It was released 20 s before the end."""
+    """The partition was released 20 s before the end of the run."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(until_s=40.0)
     finding = only(history)
@@ -163,20 +163,20 @@ def test_a_partition_that_is_never_claimed_again_is_found() -> None:
 
 
 def test_a_partition_that_is_never_claimed_is_found() -> None:
-    """There is no time at which its last owner left."""
+    """A partition without any claim has no gap between two owners, and is still found."""
     finding = only(replace(sound_history(), partitions=2))
     assert (finding.kind, finding.partition) == ("unowned", 1)
 
 
 def test_an_owner_znode_of_a_dead_process_is_no_owner() -> None:
-    """The znode was never deleted."""
+    """The owner znode remains after the end of its process."""
     history = sound_history()
     history.ownerships[:] = [Ownership(0, 7, 1, FIRST_PID, 0.5, None)]
     assert "unowned" in kinds(history)
 
 
 def test_a_late_delivery_is_found() -> None:
-    """The partition has an owner, there is no fault, and the record waits for 20 s."""
+    """The record waits for 20 s although the partition has an owner and there is no fault."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 25.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 45.0, 45.1))
@@ -184,7 +184,7 @@ def test_a_late_delivery_is_found() -> None:
 
 
 def test_a_late_delivery_during_a_fault_is_excused() -> None:
-    """A broker was down for most of the time."""
+    """A broker was down for most of the time that the record waited."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 25.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 45.0, 45.1))
@@ -193,7 +193,7 @@ def test_a_late_delivery_during_a_fault_is_excused() -> None:
 
 
 def test_a_member_that_stops_by_itself_is_found() -> None:
-    """The run did not end it, so its reason does not matter."""
+    """The run did not end the member, so its reason does not matter."""
     history = sound_history()
     history.processes[1] = Process(SECOND_PID, 0.0, 58.0, "stopped by itself with status 1")
     assert only(history).text == "member process 102 stopped by itself with status 1"
@@ -202,7 +202,9 @@ def test_a_member_that_stops_by_itself_is_found() -> None:
 @settings(deadline=None)
 @given(st.data())
 def test_damage_to_any_record_is_found(data: st.DataObject) -> None:
-    """A record without deliveries, a delivery under the older claim, and a smaller offset are found, for any record."""
+    """
+    For any record, missing deliveries, a delivery under the older claim, and a smaller committed offset are found.
+    """
     history = sound_history()
     number = data.draw(st.integers(0, 9))
     without = [delivery for delivery in history.deliveries if delivery.number != number]

@@ -22,7 +22,7 @@ SCHEDULE = make_schedule(1, 20)
 
 
 def test_figures_belong_to_the_fault_before_them() -> None:
-    """Unowned time, a hand-over and a repeat count for the kill before them, and not for the fault after them."""
+    """Unowned time, a hand-over and a repeat are attributed to the kill before them, not to the fault after them."""
     history = sound_history()
     history.faults.append(Inflicted(2, "broker-stop", "broker-1", 40.0, 45.5))
     report = make_report(SCHEDULE, Result(history, wall_s=61.04), [], LIMITS)
@@ -42,7 +42,7 @@ def test_figures_belong_to_the_fault_before_them() -> None:
 
 
 def test_the_report_is_stored_as_json() -> None:
-    """With its findings."""
+    """The stored report contains the findings."""
     history = sound_history()
     without = replace(history, deliveries=[each for each in history.deliveries if each.number != 3])
     report = make_report(SCHEDULE, Result(without), check(without, LIMITS), LIMITS)

@@ -28,7 +28,7 @@ def start_run(*arguments: str) -> subprocess.Popen[str]:
 def test_ten_faults_without_a_finding(tmp_path: Path) -> None:
     """No record is lost, no deliveries overlap, no offset decreases, and no partition is unowned for long."""
     folder = tmp_path / "run"
-    # More tolerance than by default: other tests use the same processors.
+    # The limits are larger than by default, because other tests use the same processors.
     options = ["--faults", str(FAULTS), "--seed", str(SEED), "--keep", str(folder), "--tolerance", "8"]
     with start_run(*options) as run:
         output, _ = run.communicate()

@@ -1,4 +1,4 @@
-"""Schedules: the properties that every seed gives, and the files that are refused."""
+"""Schedules: properties that hold for every seed, and files that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ no_deadline = settings(deadline=None)
 @no_deadline
 @given(seeds, counts)
 def test_a_seed_gives_one_schedule(seed: int, count: int) -> None:
-    """The same seed gives the same faults; a longer schedule starts with those of a shorter one."""
+    """The same seed gives the same faults; a longer schedule starts with the faults of a shorter one."""
     schedule = make_schedule(seed, count)
     assert schedule == make_schedule(seed, count)
     assert [fault.number for fault in schedule.faults] == list(range(1, count + 1))
@@ -49,7 +49,7 @@ def test_every_fault_can_be_inflicted(seed: int, count: int, members: int, broke
 @no_deadline
 @given(seeds)
 def test_rests_are_longer_than_the_allowed_unowned_time(seed: int) -> None:
-    """So the checker can find a partition that stays without an owner."""
+    """A rest has to be longer, so that the checker can find a partition that stays without an owner."""
     schedule = make_schedule(seed, 5 * FAULTS_BETWEEN_RESTS)
     rests = [fault.rest_s for fault in schedule.faults if fault.rest_s]
     assert len(rests) == 4
@@ -59,7 +59,7 @@ def test_rests_are_longer_than_the_allowed_unowned_time(seed: int) -> None:
 @no_deadline
 @given(seeds)
 def test_each_deck_has_every_kind(seed: int) -> None:
-    """As many faults as a deck has cards contain every kind, as often as its weight says."""
+    """A schedule with as many faults as a deck has cards contains every kind as often as its weight says."""
     cards = sum(kind.weight for kind in KINDS.values())
     dealt = [fault.kind for fault in make_schedule(seed, 2 * cards).faults]
     for deck in (dealt[:cards], dealt[cards:]):
@@ -69,7 +69,7 @@ def test_each_deck_has_every_kind(seed: int) -> None:
 @no_deadline
 @given(seeds, counts)
 def test_a_stored_schedule_is_loaded_unchanged(seed: int, count: int) -> None:
-    """It is stored as JSON."""
+    """A schedule that is stored as JSON is loaded unchanged."""
     schedule = make_schedule(seed, count)
     assert Schedule.parse(schedule.to_json()) == schedule
 
@@ -93,7 +93,7 @@ def test_a_stored_schedule_is_loaded_unchanged(seed: int, count: int) -> None:
     ],
 )
 def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, expected: str) -> None:
-    """The error names the field, its value and the expected one; None means that the field is missing."""
+    """The error names the field, its value and the expected one. The parameter None means a missing field."""
     stored = json.loads(make_schedule(1, 2).to_json()) | {field: value}
     if value is None:
         del stored[field]
@@ -120,7 +120,7 @@ def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, exp
     ],
 )
 def test_a_fault_with_a_wrong_field_is_refused(kind: str, field: str, value: object, expected: str) -> None:
-    """The error names its index in the list; None means that the field is missing."""
+    """The error names the fault's index in the list. The parameter None means a missing field."""
     stored = json.loads(make_schedule(1, 2).to_json())
     stored["faults"][1] |= {"kind": kind, "target": 4 if kind == "member-join" else 0, field: value}
     if value is None:
@@ -144,5 +144,5 @@ def test_a_text_that_is_not_a_schedule_is_refused(text: str, expected: str) -> N
 
 
 def test_every_kind_has_a_function_that_inflicts_it() -> None:
-    """Both tables have the same names."""
+    """The tables of kinds and of functions have the same names."""
     assert INFLICT.keys() == KINDS.keys()

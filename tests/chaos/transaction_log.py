@@ -1,11 +1,11 @@
 """
-Read what happened in ZooKeeper from the transaction logs of its servers.
+Read the changes of ZooKeeper from the transaction logs of its servers.
 
-The logs contain every committed write in its order, with the session that made it and the leader's time. A client that
-watches or polls from outside would miss what changes between two reads, and the faults would hit it as well.
+The logs contain every committed write in order, with the session that made it and the leader's time. A client that
+watches or polls would miss changes between two reads, and the faults would affect it as well.
 
-The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog``: a head, then for each transaction its
-checksum, its length, a header, a record by type, and an end mark. Files are padded with zeros.
+The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog``: a file header, then for each transaction
+its checksum, its length, a header, a record by type, and an end mark. Files are padded with zeros.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Delete(NamedTuple):
 
 
 class Put(NamedTuple):
-    """The data of a znode was set."""
+    """The data of a znode was replaced."""
 
     path: str
     data: bytes
 
 
 class EndSession(NamedTuple):
-    """The session of the transaction was closed or has expired; its ephemeral znodes are gone."""
+    """The session of the transaction was closed or has expired, which deletes its ephemeral znodes."""
 
 
 Write = Create | Delete | Put | EndSession
@@ -62,10 +62,10 @@ class Transaction(NamedTuple):
     One committed transaction.
 
     Args:
-        zxid: Its number; they grow.
-        at_ms: When the leader received it, in milliseconds since 1970.
-        session: The session that sent it.
-        writes: Its writes in order; empty if it only checked, or failed.
+        zxid: The transaction's number, larger than that of any earlier one.
+        at_ms: When ZooKeeper's leader received the request, in milliseconds since 1970.
+        session: The session that sent the request.
+        writes: The changes in order; empty if the transaction changed nothing or failed.
     """
 
     zxid: int
@@ -78,8 +78,8 @@ def committed(folders: Iterable[Path], majority: int = 2) -> list[Transaction]:
     """
     Merge the logs of the servers of one ensemble.
 
-    A transaction is committed if a majority has logged it. A server may lack some transactions if it caught up by a
-    snapshot. It may have one that was never committed if it was the leader and died before the others had it.
+    A transaction is committed if a majority has logged it. A server that received a snapshot may lack some
+    transactions. A leader that died before the others had its last transaction may have one that was never committed.
 
     Args:
         folders: The folder of each server with its ``log.*`` files.
@@ -98,11 +98,11 @@ def committed(folders: Iterable[Path], majority: int = 2) -> list[Transaction]:
 
 
 def read_log(path: Path) -> Iterator[Transaction]:
-    """Yield the transactions of one file, up to its end or to one that was not written completely."""
+    """Yield the transactions of one file, up to its end or to the first one that was not written completely."""
     with path.open("rb") as file:
         magic, _, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
         if magic != _MAGIC:
-            return  # The server has created the file, and not written to it yet.
+            return  # the server has created the file and not written to it yet
         while len(entry := file.read(_ENTRY.size)) == _ENTRY.size:
             _, length = _ENTRY.unpack(entry)
             body = file.read(length + 1)
@@ -130,14 +130,14 @@ def _writes(kind: int, record: _Reader) -> Iterator[Write]:
         yield EndSession()
     elif kind == _MULTI:
         parts = [(record.int(), record.buffer()) for _ in range(record.int())]
-        # If one part fails, those before it are undone; the log has them as they were requested.
+        # If one operation fails, ZooKeeper undoes those before it, although the log contains them as requested.
         if all(part != _ERROR for part, _ in parts):
             for part, body in parts:
                 yield from _writes(part, _Reader(body))
 
 
 class _Reader:
-    """Reads jute, ZooKeeper's encoding: big-endian numbers, lengths before bytes."""
+    """Reads jute, ZooKeeper's encoding: numbers are big-endian, and a length precedes bytes."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data

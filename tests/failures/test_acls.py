@@ -1,4 +1,4 @@
-"""ZooKeeper denies access: the member stops with one error that names the znode."""
+"""ZooKeeper denies access: the member stops with an error that names the znode."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Unique = Callable[[str], str]
 
 async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -> None:
     """
-    The group's znodes belong to another identity of ZooKeeper. ``connect()`` raises CoordinationError with the path,
-    and the member leaves no znode behind.
+    The group's root znode has an ACL that allows only another user. ``connect()`` raises CoordinationError with the
+    path of the znode, and the member leaves no znode behind.
     """
     name = unique("group")
     layout = GroupLayout(name)
@@ -43,7 +43,7 @@ async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -
         assert owner.get_children(layout.root) == []
         assert owner.exists(layout.ids) is None or owner.get_children(layout.ids) == []
     finally:
-        # Other tests share the servers, and list the groups on them; they could not read this one.
+        # Other tests on these servers list all groups, and could not read this one.
         owner.delete(layout.root, recursive=True)
         owner.stop()
         owner.close()
@@ -51,8 +51,8 @@ async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -
 
 async def test_access_denied_to_a_running_member(cluster: Cluster, unique: Unique) -> None:
     """
-    An ACL is set on an offset znode of a member. ZooKeeper refuses the next commit; the member stops, and its loop
-    raises CoordinationError with the path.
+    An operator sets an ACL on an offset znode of a member's partition. ZooKeeper refuses the member's next commit; the
+    member stops, and its loop raises CoordinationError with the path.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)

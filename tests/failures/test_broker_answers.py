@@ -1,4 +1,4 @@
-"""Brokers that answer fetches although another one leads, or whose answers are damaged."""
+"""Deposed leaders that still answer fetches, and damaged answers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ Unique = Callable[[str], str]
 NEVER_MS = 3_600_000
 RECONCILE_INTERVAL_MS = 3_000
 METADATA_MAX_AGE_MS = 2_000
-#: Longer than the longest interval with its jitter of a third, a second of a poll in flight, and a busy machine.
+#: Longer than the longest interval and its jitter of a third, with a second for a poll in flight, and slack.
 BOUND_S = 8.0
 
 
 @dataclass
 class Pair:
-    """Two brokers whose connections to ZooKeeper can be cut, and a topic of one partition on both of them."""
+    """
+    Two brokers, and a topic of one partition with a replica on each. Each broker's connection to ZooKeeper can be cut.
+    """
 
     cluster: Cluster
     proxies: list[FaultProxy]
@@ -46,7 +48,9 @@ class Pair:
             return int(json.loads(client.get("/brokers/topics/t/partitions/0/state")[0])["leader"])
 
     async def depose(self) -> tuple[str, str]:
-        """Cut the leader off from ZooKeeper only; return the addresses of the deposed and the elected leader."""
+        """
+        Cut the leader off from ZooKeeper only; return the addresses of the deposed and of the newly elected leader.
+        """
         deposed = self.leader()
         self.proxies[deposed].stall()
         await eventually(lambda: self.leader() == 1 - deposed, "the other one is elected", RECOVERY_S)
@@ -74,8 +78,8 @@ async def produce_at(address: str, *values: bytes) -> None:
 
 async def test_a_deposed_leader_still_answers_members() -> None:
     """
-    A broker loses its connection to ZooKeeper, and another one is elected. The deposed one still answers fetches;
-    members leave it within ``reconcile_interval_ms``. No record is lost or repeated.
+    A broker loses its connection to ZooKeeper, and another broker is elected. The deposed leader still answers fetches,
+    but members leave it within ``reconcile_interval_ms``. No record is lost or repeated.
     """
     async with broker_pair() as brokers:
         deposed = brokers.cluster.brokers[brokers.leader()]
@@ -116,8 +120,8 @@ async def test_a_deposed_leader_still_answers_members() -> None:
 
 async def test_a_deposed_leader_still_answers_a_consumer_without_a_group() -> None:
     """
-    A consumer without a group learns of leaders from brokers only. It asks another broker every
-    ``metadata_max_age_ms``, and then reads from the new leader.
+    A consumer without a group gets the partition leaders from brokers only. Every ``metadata_max_age_ms`` it asks
+    another broker for metadata, so it finds the new leader and then reads from it.
     """
     async with broker_pair() as brokers:
         deposed = brokers.cluster.brokers[brokers.leader()]
@@ -132,7 +136,7 @@ async def test_a_deposed_leader_still_answers_a_consumer_without_a_group() -> No
 
 
 def damaging(times: int) -> Callable[[Exchange], Reply]:
-    """Flip the last bit of the first answers to fetches that contain messages."""
+    """Damage the first ``times`` fetch answers that contain messages: flip the last bit of each."""
     left = [None] * times
 
     def answer(exchange: Exchange) -> Reply:
@@ -146,7 +150,7 @@ def damaging(times: int) -> Callable[[Exchange], Reply]:
 
 
 async def test_a_few_damaged_answers(cluster_39: Cluster, unique: Unique) -> None:
-    """The member fetches again, over another connection. The application gets every record once, and no error."""
+    """The member fetches again over another connection. The application gets every record once, and no error."""
     async with checked_group(cluster_39, unique, partitions=1) as checked:
         values = await checked.produce(1)
         with KafkaProxy(cluster_39.brokers[0], damaging(TRIES_UNREADABLE - 1)) as proxy:
@@ -159,8 +163,8 @@ async def test_a_few_damaged_answers(cluster_39: Cluster, unique: Unique) -> Non
 
 async def test_damaged_answers_for_longer(cluster_39: Cluster, unique: Unique) -> None:
     """
-    After five damaged answers ``consume()`` raises ProtocolError with partition and offset, and again after each
-    further one, at growing intervals. The partition is read on when an answer is whole.
+    After five damaged answers ``consume()`` raises ProtocolError with partition and offset. It raises again after each
+    further damaged answer, at growing intervals. Delivery of the partition resumes with the first undamaged answer.
     """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)

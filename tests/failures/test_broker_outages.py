@@ -1,4 +1,4 @@
-"""Brokers that are down, frozen, or late with a commit."""
+"""Brokers that are down, that are frozen, or that store a commit late."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NEVER_MS = 3_600_000
 
 async def test_a_broker_stores_a_v0_commit_after_the_release(cluster: Cluster, unique: Unique) -> None:
     """
-    A broker stores a commit after the next owner has committed a later offset. That sets the offset back, and the next
-    owner follows it, as it follows an operator. Records are repeated, and none is lost.
+    A broker stores a commit after the next owner has committed a later offset, and so decreases the stored offset. The
+    next owner adopts that offset like an operator's reset. Records are repeated, and none is lost.
     """
     settings = {"store": "broker-v0", "reconcile_interval_ms": NEVER_MS}
     async with (
@@ -68,7 +68,7 @@ ALARM_MS = 2_000
 
 
 async def fill(cluster: Cluster, partitions: Collection[int], each: int = 10, first: int = 0) -> set[bytes]:
-    """Produce values into some partitions of the topic, and return them."""
+    """Produce ``each`` values into each of the given partitions, and return all values."""
     values = {number: [b"%d/%d" % (number, count) for count in range(first, first + each)] for number in partitions}
     async with Producer(cluster.brokers) as producer:
         await asyncio.gather(
@@ -78,7 +78,7 @@ async def fill(cluster: Cluster, partitions: Collection[int], each: int = 10, fi
 
 
 async def wait_for_metadata(cluster: Cluster, partitions: int) -> None:
-    """Wait until every broker reports so many partitions; ZooKeeper has their leaders a moment earlier."""
+    """Wait until every broker reports this number of partitions; their leaders are in ZooKeeper slightly earlier."""
     for address in cluster.brokers:
         view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(address, 9092, "brokers")), Metrics())
         try:
@@ -90,7 +90,7 @@ async def wait_for_metadata(cluster: Cluster, partitions: int) -> None:
 
 
 def led_by(cluster: Cluster, broker: int) -> list[int]:
-    """Return the partitions of the topic whose only replica is on a broker."""
+    """Return the partitions of the topic whose only replica is on the given broker."""
     with zookeeper(cluster) as client:
         replicas = json.loads(client.get("/brokers/topics/t")[0])["partitions"]
     return sorted(int(number) for number, brokers in replicas.items() if brokers == [broker])
@@ -102,7 +102,7 @@ def stored(cluster: Cluster) -> dict[int, int]:
 
 
 def unopened(cluster: Cluster) -> set[int]:
-    """Return the partitions that ``describe`` would report as unopened half a minute from now."""
+    """Return the partitions that ``describe`` will report as unopened half a minute from now."""
     with zookeeper(cluster) as client:
         view = view_group("g", read_group(client, "g"))
     findings = check_group(view, int(time.time() * 1000) + UNOPENED_MS)
@@ -110,7 +110,7 @@ def unopened(cluster: Cluster) -> set[int]:
 
 
 async def wait_for_alarm(group: Group, claims: int) -> None:
-    """Wait until the only member has raised an alarm about so many unopened claims."""
+    """Wait until the only member has raised an alarm, and counts ``claims`` unopened claims."""
     metrics = group.members[0].consumer.metrics
     await eventually(lambda: metrics.total("open_alarms"), "an alarm is raised", RECOVERY_S)
     gauge = ("claims_unopened", (), float(claims))
@@ -131,9 +131,9 @@ async def test_a_partition_leader_is_down_when_a_group_starts(
     start_cluster: Callable[..., Cluster], caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
     """
-    Partitions that have leaders are read at once. The others are claimed and not read, and the member raises an alarm
+    Partitions that have leaders are read at once. The others are claimed but not read, and the member raises an alarm
     after ``drain_alarm_ms``. When their broker is back they are read from the earliest offset, whatever
-    ``auto_offset_reset`` says; nothing is lost or repeated.
+    ``auto_offset_reset`` is; nothing is lost or repeated.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -166,8 +166,8 @@ async def test_a_partition_leader_is_down_after_a_topic_has_grown(
     start_cluster: Callable[..., Cluster], store: str
 ) -> None:
     """
-    The group continues in the partitions that it knows, and reads the new ones that have leaders. A new partition
-    without a leader raises an alarm, and is read when its broker is back.
+    The group continues to read the partitions that it had, and reads new partitions that have leaders. The member
+    raises an alarm about a new partition without a leader, and reads it when its broker is back.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 2)
@@ -197,8 +197,8 @@ async def test_a_partition_leader_is_down_after_a_topic_was_created_again(
 ) -> None:
     """
     The offsets of the deleted topic are still in ZooKeeper. Partitions that have leaders are read from their beginning.
-    The others raise an alarm, ``describe`` reports them as unopened, and they are read when their broker is back.
-    Nothing is lost.
+    For the others the member raises an alarm, and ``describe`` reports them as unopened; they are read when their
+    broker is back. Nothing is lost.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -230,7 +230,7 @@ async def test_a_partition_leader_is_down_when_a_consumer_without_a_group_starts
 ) -> None:
     """
     ``consume()`` reads partitions that have leaders at once, and the others when their broker is back; nothing is
-    repeated. ``subscribe()`` raises.
+    repeated. ``subscribe()`` raises an error.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -256,8 +256,8 @@ async def test_a_partition_leader_is_down_when_a_consumer_without_a_group_starts
 
 async def test_a_partition_leader_is_frozen_when_a_group_starts(start_cluster: Callable[..., Cluster]) -> None:
     """
-    The broker is still the leader of its partitions. The partitions of other brokers wait for it no longer than
-    ``connect_timeout_ms``; its own are read when it is resumed.
+    The frozen broker remains the leader of its partitions. It delays the start of other brokers' partitions by at most
+    ``connect_timeout_ms``; its own partitions are read when it is resumed.
     """
     cluster = start_cluster(brokers=2, broker_overrides={"zookeeper.session.timeout.ms": 10_000})
     await cluster.create_topic("t", 4)
@@ -278,8 +278,8 @@ async def test_a_partition_leader_is_frozen_when_a_group_starts(start_cluster: C
 
 async def test_all_brokers_are_down(start_cluster: Callable[..., Cluster]) -> None:
     """
-    ``consume()`` raises NoBrokersError after 8 metadata requests without an answer; a loop over records waits. Both
-    continue when a broker is back.
+    ``consume()`` raises NoBrokersError after 8 metadata requests without an answer, while a loop over records waits.
+    Both continue when a broker is back.
     """
     cluster = start_cluster()
     await cluster.create_topic("t", 2)
@@ -316,7 +316,7 @@ async def found_by(consumer: GroupedConsumer, count: int) -> list[bytes]:
 
 
 async def recovered(consumer: GroupedConsumer) -> list[bytes]:
-    """Return the first value after the errors have ended."""
+    """Consume until no error is raised, and return the first value."""
     async with asyncio.timeout(RECOVERY_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Claims: the limit of one session, and a partition that another session has claimed."""
+"""Claims: the limit for one session, and a partition that another session has claimed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_a_lone_member_at_the_claim_limit(
     cluster: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The member owns as many partitions as one session may. The others are unassigned, with the reason in the group
+    The member owns as many partitions as one session can. The others are unassigned, with the reason in the group
     state, until another member joins.
     """
     async with checked_group(cluster, unique, partitions=5) as checked:
@@ -40,8 +40,8 @@ async def test_a_lone_member_at_the_claim_limit(
 
 async def test_one_partition_is_claimed_by_another_session(cluster: Cluster, unique: Unique) -> None:
     """
-    The member claims all other partitions at once, and the contended one when its owner znode is deleted. Nothing is
-    lost.
+    The member claims all other partitions at once. It claims the contended partition when the other session's owner
+    znode is deleted. Nothing is lost.
     """
     async with checked_group(cluster, unique, partitions=8) as checked:
         claim = checked.layout.owner(checked.partition(5))

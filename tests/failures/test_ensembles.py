@@ -35,14 +35,17 @@ READ_ONLY_ALONE = "3.9.5"
 
 @pytest.fixture(scope="module")
 def ensembles() -> Iterator[Callable[..., Cluster]]:
-    """Return a function that starts a cluster with three separable servers; equal settings share a cluster."""
+    """
+    Return a function that starts a cluster with three ZooKeeper servers, whose connections to each other can be cut.
+    Calls with equal settings return the same cluster.
+    """
     running: dict[str, Cluster] = {}
     with ExitStack() as stack:
 
         def cluster_on(**settings: Any) -> Cluster:
             key = repr(settings)
             if key not in running:
-                # The broker's session must outlive these failures: without a registered broker no leader plans.
+                # The broker's session must survive these failures: without a registered broker no leader plans.
                 lasting = {"broker_overrides": {"zookeeper.session.timeout.ms": 60_000}}
                 cluster = Cluster(zookeepers=3, cuttable=True, max_session_timeout_ms=60_000, **lasting, **settings)
                 with pytest.MonkeyPatch.context() as environment:
@@ -55,7 +58,7 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
 
 
 def server_of(cluster: Cluster, member: Member) -> ZooKeeperServer:
-    """Return the server that a member's session is connected to."""
+    """Return the server to which a member's session is connected."""
     session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
     port = session.client._connection._socket.getpeername()[1]
     return next(server for server in cluster.ensemble.servers if server.port == port)
@@ -65,10 +68,11 @@ async def test_one_server_freezes_and_another_one_is_killed(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
     """
-    One server freezes; when it is back, another one is killed. Members connect to another server and keep their
+    One server freezes; after it was resumed, another one is killed. Members connect to another server and keep their
     sessions and claims. No record is lost or repeated.
     """
-    # A lease of 15 s: if the lost server led, the others notice after 2 s and then elect, on a busy machine.
+    # A lease of 15 s: if ZooKeeper's leader failed, the other servers notice it after 2 s and then elect a leader,
+    # which takes longer on a busy machine.
     session_timeout_ms = 30_000
     cluster = start_cluster(zookeeper=zookeeper_version, zookeepers=3, max_session_timeout_ms=session_timeout_ms)
     await cluster.create_topic("t", 4)
@@ -118,9 +122,9 @@ def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer)
 
 async def test_a_follower_is_cut_off_from_its_leader(ensembles: Callable[..., Cluster], unique: Unique) -> None:
     """
-    The follower still answers reads and pings, which prove nothing. The member connected to it stops delivering when
-    its lease ends, half of a session timeout after the last answered heartbeat. It has lost its partitions
-    before other members own them and lead the group.
+    The follower still answers reads and pings, which do not renew a lease. A member connected to it stops delivering
+    when its lease ends, half of a session timeout after the last answered heartbeat. It loses its partitions before
+    other members own them and lead the group.
     """
     cluster = ensembles(zookeeper="3.9.5", zookeeper_overrides=PATIENT)
     leading, (follower, _) = await cluster.ensemble.leader(), await cluster.ensemble.followers()
@@ -151,11 +155,11 @@ async def test_a_follower_is_cut_off_from_its_leader(ensembles: Callable[..., Cl
 
 async def test_a_zookeeper_leader_is_cut_off_from_its_quorum(ensembles: Callable[..., Cluster], unique: Unique) -> None:
     """
-    For some seconds the server still acts as leader and answers reads and pings. A member connected to it gives its
-    session up within the session timeout. Members on the other servers own its partitions when these have elected a
-    leader, which took servers of 3.4.6 up to 20 s. Nothing is lost.
+    For some seconds the server still acts as leader and answers reads and pings. A member connected to it gives up its
+    session within the session timeout. Members on the other servers own its partitions when those servers have elected
+    a leader, which took servers of 3.4.6 up to 20 s. Nothing is lost.
     """
-    # A cut between two servers is complete on 3.4.6 only.
+    # Only on 3.4.6 does a cut between two servers end all communication between them.
     cluster = ensembles(zookeeper="3.4.6", zookeeper_overrides=FAIRLY_PATIENT)
     cut, majority = await cluster.ensemble.leader(), await cluster.ensemble.followers()
     async with checked_group(cluster, unique) as checked:
@@ -173,7 +177,7 @@ async def test_a_zookeeper_leader_is_cut_off_from_its_quorum(ensembles: Callable
             )
             assert time.monotonic() - cut_s < SESSION_TIMEOUT_MS / 1000
             assert await cut.mode() == "leader", "the server still acts as leader"
-            # Two servers of 3.4.6 took up to 20 s to elect one of them; a join that starts then waits for up to 15 s.
+            # Two servers of 3.4.6 took up to 20 s to elect a leader; a join that starts then waits for up to 15 s.
             await checked.wait_for_partitions(other, 4, 3 * RECOVERY_S)
             later = await checked.produce()
             await checked.group.delivered(later, RECOVERY_S)
@@ -188,14 +192,15 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
     ensembles: Callable[..., Cluster], unique: Unique, zookeeper: str
 ) -> None:
     """
-    The leader learns late of a connection that the client had given up, and refuses the member's writes. The member
-    connects again within half of the session timeout, and keeps session, claims and lease.
+    ZooKeeper's leader processes a connection late that the client has abandoned, and therefore refuses the member's
+    writes. The member connects again within half of the session timeout, and keeps its session, claims and lease.
     """
     overrides = FAIRLY_PATIENT if zookeeper == "3.4.6" else PATIENT
     cluster = ensembles(zookeeper=zookeeper, zookeeper_overrides=overrides)
     followers = ",".join(server.hosts for server in await cluster.ensemble.followers())
     async with checked_group(cluster, unique, auto_commit_interval_ms=60_000) as checked:
-        # Not on the leader: it closes its own connections of a moved session at the first request of any kind.
+        # Do not connect to the leader: it closes its own connections of a moved session at the first request of any
+        # kind.
         member = await checked.join(zk_hosts=followers)
         await checked.wait_for_partitions(member, 4)
         session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
@@ -219,7 +224,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
 
 
 def connect_elsewhere(server: ZooKeeperServer, session_id: int, password: bytes) -> None:
-    """Move a session to a server, as a client does that connects there, and disconnect."""
+    """Move a session to a server by connecting there with its id and password, and disconnect."""
     request = Connect(0, 0, SESSION_TIMEOUT_MS, session_id, password, False).serialize()
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
@@ -235,8 +240,9 @@ async def test_a_server_lags_behind_after_a_release_of_unknown_outcome(
     ensembles: Callable[..., Cluster], unique: Unique
 ) -> None:
     """
-    A release succeeds, its answer is lost, and the next server lags behind. The member reads only after an answered
-    transaction, so it does not touch the next owner's claim or offset. Nothing is repeated.
+    A release succeeds, its answer is lost, and the server that the member connects to next lags behind. The member
+    reads only after an answered transaction, so it does not change the next owner's claim or offset. Nothing is
+    repeated.
     """
     cluster = ensembles(zookeeper="3.9.5", zookeeper_overrides=PATIENT)
     leading, (behind, _) = await cluster.ensemble.leader(), await cluster.ensemble.followers()
@@ -270,8 +276,8 @@ async def test_a_server_lags_behind_after_a_release_of_unknown_outcome(
 
 async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., Cluster], unique: Unique) -> None:
     """
-    The server accepts only clients that ask for read-only access, and members do not. The member gives its session up
-    when its lease ends, retries, and joins when the quorum is back. Nothing is lost.
+    The server accepts only clients that ask for read-only access, which members do not. A member connected to it gives
+    up its session when its lease ends, retries, and joins when the quorum is back. Nothing is lost.
     """
     cluster = ensembles(zookeeper=READ_ONLY_ALONE, zookeeper_overrides=PATIENT)
     alone, others = await cluster.ensemble.leader(), await cluster.ensemble.followers()

@@ -27,7 +27,7 @@ STARTED, ONE_ASSIGNMENT, ALL_ASSIGNMENTS = 1, 2, 3
 
 
 async def start_candidate(checked: CheckedGroup, **options: Any) -> Program:
-    """Start a leader that is not a member, in a process of its own."""
+    """Start a candidate that is not a member, in a process of its own."""
     program = checked.program("candidate", **options)
     program.wait_for_lines(1)
     await eventually(
@@ -40,7 +40,10 @@ async def start_candidate(checked: CheckedGroup, **options: Any) -> Program:
 async def publishing(
     cluster: Cluster, unique: Unique, ends: str, after: int
 ) -> AsyncIterator[tuple[CheckedGroup, Program, Member, Member]]:
-    """Run a leader that is not a member, and two members; the leader ends itself when the second one joins."""
+    """
+    Run a leader that is not a member, and two members. When the second member joins, the leader sends itself
+    ``SIG<ends>`` after ``after`` transactions of the publication.
+    """
     async with checked_group(cluster, unique) as checked:
         leader = await start_candidate(checked, ends=ends, after=after)
         await checked.produce()
@@ -51,7 +54,7 @@ async def publishing(
 
 async def test_a_leader_is_killed_between_two_writes_of_a_plan(cluster: Cluster, unique: Unique) -> None:
     """
-    The next leader makes the same plan. It writes the missing assignments with a later generation and completes the
+    The next leader computes the same plan. It writes the missing assignments with a later generation and completes the
     publication. No partition is lost.
     """
     async with publishing(cluster, unique, "KILL", ONE_ASSIGNMENT) as (checked, leader, first, second):
@@ -96,8 +99,8 @@ async def test_a_leader_is_killed_after_the_last_assignment(cluster: Cluster, un
 @pytest.mark.parametrize("after", [0, STARTED, ONE_ASSIGNMENT, ALL_ASSIGNMENTS])
 async def test_a_leader_freezes_and_another_one_publishes(cluster_39: Cluster, unique: Unique, after: int) -> None:
     """
-    A leader freezes before a write, and another one publishes. When the first one is resumed, ZooKeeper refuses its
-    write, and it takes part in the next election. No generation is used twice.
+    A leader freezes before a write, and another leader publishes. When the first leader is resumed, ZooKeeper refuses
+    its write, and it takes part in the next election. No generation is used twice.
     """
     async with publishing(cluster_39, unique, "STOP", after) as (checked, stopped, first, second):
         await stopped.has_stopped()
@@ -148,8 +151,8 @@ async def test_the_leader_dies_while_a_static_member_is_away(cluster: Cluster, u
 
 async def test_an_allocator_hangs(cluster_39: Cluster, unique: Unique) -> None:
     """
-    The leader gives the allocator up after ``allocator_timeout_ms``, and keeps the last plan where it fits or else uses
-    ``sticky``. The group state has the reason. Neither the group nor the process waits any longer.
+    After ``allocator_timeout_ms`` the leader stops waiting for the allocator. It keeps the last plan where that still
+    fits, or else uses ``sticky``; the group state has the reason. Neither the group nor the process waits any longer.
     """
     released = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Znodes that an operator deletes or overwrites under a running group, and a forced release."""
+"""Znodes that an operator deletes or overwrites while a group runs, and a forced release."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def has_children(client: KazooClient, folder: str, count: int) -> bool:
 
 async def test_the_election_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    The leader cannot publish without it. It takes part in the election again, with another znode, and plans again.
+    Without its election znode the leader cannot publish. It takes part in the election again, with another znode, and
+    plans again.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -84,8 +85,8 @@ async def test_the_group_state_and_all_assignments_are_deleted(cluster: Cluster,
 
 async def test_a_member_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    The member gives its session up at its next heartbeat, a sixth of the session timeout, and joins again with another
-    member id. Nothing is lost.
+    The member gives up its session at its next heartbeat, which is due within a sixth of the session timeout, and joins
+    again with another member id. Nothing is lost.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -108,8 +109,8 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
     """
     All members join again and create the missing parent znodes; none stops, and nothing is lost.
 
-    Without ``/kiel-groups/<group>`` each member gives its session up at its next heartbeat. Without
-    ``/consumers/<group>`` the claims and the committed offsets are gone: members notice it within
+    If ``/kiel-groups/<group>`` is deleted, each member gives up its session at its next heartbeat. If
+    ``/consumers/<group>`` is deleted, the claims and the committed offsets are gone: members notice it within
     ``reconcile_interval_ms``, claim again, and read from the earliest offset.
     """
     async with checked_group(cluster, unique, reconcile_interval_ms=500) as checked:
@@ -119,7 +120,7 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
         await checked.produce()
         await checked.group.delivered(checked.values)
         folder = checked.layout.root if root == "kiel-groups" else consumer_root(checked.group.name)
-        # Until the members have noticed and join again, so that deletions and joins overlap.
+        # Delete until the members have noticed and join again, so that deletions and joins overlap.
         until_s = time.monotonic() + SESSION_TIMEOUT_MS / 2_000
         while time.monotonic() < until_s:
             with suppress(NotEmptyError, NoNodeError):
@@ -135,7 +136,7 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
 
 
 async def test_an_owner_znode_is_deleted_and_another_session_claims(cluster: Cluster, unique: Unique) -> None:
-    """The former owner does not delete the claim of the new one when it leaves, and does not overwrite its offset."""
+    """When the former owner leaves, it does not delete the new owner's claim or overwrite its offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     layout, partition = GroupLayout(name), TopicPartition(topic, 0)
@@ -153,8 +154,8 @@ async def test_an_owner_znode_is_deleted_and_another_session_claims(cluster: Clu
 
 async def test_an_owner_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    The member notices it within ``reconcile_interval_ms``, calls ``on_partitions_lost``, and claims the partition
-    again. Nothing is lost.
+    The member notices the deletion within ``reconcile_interval_ms``, calls ``on_partitions_lost``, and claims the
+    partition again. Nothing is lost.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -174,7 +175,7 @@ async def test_an_owner_znode_is_deleted(cluster: Cluster, unique: Unique) -> No
 
 
 async def test_an_offset_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """The owner's next commit creates it again."""
+    """The owner's next commit creates the offset znode again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 5)
@@ -189,7 +190,7 @@ async def test_an_offset_znode_is_deleted(cluster: Cluster, unique: Unique) -> N
 
 async def test_all_offset_znodes_of_a_topic_are_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    The owners store their offsets again with their next commit, or when they leave; both succeed without the parent
+    The owners store their offsets again with their next commit, or when they leave. Both succeed without the parent
     znode.
     """
     topic, name = unique("topic"), unique("group")
@@ -222,7 +223,7 @@ async def test_an_assignment_is_deleted(cluster: Cluster, unique: Unique) -> Non
 
 
 def znode_path(checked: CheckedGroup, member: Member, what: str) -> str:
-    """Return the path of one znode of a group."""
+    """Return the path of one of the group's znodes; ``what`` names its kind."""
     layout, member_id = checked.layout, str(member.consumer.member_id)
     held = checked.partition(member.partitions(checked.topic)[0])
     children = {"candidate": layout.election, "history": layout.history}
@@ -244,8 +245,8 @@ def znode_path(checked: CheckedGroup, member: Member, what: str) -> str:
 )
 async def test_a_znode_contains_garbage(cluster_39: Cluster, unique: Unique, what: str) -> None:
     """
-    One znode of the group, or of a member that is not the leader, contains garbage. The group follows its topic, and
-    nothing is lost.
+    One znode of the group, or of a member that is not the leader, contains garbage. The group still claims and reads
+    all partitions of its topic, and nothing is lost.
 
     A member whose member znode cannot be read keeps its partitions and gets no others, until that znode is deleted and
     the member joins again.
@@ -264,14 +265,14 @@ async def test_a_znode_contains_garbage(cluster_39: Cluster, unique: Unique, wha
             assert len(member.partitions(checked.topic)) == 2
             checked.client.delete(path)
         await checked.balanced()
-        await checked.produce(200)  # Enough that every partition has a new offset to commit.
+        await checked.produce(200)  # enough that every partition has a new offset to commit
         await checked.check_nothing_is_lost()
 
 
 async def test_a_forced_release_with_a_commit_in_flight(cluster: Cluster, unique: Unique) -> None:
     """
-    The commit arrives after the member znode was deleted, and ZooKeeper refuses it. The next owner gets the records
-    again.
+    The commit arrives after the member znode was deleted, so ZooKeeper refuses it. Its records are delivered again, to
+    the next owner.
     """
     chosen: list[Member] = []
 
@@ -281,7 +282,7 @@ async def test_a_forced_release_with_a_commit_in_flight(cluster: Cluster, unique
 
     async with (
         AnswerLoser(cluster.zk_hosts) as proxy,
-        # A lease of 5 s, which must not end before the commit arrives, on a busy machine either.
+        # A lease of 5 s must not end before the commit arrives, even on a busy machine.
         checked_group(
             cluster, unique, partitions=1, partition_allocator=to_chosen, session_timeout_ms=10_000
         ) as checked,
@@ -300,7 +301,7 @@ async def test_a_forced_release_with_a_commit_in_flight(cluster: Cluster, unique
         assert await asyncio.to_thread(proxy.caught.wait, RECOVERY_S)
         chosen[:] = [second]
         member_id = str(first.consumer.member_id)
-        # The forced release waits for a session timeout; the test ends that wait when it needs it no longer.
+        # The forced release waits for a session timeout; the test ends that wait as soon as it has seen the effect.
         wait_over = threading.Event()
         release = partial(force_release, checked.client, checked.group.name, member_id, sleep=wait_over.wait)
         releasing = asyncio.create_task(asyncio.to_thread(release))

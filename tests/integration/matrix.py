@@ -1,5 +1,5 @@
 """
-Which codecs and stores work on which release of Kafka. Each cell of ``docs/matrix.rst`` is tried on real servers.
+Codecs and stores that work on each release of Kafka: every cell of ``docs/matrix.rst`` is tried on real servers.
 
 ``python -m tests.integration.matrix`` tries all cells and writes the table into that page.
 """
@@ -39,7 +39,7 @@ Values: TypeAlias = dict[str, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """The names of the codecs with which a group did each step and delivered every record exactly once."""
+    """For each step, the codecs with which a group completed the step and delivered every record exactly once."""
 
     consume: frozenset[str]
     hand_over: frozenset[str]
@@ -48,9 +48,9 @@ class Works:
 
 async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) -> Works:
     """
-    Let one group of two members consume, rebalance and commit one topic for each codec.
+    Run a group of two members that consumes, rebalances and commits, with one topic for each codec.
 
-    A codec or a store that a broker refuses works for no step. A step that takes more than half a minute fails.
+    No step works for a codec or a store that a broker refuses. A step that takes more than half a minute has failed.
     """
     topics = {codec: unique(codec) for codec in CODECS}
     for topic in topics.values():
@@ -82,7 +82,7 @@ async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) 
 
 
 async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list[bytes]:
-    """Produce values as compressed sets. Return them, or nothing if the broker refuses the codec."""
+    """Produce values as compressed sets and return them; return no values if the broker refuses the codec."""
     values = [f"{codec} {number}".encode() for number in range(first, first + RECORDS)]
     compression = None if codec == "none" else codec
     async with Producer(cluster.brokers, compression=compression, batch_size=10, linger_ms=5, retries=2) as producer:
@@ -94,20 +94,22 @@ async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list
 
 
 def once(group: Group, values: Iterable[bytes]) -> bool:
-    """Whether each of these values was delivered exactly once."""
+    """Return whether each of these values was delivered exactly once."""
     counts = Counter(group.values)
     return all(counts[value] == 1 for value in values)
 
 
 async def codecs_done(codecs: Iterable[str], done: Callable[[str], bool]) -> frozenset[str]:
-    """Wait until a step is done for all codecs, and return those for which it is."""
+    """
+    Wait until ``done`` is true for all codecs, at most for a limited time, and return the codecs for which it is true.
+    """
     with suppress(AssertionError):
         await eventually(lambda: all(map(done, codecs)), "it works with every codec")
     return frozenset(filter(done, codecs))
 
 
 def table(found: Mapping[tuple[str, str], Works]) -> str:
-    """The table in reStructuredText."""
+    """Return the table in reStructuredText."""
     rule = "  ".join("=" * width for width in _WIDTHS)
     heads = ("Kafka", "store", *(field.name.replace("_", " ") for field in fields(Works)))
     rows = [(*key, *(_cell(getattr(works, field.name)) for field in fields(Works))) for key, works in found.items()]
@@ -123,7 +125,7 @@ def _cell(codecs: frozenset[str]) -> str:
 
 
 def table_in_docs() -> dict[tuple[str, str], Works]:
-    """The table of the page: what works, by release and store."""
+    """Return the table of the page by release and store."""
     rows = (re.split(r" {2,}", line) for line in _table_text().splitlines()[3:-1])
     return {
         (release, store): Works(*(frozenset(cell.split(", ")) - {NOTHING} for cell in cells))

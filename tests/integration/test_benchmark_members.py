@@ -1,4 +1,4 @@
-"""The processes that benchmarks start do what the benchmarks measure."""
+"""The processes that benchmarks start cause the load that the benchmarks measure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.integration
 
 
 def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """The process counts answered heartbeats; it once passed the heartbeat a client in place of its connection."""
+    """
+    The process counts answered heartbeats. Once it sent none, because it called the heartbeat with a wrong argument.
+    """
     arguments = [sys.executable, "-m", "benchmarks.members.sessions", cluster_39.zk_hosts, unique("session"), "1"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Brokers answer with error codes, slowly, in part, or not at all: the group continues and loses nothing."""
+"""Brokers answer with error codes, late, in part, or not at all: the group continues and loses nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3
 
 
 def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the first requests of one API by ``reply``."""
+    """Answer the first ``times`` requests of one API with ``reply``, and forward all others."""
 
     def answer(exchange: Exchange) -> Reply:
         odd = exchange.api_key == api_key and exchange.number <= times
@@ -37,7 +37,7 @@ def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) ->
 
 
 def second_time(api_key: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the second request of one API by ``reply``. The first belongs to ``connect()`` and has to succeed."""
+    """Answer the second request of one API with ``reply``; the first belongs to ``connect()`` and has to succeed."""
     return lambda exchange: (
         reply(exchange) if exchange.api_key == api_key and exchange.number == 2 else exchange.response
     )
@@ -82,7 +82,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_group_survives_a_fault_of_its_broker(cluster_39: Cluster, unique: Unique, fault: str) -> None:
-    """Every record is delivered, and all offsets are committed in the end, whatever the broker answers at first."""
+    """Every record is delivered, and in the end all offsets are committed."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 40)
@@ -115,7 +115,7 @@ async def test_a_group_survives_a_fault_of_its_broker(cluster_39: Cluster, uniqu
 
 
 async def test_a_slow_broker_costs_only_time(cluster_39: Cluster, unique: Unique) -> None:
-    """Slow answers only cost time. Answers after the timeout cost no record and no commit."""
+    """Late answers, even those after the request timeout, cost no record and no commit."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with KafkaProxy(cluster_39.brokers[0]) as proxy:
@@ -142,7 +142,7 @@ async def test_a_slow_broker_costs_only_time(cluster_39: Cluster, unique: Unique
 
 
 async def produced_through(proxy: KafkaProxy, topic: str) -> list[bytes]:
-    """Produce numbered values through the proxy, and wait for each answer."""
+    """Produce numbered values through the proxy, and wait for their acknowledgements."""
     values = [b"%d" % number for number in range(20)]
     async with Producer([proxy.address]) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
@@ -150,7 +150,9 @@ async def produced_through(proxy: KafkaProxy, topic: str) -> list[bytes]:
 
 
 async def test_unknown_topic_for_an_offset_does_not_reset_it(cluster_39: Cluster, unique: Unique) -> None:
-    """A broker that has just started answers with code 3 for every offset. The member trusts the znode instead."""
+    """
+    A broker that has just started answers with code 3 for every offset. The member reads the offset znode instead.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 10)
@@ -204,7 +206,7 @@ async def test_a_refused_commit_does_not_stop_delivery(
 async def test_a_frozen_broker_does_not_block_commits_by_others(
     start_cluster: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """Any broker can store an offset. One that does not answer costs about a second, and no commit."""
+    """Any broker can store an offset. A broker that does not answer delays the commit by about a second."""
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 2)
     with zookeeper(cluster) as client:
@@ -235,7 +237,10 @@ async def test_a_frozen_broker_does_not_block_commits_by_others(
     ids=["not leader", "unknown topic", "timed out", "half an answer", "no answer"],
 )
 async def test_a_producer_survives_a_fault_of_its_broker(cluster_39: Cluster, unique: Unique, answer: Answer) -> None:
-    """A record with an unknown outcome is sent again, so it is stored at least once. The caller gets its offset."""
+    """
+    A record with an unknown outcome is sent again, so it is stored at least once. The caller gets the offset of one
+    copy.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with KafkaProxy(cluster_39.brokers[0], answer) as proxy:

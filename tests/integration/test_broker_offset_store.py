@@ -28,7 +28,10 @@ Unique = Callable[[str], str]
 
 
 async def test_members_share_rebalance_and_commit(cluster: Cluster, unique: Unique) -> None:
-    """Every record is delivered once through clean rebalances, and the ends of the logs are committed in the end."""
+    """
+    Every record is delivered once, also during clean rebalances. In the end the stored offsets are the ends of the
+    logs.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 200)
@@ -51,7 +54,7 @@ async def test_members_share_rebalance_and_commit(cluster: Cluster, unique: Uniq
 async def test_the_start_offset_is_stored_at_the_first_claim(
     shared_clusters: Callable[..., Cluster], unique: Unique, kafka: str, reset: str, start: int
 ) -> None:
-    """The member stores it as the reset policy says. An added partition starts at its beginning."""
+    """The member chooses the start by the reset policy, and stores it. An added partition starts at its beginning."""
     cluster, topic, name = shared_clusters("3.9.5", kafka), unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -66,7 +69,7 @@ async def test_the_start_offset_is_stored_at_the_first_claim(
 
 
 async def test_garbage_for_an_offset_does_not_block_other_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """Brokers cannot parse it. The member reads the znode itself and replaces it."""
+    """Brokers cannot parse the offset. The member reads the znode itself and replaces the garbage."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 40)
@@ -79,7 +82,7 @@ async def test_garbage_for_an_offset_does_not_block_other_partitions(cluster_39:
 
 
 async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[..., Cluster]) -> None:
-    """A commit that reaches no broker does not count as stored. A later commit stores the offset."""
+    """A commit that reaches no broker does not count as stored; a later commit stores the offset."""
     cluster = start_cluster()
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 20)
@@ -106,7 +109,10 @@ async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, uni
 async def test_brokers_that_store_no_offsets_are_refused(
     shared_clusters: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """On 0.8.0 the error names setting, release and remedy. The group is not joined, and the remedy works."""
+    """
+    On 0.8.0 the error names the setting, the release and the remedy. The consumer does not join the group, and the
+    remedy works.
+    """
     cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("group")
     with pytest.raises(ConfigError) as caught:
         await GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="broker-v0").connect()
@@ -123,7 +129,7 @@ async def test_brokers_that_store_no_offsets_are_refused(
 async def test_metadata_that_is_too_long_is_left_out(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For code 12 the metadata is dropped with a warning, and the offset is committed."""
+    """When a broker answers with code 12, the offset is committed without the metadata, and a warning is logged."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
@@ -140,7 +146,9 @@ async def test_metadata_that_is_too_long_is_left_out(
 async def test_a_topic_that_no_broker_knows_is_reported(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Code 3 is retried, because a broker may have just started. Then it is logged as an error and counted."""
+    """
+    Code 3 is retried, because a broker may have just started. After the last retry an error is logged and counted.
+    """
     metrics = Metrics()
     hosts = parse_hosts(cluster_39.brokers, 9092, "brokers")
     view = ClusterMetadata(BrokerConfig(hosts=hosts, backoff_ms=1, max_backoff_ms=2), metrics)

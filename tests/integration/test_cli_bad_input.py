@@ -1,4 +1,4 @@
-"""Mistakes at the command line: each gives one line on standard error, and a documented exit status."""
+"""Mistakes on the command line: each gives one line on standard error, and a documented exit status."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ number = 3
 
 @contextmanager
 def occupied_port(*, listening: bool) -> Iterator[int]:
-    """A local port that is bound for the duration of the block."""
+    """Bind a local port for the duration of the block."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         if listening:
@@ -44,7 +44,7 @@ def occupied_port(*, listening: bool) -> Iterator[int]:
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A name for a topic."""
+    """The name of a topic that does not exist yet."""
     return unique("topic")
 
 
@@ -52,7 +52,10 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
 def consume(
     cluster_39: Cluster, unique: Unique, topic: str, tmp_path: Path
 ) -> Callable[..., tuple[int, list[str], list[str]]]:
-    """Run ``kiel-groups consume`` with replaced options. Return its status and the lines of output and errors."""
+    """
+    A function that runs ``kiel-groups consume`` with given options, and returns its status and its lines of output and
+    errors.
+    """
 
     def run(*further: str, **replaced: str) -> tuple[int, list[str], list[str]]:
         options = {"brokers": cluster_39.brokers[0], "zookeeper": cluster_39.zk_hosts, "group": unique("group")}
@@ -75,14 +78,14 @@ def assert_one_line(outcome: tuple[int, list[str], list[str]], status: int, *wor
 
 
 def test_a_missing_zookeeper_is_an_error(consume: Consume) -> None:
-    """No server answers at the address of ZooKeeper."""
+    """The error has the address at which no server answers."""
     with occupied_port(listening=False) as port:
         outcome = consume(zookeeper=f"127.0.0.1:{port}")
     assert_one_line(outcome, FAILED, f"no ZooKeeper answered at 127.0.0.1:{port}", "is it running")
 
 
 def test_a_missing_chroot_is_an_error(consume: Consume, cluster_39: Cluster) -> None:
-    """The missing chroot is named and not created."""
+    """The error names the missing chroot, which is not created."""
     outcome = consume(zookeeper=f"{cluster_39.zk_hosts}/not/there")
     assert_one_line(outcome, WRONG, "the chroot /not/there does not exist", "give the same one, or none")
     with zookeeper(cluster_39) as client:
@@ -90,7 +93,7 @@ def test_a_missing_chroot_is_an_error(consume: Consume, cluster_39: Cluster) -> 
 
 
 async def test_missing_brokers_are_an_error(consume: Consume, cluster_39: Cluster, topic: str) -> None:
-    """No broker answers at the given addresses."""
+    """The error has the address at which no broker answers."""
     await cluster_39.create_topic(topic, 1)
     with occupied_port(listening=False) as port:
         status, out, (new, *errors) = consume(brokers=f"127.0.0.1:{port}")
@@ -100,7 +103,7 @@ async def test_missing_brokers_are_an_error(consume: Consume, cluster_39: Cluste
 
 
 def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The topic is named, with the commands that list and create topics. The group is not joined."""
+    """The error names the topic and the commands that list and create topics. The group is not joined."""
     group = unique("group")
     outcome = consume(group=group)
     assert_one_line(outcome, WRONG, f"topic {topic!r} does not exist", "topics list", "topics create")
@@ -132,7 +135,7 @@ def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, top
     ids=lambda value: "".join(value) if isinstance(value, dict) else None,
 )
 def test_invalid_options_are_refused(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
-    """The error names the option and the given value."""
+    """The error names the option and its value."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     assert_one_line(consume(**replaced), WRONG, words)
@@ -148,7 +151,7 @@ def test_invalid_options_are_refused(consume: Consume, tmp_path: Path, replaced:
 async def test_an_allocator_that_fails_does_not_stop_the_group(
     consume: Consume, cluster_39: Cluster, topic: str, tmp_path: Path, function: str, words: str
 ) -> None:
-    """One line says which function failed and how. The records are still delivered, so the status is 0."""
+    """One line names the function and its error. The records are still delivered, so the status is 0."""
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 6)
@@ -161,7 +164,7 @@ async def test_an_allocator_that_fails_does_not_stop_the_group(
 
 @pytest.mark.parametrize("server", ["zookeeper", "broker"])
 def test_a_port_in_use_is_an_error(server: str) -> None:
-    """The demo names the port that another process uses."""
+    """The error of the demo names the port that another process uses."""
     with occupied_port(listening=True) as port:
         done = kiel_groups("demo", f"--{server}-port={port}")
     assert_one_line((done.returncode, [], done.stderr.splitlines()), FAILED, f"port {port} of 127.0.0.1", "in use")
@@ -169,7 +172,7 @@ def test_a_port_in_use_is_an_error(server: str) -> None:
 
 @pytest.mark.parametrize(("file", "words"), [("missing", "No such file"), (".", "directory"), ("empty", "has 0 lines")])
 def test_an_unusable_file_of_records_is_an_error(tmp_path: Path, file: str, words: str) -> None:
-    """The demo names the file before it starts anything."""
+    """The error names the file, before the demo starts any server."""
     (tmp_path / "empty").touch()
     done = kiel_groups("demo", "--records", file, folder=tmp_path)
     assert_one_line((done.returncode, done.stdout.splitlines(), done.stderr.splitlines()), WRONG, file, words)

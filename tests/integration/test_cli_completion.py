@@ -1,4 +1,4 @@
-"""Shell completion: the scripts of ``kiel-groups completion``, and the words that they offer."""
+"""Shell completion: the scripts of ``kiel-groups completion``, and the words that they suggest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Remove the settings of the user from the environment."""
+    """Remove the user's settings from the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
 
 
 def completed(line: str, **variables: str) -> list[str]:
-    """The words that bash offers after this line, by its completion script."""
+    """Return the words that bash suggests after this line, by its completion script."""
     words = line.split(" ")
     asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run(
@@ -48,7 +48,10 @@ def completed(line: str, **variables: str) -> list[str]:
     ],
 )
 def test_each_shell_gets_a_script(shell: str, words: list[str]) -> None:
-    """It registers the command, and needs no installed shell. zsh's script loads ``compinit`` if it is not loaded."""
+    """
+    The script registers the command, and its creation needs no installed shell. zsh's script loads ``compinit`` if
+    needed.
+    """
     done = kiel_groups("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
     assert all(word in done.stdout for word in words)
@@ -56,7 +59,7 @@ def test_each_shell_gets_a_script(shell: str, words: list[str]) -> None:
 
 
 def test_bash_accepts_its_script() -> None:
-    """The script is evaluated as the help says, and then registers the command."""
+    """bash evaluates the script as the help says, and then has a completion for the command."""
     script = 'eval "$("$PYTHON" -m kiel_groups completion bash)" && complete -p kiel-groups'
     done = subprocess.run(
         ["bash", "-c", script],
@@ -82,12 +85,12 @@ def test_bash_accepts_its_script() -> None:
     ],
 )
 def test_commands_options_and_choices_are_completed(line: str, offered: list[str]) -> None:
-    """The words that start like the last word of the line are offered."""
+    """The suggestions start with the last word of the line."""
     assert completed(line) == offered
 
 
 async def test_topics_are_completed(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
-    """Topics are offered if the line, the environment or the configuration file names a ZooKeeper."""
+    """Topics are suggested if the line, the environment or the configuration file names a ZooKeeper."""
     topic = unique("completed")
     await cluster_39.create_topic(topic, 1)
     start = topic[:-3]
@@ -100,7 +103,7 @@ async def test_topics_are_completed(cluster_39: Cluster, unique: Callable[[str],
 
 @pytest.mark.parametrize("words", ["describe", "release", "weights set", "serve --group", "consume --group"])
 def test_groups_are_completed(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
-    """Groups are offered for each option that names one. This one only has the znodes of a Java consumer."""
+    """Groups are suggested for each option that names a group. This group only has the znodes of a Java consumer."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/consumers/{group}/ids")
@@ -108,7 +111,7 @@ def test_groups_are_completed(cluster_39: Cluster, unique: Callable[[str], str],
 
 
 def test_members_are_completed(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """Members of the group named before are offered."""
+    """The members of the group that the line names are suggested."""
     group = unique("completed")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/kiel-groups/{group}/members/{group}_host-1-aaaa")
@@ -119,12 +122,12 @@ def test_members_are_completed(cluster_39: Cluster, unique: Callable[[str], str]
 
 @pytest.mark.parametrize("hosts", ["", "127.0.0.1:1", "no address"])
 def test_without_zookeeper_nothing_is_offered(hosts: str) -> None:
-    """No error is printed either: it would appear inside the line that the user types."""
+    """No error is printed, because it would appear inside the line that the user types."""
     assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": hosts} if hosts else {})) == []
 
 
 def test_a_broken_configuration_file_does_not_break_completion(tmp_path: Path) -> None:
-    """The next command reports the broken file."""
+    """The broken file causes no error during completion; the next command reports it."""
     (tmp_path / "kiel-groups").mkdir()
     (tmp_path / "kiel-groups" / "config.toml").write_text("brokres = ''\n")
     assert completed("kiel-groups topics li") == ["list"]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that are free at the moment."""
+    """Return two ports that are free at the moment."""
     with socket.socket() as one, socket.socket() as other:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
@@ -22,7 +22,7 @@ def free_ports() -> tuple[int, int]:
 
 
 def test_the_demo_accepts_a_file_and_ports(tmp_path: Path) -> None:
-    """All lines of the file are delivered, also equal and empty ones. The servers listen at the given ports."""
+    """All lines of the file are delivered, also repeated and empty lines. The servers listen at the given ports."""
     (tmp_path / "lines.txt").write_text("a line\n" * 40 + "\n" * 3 + "the last one, without an end")
     zookeeper, broker = free_ports()
     done = kiel_groups(

@@ -1,4 +1,4 @@
-"""``kiel-groups describe`` fits the terminal, also with many members and partitions."""
+"""``kiel-groups describe`` fits the terminal, even with many members and partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEMBERS, PARTITIONS = 12, 64
 
 @pytest.fixture
 def large_group(cluster_39: Cluster, unique: Unique) -> str:
-    """The name of a group of twelve members with long ids. The fixture writes its znodes; its topic does not exist."""
+    """Write the znodes of a group of twelve members with long ids, and return its name. Its topic does not exist."""
     name, topic = unique("group"), "a-topic-with-quite-a-long-name"
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -54,7 +54,7 @@ def large_group(cluster_39: Cluster, unique: Unique) -> str:
 
 @contextmanager
 def terminal(cluster: Cluster, *arguments: str, term: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run ``describe`` on a terminal of 24 by 80, and yield it with the descriptor that reads the terminal."""
+    """Run ``describe`` on a terminal of 24 by 80, and yield the process and the descriptor of its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = [sys.executable, "-m", "kiel_groups", "describe", "--zookeeper", cluster.zk_hosts, *arguments]
@@ -80,7 +80,7 @@ def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
 
 
 def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: str) -> None:
-    """Every row is shown. Long cells are folded, not cut."""
+    """Every row is shown. Long cells are wrapped, not cut."""
     with terminal(cluster_39, large_group, term="dumb") as (process, screen):
         output = read_until(screen, lambda _: False)
         assert process.wait(20) == 0
@@ -94,7 +94,7 @@ def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_watch_fits_the_terminal_or_writes_no_escape_codes(cluster_39: Cluster, large_group: str, term: str) -> None:
-    """A terminal that can be cleared shows one page at a time. On others, a line separates the pages."""
+    """A terminal that can be cleared shows one page at a time. On other terminals a line separates the pages."""
     mark = "\x1b[2J" if term == "xterm" else "-" * 78
     with terminal(cluster_39, large_group, "--watch", "0.1", term=term) as (process, screen):
         output = read_until(screen, lambda text: text.count(mark) >= 3)
@@ -111,7 +111,9 @@ def test_a_watch_fits_the_terminal_or_writes_no_escape_codes(cluster_39: Cluster
 
 
 async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """The rows that three members leave free show partitions. The other partitions are counted."""
+    """
+    Rows that the three members do not need show partitions. The number of partitions that are not listed is shown.
+    """
     topic, name = unique("t"), unique("g")
     await cluster_39.create_topic(topic, PARTITIONS)
     arguments = ["-m", "kiel_groups", "consume", topic, f"--group={name}", f"--brokers={cluster_39.brokers[0]}"]

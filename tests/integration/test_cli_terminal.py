@@ -1,4 +1,4 @@
-"""``describe`` and ``groups`` on terminals and pipes: colours if they are wanted, no error at a closed pipe."""
+"""``describe`` and ``groups`` on terminals and pipes: colours only where wanted, and no error at a closed pipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOURS = (ESCAPE + b"3", ESCAPE + b"1;3")
 
 @pytest.fixture
 def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
-    """A group with a problem that is shown in red: a foreign consumer."""
+    """The name of a group with a problem that is shown in red: a foreign consumer."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -34,12 +34,12 @@ def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
 
 
 def command(cluster: Cluster, *words: str) -> list[str]:
-    """The command with the address of the cluster."""
+    """Return the command with the address of the cluster."""
     return [sys.executable, "-m", "kiel_groups", *words, f"--zookeeper={cluster.zk_hosts}"]
 
 
 def test_no_color_is_respected(cluster_39: Cluster, group: str) -> None:
-    """A problem is red on a terminal, and not with NO_COLOR. A pipe gets no escape codes at all."""
+    """A problem is red on a terminal, but not with NO_COLOR. The output to a pipe has no escape codes."""
     words = command(cluster_39, "describe", group)
     assert any(colour in at_a_terminal(words) for colour in COLOURS)
     assert not any(colour in at_a_terminal(words, NO_COLOR="1") for colour in COLOURS)

@@ -1,4 +1,6 @@
-"""Producer and consumer without a group on real brokers: each kind of acknowledgement, and brokers that fail."""
+"""
+The producer, and the consumer without a group, on real brokers: each kind of acknowledgement, and brokers that fail.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ async def read(cluster: Cluster, topic: str, count: int, **settings: Any) -> lis
 async def test_records_are_consumed_as_they_were_produced(
     cluster_39: Cluster, unique: Unique, acks: int, compression: str | None
 ) -> None:
-    """Keys, values and offsets are read as they were produced, in order within each partition."""
+    """Records are read with the keys, values and offsets that were produced, in order within each partition."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 3)
     sent = [(f"key-{n}".encode() if n % 3 else None, b"%d" % n * (n % 50) or None) for n in range(2_000)]
@@ -59,7 +61,7 @@ async def test_records_are_consumed_as_they_were_produced(
 
 
 async def test_produce_needs_no_connect(cluster_39: Cluster, unique: Unique) -> None:
-    """The first call finds the cluster and the topic, also if both are new to the producer."""
+    """The first call finds the cluster and the topic, although both are unknown to the producer."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     producer = Producer(cluster_39.brokers)
@@ -68,7 +70,7 @@ async def test_produce_needs_no_connect(cluster_39: Cluster, unique: Unique) -> 
 
 
 async def test_start_at_the_end_skips_earlier_records_only(cluster_39: Cluster, unique: Unique) -> None:
-    """Every record that is produced after the awaited subscription is delivered, and no earlier one."""
+    """Every record that is produced after ``subscribe`` has returned is delivered, and no earlier record is."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
@@ -103,7 +105,7 @@ async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, 
 
 
 async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
-    """Above ``max_message_bytes`` it is an error that names partition and offset."""
+    """A message above ``max_message_bytes`` is an error that names partition and offset."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     values = [b"small", b"L" * 700_000, b"after"]
@@ -120,7 +122,7 @@ async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, u
 
 
 async def test_a_compressed_set_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
-    """It is fetched whole, and a start offset inside it is respected."""
+    """The set is fetched whole. If the start offset is inside the set, earlier records of the set are not delivered."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     values = [bytes((n * k) % 251 for k in range(1_000)) for n in range(500)]
@@ -133,7 +135,7 @@ async def test_a_compressed_set_larger_than_a_fetch_is_delivered(cluster_39: Clu
 
 
 async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: Unique) -> None:
-    """A start offset beyond the end is replaced as the reset policy says."""
+    """A start offset beyond the end of the log is replaced by the reset policy."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -144,7 +146,7 @@ async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: 
 
 
 async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
-    """The earliest, the latest, and the earliest for a time before all records."""
+    """The offsets are the earliest, the latest, and the first one after a time before all records."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -168,7 +170,7 @@ async def test_an_unknown_topic_is_an_error(cluster_39: Cluster, unique: Unique)
 
 
 async def test_added_partitions_are_found(cluster_39: Cluster, unique: Unique) -> None:
-    """Producer and consumer find them when they refresh their metadata by its age."""
+    """Producer and consumer find new partitions when their metadata exceeds its greatest age."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -186,7 +188,7 @@ async def test_added_partitions_are_found(cluster_39: Cluster, unique: Unique) -
 
 
 async def test_one_live_bootstrap_host_is_enough(cluster_39: Cluster) -> None:
-    """Without a live one, the error names each address."""
+    """Without a live bootstrap host, the error names each address."""
     async with SingleConsumer(["127.0.0.1:1", *cluster_39.brokers]):
         pass
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
@@ -194,7 +196,7 @@ async def test_one_live_bootstrap_host_is_enough(cluster_39: Cluster) -> None:
 
 
 class Traffic:
-    """Produces numbered records and consumes them, until ``finish`` checks that every one was delivered."""
+    """Produces and consumes numbered records in the background; ``finish`` checks that every record was delivered."""
 
     def __init__(self, cluster: Cluster, topic: str, **producer_settings: Any) -> None:
         self._topic = topic
@@ -234,7 +236,7 @@ class Traffic:
                 await self._received.wait()
 
     async def finish(self) -> None:
-        """Stop producing. Every record must be stored and delivered."""
+        """Stop producing, and wait until every record is stored and delivered."""
         self._tasks[0].cancel()
         async with asyncio.timeout(60):
             await asyncio.gather(*self._sent)
@@ -245,7 +247,9 @@ class Traffic:
 
 
 async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """The only broker is killed and restarted: no record that was acknowledged or retried is lost."""
+    """
+    The only broker is killed and restarted: no record is lost, because the producer sends unacknowledged records again.
+    """
     cluster, topic = start_cluster(), unique("topic")
     await cluster.create_topic(topic, 4)
     async with Traffic(cluster, topic) as traffic:
@@ -258,7 +262,7 @@ async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster
 
 async def test_a_partition_leader_is_killed(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
     """With two replicas and all acknowledgements no record is lost, and both clients continue."""
-    # By default a dead replica counts as in sync for 10 s, and acknowledgements wait for it.
+    # By default a dead replica counts as in sync for 10 s, during which acknowledgements wait for it.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1_000})
     topic = unique("topic")
     await cluster.create_topic(topic, 4, replication=2)
@@ -270,7 +274,7 @@ async def test_a_partition_leader_is_killed(start_cluster: Callable[..., Cluster
 
 
 async def test_a_frozen_broker_resumes(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """A SIGSTOP refuses and breaks no connection: requests time out, and succeed after SIGCONT."""
+    """SIGSTOP refuses no connection and breaks none: requests time out, and succeed after SIGCONT."""
     cluster, topic = start_cluster(), unique("topic")
     await cluster.create_topic(topic, 2)
     async with Traffic(cluster, topic, request_timeout_ms=500) as traffic:
@@ -283,7 +287,7 @@ async def test_a_frozen_broker_resumes(start_cluster: Callable[..., Cluster], un
 
 
 async def test_a_group_member_refreshes_metadata_by_age(cluster_39: Cluster, unique: Unique) -> None:
-    """It does so while it fetches, also without errors."""
+    """The member refreshes its metadata while it fetches, also without an error."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     settings = {"metadata_max_age_ms": 50, "max_wait_time": 100}

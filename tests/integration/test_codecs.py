@@ -1,7 +1,7 @@
 """
-Every codec against Java: Java's consumer reads what this producer writes, and this consumer what Java's write.
+Every codec with Java's clients: each side reads what the other one writes.
 
-The broker checks it, too: 0.8 decompresses a set to give its messages their offsets, and compresses it again.
+The broker checks the codec, too: 0.8 decompresses a set to give its messages their offsets, and compresses it again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ JAVA_LIMIT_S = 60
 
 
 async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str:
-    """Run one of the tools of Kafka 0.8.2.2, and return its output without its errors."""
+    """Run one of the tools of Kafka 0.8.2.2, and return its standard output."""
     options = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
     native_folder = f"-Djava.io.tmpdir={folder}"  # Snappy writes its native code there.
     class_path = java_class_path(kafka_class_path("0.8.2.2"))
@@ -57,7 +57,7 @@ async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str
 
 
 def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
-    """The codec number of each message in the log of partition 0. A wrapper counts as one message."""
+    """Return the codec number of each message in the log of partition 0; a wrapper counts as one message."""
     (log,) = (cluster.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
     data, found, at = log.read_bytes(), [], 0
     while at < len(data):
@@ -68,7 +68,9 @@ def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
 
 
 def texts() -> list[str]:
-    """Lines that compress well, lines that do not, and more of both than one block of any codec can contain."""
+    """
+    Return lines that compress well and lines that do not, more of each kind than one block of any codec can contain.
+    """
     chance = random.Random(8)
     plain = [f"visitor {n} saw /page-{n % 7}.html {'again ' * (n % 30)}" for n in range(2_000)]
     noise = [base64.b64encode(chance.randbytes(3_000)).decode() for _ in range(60)]
@@ -99,7 +101,9 @@ async def test_java_reads_what_this_producer_writes(
 async def test_this_consumer_reads_what_java_produces(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str, flavour: tuple[str, ...]
 ) -> None:
-    """It reads every key and value at its offset, from the beginning and from the middle of a compressed set."""
+    """
+    The consumer reads every key and value at its offset, from the beginning and from the middle of a compressed set.
+    """
     topic, lines = unique("topic"), texts()
     await cluster_39.create_topic(topic, 1)
     producing = ("--broker-list", cluster_39.brokers[0], "--topic", topic, "--compression-codec", codec, *flavour)
@@ -116,7 +120,10 @@ async def test_this_consumer_reads_what_java_produces(
 
 @pytest.mark.parametrize("codec", NUMBERS)
 async def test_a_set_above_max_decompressed_bytes_is_an_error(cluster_39: Cluster, unique: Unique, codec: str) -> None:
-    """Earlier records are delivered. The error names partition, offset and setting. The default bound reads all."""
+    """
+    Earlier records are delivered. The error names partition, offset and setting. With the default limit all records are
+    read.
+    """
     topic, packed = unique("topic"), [b"%d" % n * 10_000 for n in range(10)]
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -145,7 +152,7 @@ async def read(cluster: Cluster, topic: str, start: Any, count: int) -> list[tup
 async def test_the_broker_refuses_the_right_lz4_checksum(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This is why the producer writes the wrong one. The same frame with Kafka's checksum is stored."""
+    """The broker stores the same frame only with Kafka's wrong checksum, so the producer writes the wrong one."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):

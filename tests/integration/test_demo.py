@@ -1,4 +1,4 @@
-"""The demo as a process: run to its end, with --keep, interrupted, and killed."""
+"""The demo as a process: it runs to its end or with --keep, and is interrupted or killed."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Demo:
             assert self._grown.wait_for(lambda: text in self.output, timeout_s), self.output
 
     def children(self) -> list[int]:
-        """The process ids of the servers and consumers that it has started."""
+        """The process ids of the servers and consumers that the demo has started."""
         listed = subprocess.run(["ps", "--ppid", str(self.process.pid), "-o", "pid="], capture_output=True, text=True)
         return [int(pid) for pid in listed.stdout.split()]
 
     def end(self, number: int, timeout_s: float) -> int:
-        """Send a signal, and return the exit status."""
+        """Send a signal, wait for the end of the demo, and return its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(timeout_s)
         self._reader.join(5)
@@ -64,7 +64,9 @@ class Demo:
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Demo]]:
-    """Start a demo with its files below ``tmp_path``. It is killed at the end of the test."""
+    """
+    A function that starts a demo with its files below ``tmp_path``. The fixture kills each demo at the end of the test.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     started: list[Demo] = []
 
@@ -84,7 +86,7 @@ def assert_nothing_left(children: list[int], folder: Path, within_s: float) -> N
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended, also if its parent has not collected its status yet."""
+    """Return whether a process has ended, even if its parent has not collected its exit status yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -94,7 +96,9 @@ def has_ended(pid: int) -> bool:
 def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
     demo: Callable[..., Demo], tmp_path: Path
 ) -> None:
-    """All acts take under two minutes. With --keep the group keeps running until Ctrl-C, which exits with 0."""
+    """
+    The whole demo takes less than two minutes. With --keep the group continues until Ctrl-C, and the status is then 0.
+    """
     began_s = time.monotonic()
     running = demo("--keep")
     running.wait_for("proved: no record was lost", timeout_s=120)
@@ -127,7 +131,7 @@ def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
 
 
 def argument_of(output: str, option: str) -> str:
-    """The word that follows an option in the instructions that the demo prints at its end."""
+    """Return the word that follows an option in the instructions that the demo prints at its end."""
     match = re.search(rf"{option} (\S+)", output)
     assert match is not None, output
     return match[1]
@@ -141,7 +145,7 @@ def assert_zk_cli_starts(output: str) -> None:
 
 
 def assert_a_foreign_record_is_shown(running: Demo) -> None:
-    """Send a record that is not the demo's."""
+    """Send a record of another program, and wait until the demo reports it."""
     command = [sys.executable, "-m", "kiel_groups", "produce", "page-views", "--brokers"]
     broker = argument_of(running.output, "produce page-views --brokers")
     subprocess.run([*command, broker], input="/index.html\n", text=True, check=True, timeout=60)
@@ -171,7 +175,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 
 
 def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo], tmp_path: Path) -> None:
-    """kill -9 also ends servers and consumers. The next run deletes the files."""
+    """kill -9 of the demo also ends its servers and consumers. The next run deletes the files."""
     running = demo()
     running.wait_for("3 members share", timeout_s=60)
     children = running.children()
@@ -183,7 +187,7 @@ def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo],
 
 
 def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo names a record that was not received, and says that nothing is proved."""
+    """The demo names the records that were not received, and says that nothing is proved."""
 
     async def run(walkthrough: Walkthrough) -> Proof:
         return prove({number: (0, number) for number in range(3)}, [], {0: 3})

@@ -1,4 +1,4 @@
-"""The embedded servers, as tests and the demo use them, on both versions of ZooKeeper."""
+"""The embedded servers that tests and the demo use, on both versions of ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def partitions(cluster: Cluster, topic: str) -> int:
 
 
 async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Unique) -> None:
-    """A topic has the given number of partitions, more after growing, and does not exist after its deletion."""
+    """The topic has the given number of partitions, more after it was grown, and does not exist after its deletion."""
     topic = unique("topic")
     await cluster.create_topic(topic, 3)
     assert partitions(cluster, topic) == 3
@@ -44,7 +44,7 @@ async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Un
 
 
 async def test_invalid_topics_are_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """Each mistake with a topic is a ConfigError that names what is wrong."""
+    """Each invalid argument raises a ConfigError that names the argument."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     for call, message in (
@@ -60,7 +60,7 @@ async def test_invalid_topics_are_refused(cluster_39: Cluster, unique: Unique) -
 
 
 async def stop_kill_and_freeze(server: Server) -> None:
-    """Stop, kill and freeze the server. After each it serves again, on the same port."""
+    """Stop, kill, freeze and restart the server. Each time it serves again afterwards, on the same port."""
     port = server.port
     await server.stop()
     assert not accepts(port)
@@ -77,7 +77,7 @@ async def stop_kill_and_freeze(server: Server) -> None:
 async def test_a_restarted_zookeeper_keeps_its_port_and_data(
     start_zookeeper: Callable[..., ZooKeeperServer], zookeeper_version: str
 ) -> None:
-    """It keeps both after a stop, a kill −9 and a freeze."""
+    """The server keeps both after a stop, a kill −9, a freeze and a restart."""
     server = start_zookeeper(zookeeper_version)
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
@@ -87,7 +87,7 @@ async def test_a_restarted_zookeeper_keeps_its_port_and_data(
 
 
 async def test_a_restarted_broker_keeps_its_data_until_it_is_wiped(start_cluster: Callable[..., Cluster]) -> None:
-    """After a stop, a kill −9 and a freeze it leads as before. A running server cannot be wiped."""
+    """The broker keeps its topics after a stop, a kill −9 and a freeze. A running server cannot be wiped."""
     cluster = start_cluster(chroot="/a/chroot")
     await cluster.create_topic("before", 2)
     await stop_kill_and_freeze(cluster.kafka[0])
@@ -107,7 +107,7 @@ async def test_a_restarted_broker_keeps_its_data_until_it_is_wiped(start_cluster
 async def test_a_paused_zookeeper_does_not_answer_until_it_is_resumed(
     start_zookeeper: Callable[..., ZooKeeperServer],
 ) -> None:
-    """After SIGSTOP the port accepts connections and the server does not answer. SIGCONT ends that."""
+    """After SIGSTOP the port accepts connections, but the server does not answer until SIGCONT."""
     server = start_zookeeper()
     server.pause()
     assert accepts(server.port)
@@ -127,7 +127,7 @@ def test_a_server_that_fails_at_its_start_shows_the_end_of_its_log(cluster_39: C
 
 
 def test_a_port_that_another_process_takes_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server whose port is taken between choice and bind starts on another one."""
+    """If another process takes the port between its choice and the bind, the server starts on another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
 
         class Loser(server_process.ReservedPort):
@@ -202,7 +202,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A zombie has ended; its new parent has not collected its status yet.
+    # A zombie has ended, although its parent has not collected its exit status yet.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 

@@ -1,4 +1,4 @@
-"""Several ZooKeeper servers form an ensemble: they elect a leader, survive the loss of one, and keep their data."""
+"""ZooKeeper servers form an ensemble: they elect a leader, survive the loss of one server, and keep their data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
-    """Three servers for each version of ZooKeeper, started at the first use."""
+    """A function that returns three servers of a version of ZooKeeper; they are started at the first use."""
     running: dict[str, ZooKeeperEnsemble] = {}
     with ExitStack() as stack:
 
@@ -41,7 +41,7 @@ def ensemble(ensembles: Callable[[str], ZooKeeperEnsemble], zookeeper_version: s
 
 
 async def restore(ensemble: ZooKeeperEnsemble) -> None:
-    """Resume and start the servers that are frozen or down, and wait until every server has its role."""
+    """Resume frozen servers, start servers that are down, and wait until every server has a role."""
     for server in ensemble.servers:
         if server.is_running:
             server.resume()
@@ -88,7 +88,7 @@ async def test_an_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble, uniq
 
 
 async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """While it is frozen, the other servers elect a leader. When it resumes, it follows."""
+    """While the leader is frozen, the other servers elect another one. The former leader follows when it is resumed."""
     path = f"/{unique('znode')}"
     frozen = await ensemble.leader()
     frozen.pause()
@@ -105,7 +105,7 @@ async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: 
 
 
 async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """With two of three down the third does not answer. When one restarts, both serve the earlier data."""
+    """With two of three servers down the third one does not answer. When one restarts, both serve the earlier data."""
     path = f"/{unique('znode')}"
     write(ensemble.hosts, path)
     remaining, restarted, _ = ensemble.servers
@@ -121,7 +121,7 @@ async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKe
 
 
 async def test_every_restarted_server_keeps_its_port_and_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """They restart one after another, then all at once. A wiped server gets its data from the others."""
+    """The servers restart one after another, then all at once. A wiped server gets its data from the others."""
     path = f"/{unique('znode')}"
     write(ensemble.hosts, path)
     before = ensemble.hosts
@@ -138,7 +138,7 @@ async def test_every_restarted_server_keeps_its_port_and_data(ensemble: ZooKeepe
 
 
 async def test_a_cluster_runs_on_an_ensemble(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
-    """A broker registers under a chroot, survives the leader of the ensemble, and serves a new topic after that."""
+    """A broker registers under a chroot. After a kill of the ensemble's leader it serves a new topic."""
     cluster = start_cluster(zookeeper=zookeeper_version, zookeepers=3, chroot="/a/chroot")
     assert cluster.zk_hosts == f"{cluster.ensemble.hosts}/a/chroot"
     await (await cluster.ensemble.leader()).kill()
@@ -151,7 +151,7 @@ async def test_a_cluster_runs_on_an_ensemble(start_cluster: Callable[..., Cluste
 
 
 async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> None:
-    """Without peers its mode is standalone, and it is the leader."""
+    """The mode of a server without peers is standalone, and it counts as the leader."""
     assert cluster_39.ensemble.servers == [cluster_39.zookeeper]
     assert await cluster_39.zookeeper.mode() == "standalone"
     assert await cluster_39.ensemble.leader() is cluster_39.zookeeper
@@ -159,7 +159,7 @@ async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> Non
 
 
 def test_a_closed_ensemble_starts_again() -> None:
-    """The close releases its ports. The same ensemble then starts on other ones."""
+    """The close releases the ports. The same ensemble starts again, possibly on other ports."""
     ensemble = ZooKeeperEnsemble(3)
     with ExitStack() as stack:
         stack.enter_context(ensemble)

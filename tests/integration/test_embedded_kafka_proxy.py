@@ -34,7 +34,9 @@ async def read(proxy: KafkaProxy, topic: str, count: int = len(SENT)) -> list[by
 
 
 async def test_clients_connect_only_to_the_proxy(release_cluster: Cluster, unique: Unique) -> None:
-    """On every release, Metadata answers name the proxy, so requests pass through it unaltered."""
+    """
+    On every release, Metadata answers contain the proxy's address, so all requests pass through the proxy, unaltered.
+    """
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     seen: Counter[int] = Counter()
@@ -66,7 +68,9 @@ async def test_a_consumer_survives_errors(cluster_39: Cluster, unique: Unique, a
 
 
 async def test_a_retried_produce_request_is_stored_twice(cluster_39: Cluster, unique: Unique) -> None:
-    """The proxy replaces a success by an error, so the producer sends again: at least once."""
+    """
+    The proxy replaces a success by an error, so the producer sends the records again: they are stored at least once.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0], failing(PRODUCE, NOT_LEADER, times=1)) as proxy:
@@ -88,7 +92,9 @@ def silence(exchange: Exchange) -> Reply:
 
 @pytest.mark.parametrize("fault", [half, half_and_silence, silence], ids=lambda fault: fault.__name__)
 async def test_a_fetch_with_a_partial_answer_is_repeated(cluster_39: Cluster, unique: Unique, fault: Answer) -> None:
-    """Half an answer and a reset, half an answer and silence, or no answer: the consumer gets every record once."""
+    """
+    After half an answer and a reset, half an answer and silence, or no answer, the consumer gets every record once.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0]) as proxy:
@@ -108,7 +114,7 @@ async def test_a_fetch_with_a_partial_answer_is_repeated(cluster_39: Cluster, un
 
 
 async def test_proxies_of_one_cluster_share_addresses(start_cluster: Callable[..., Cluster]) -> None:
-    """A client that connects to one proxy finds the proxy of every broker."""
+    """A client that connects to one proxy finds the proxies of all brokers."""
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 2)
     addresses: dict[HostPort, HostPort] = {}
@@ -119,7 +125,9 @@ async def test_proxies_of_one_cluster_share_addresses(start_cluster: Callable[..
 
 
 async def test_a_broker_may_advertise_its_proxy(start_cluster: Callable[..., Cluster]) -> None:
-    """The proxy starts before its broker. A client that reads the broker's address from ZooKeeper gets the proxy's."""
+    """
+    The proxy starts before its broker. A client that reads the broker's address in ZooKeeper gets the proxy's address.
+    """
     running: list[Cluster] = []
     async with KafkaProxy(lambda: running[0].brokers[0]) as proxy:
         running.append(start_cluster(broker_overrides={"advertised.port": proxy.port}))

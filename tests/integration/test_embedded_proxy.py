@@ -1,4 +1,4 @@
-"""The fault proxy: it forwards all bytes until a fault is set, and each fault has its exact effect."""
+"""The fault proxy forwards all bytes until a fault is set, and each fault has exactly its effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Echo:
-    """A server that echoes. ``seen`` counts its connections, ``ends`` has the error or None that ended each."""
+    """A server that echoes. ``seen`` counts its connections, ``ends`` gets the error that ended each, or None."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -44,7 +44,7 @@ class Echo:
 
 @asynccontextmanager
 async def proxied(**settings: int) -> AsyncIterator[tuple[Echo, FaultProxy]]:
-    """An echo server behind a proxy."""
+    """Run an echo server behind a proxy."""
     echo = Echo()
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -64,7 +64,7 @@ async def echoed(stream: Stream, data: bytes) -> bytes:
 
 
 async def first_byte(proxy: FaultProxy) -> bytes:
-    """The first byte that a new connection receives."""
+    """Return the first byte that a new connection receives."""
     reader, writer = await connect(proxy)
     try:
         return await reader.read(1)
@@ -73,7 +73,7 @@ async def first_byte(proxy: FaultProxy) -> bytes:
 
 
 async def is_silent(stream: Stream) -> bool:
-    """Whether neither a byte nor an end arrives."""
+    """Return whether neither a byte nor an end arrives for some time."""
     try:
         async with asyncio.timeout(SILENCE_S):
             await stream[0].read(1)
@@ -96,7 +96,7 @@ async def test_bytes_are_forwarded_both_ways() -> None:
 
 
 async def test_a_delay_loses_no_bytes() -> None:
-    """Bytes arrive later by at least the delay, in one direction or both, and at once after healing."""
+    """Bytes arrive later by at least the delay, in one direction or in both, and without delay after healing."""
     async with proxied() as (_, proxy):
         stream = await connect(proxy)
         for direction, least_s in ((None, 0.4), (Direction.REQUESTS, 0.2), (Direction.RESPONSES, 0.2)):
@@ -124,7 +124,10 @@ async def test_a_stall_is_silence_until_it_is_healed(direction: Direction | None
 
 
 async def test_a_stall_accepts_new_connections_and_forwards_none() -> None:
-    """A client connects and receives nothing. The server sees it after healing. Ends are not forwarded either."""
+    """
+    A client can connect and receives nothing; the server sees the connection after healing. The end of a connection is
+    not forwarded either.
+    """
     async with proxied() as (echo, proxy):
         early = await connect(proxy)
         assert await echoed(early, b"x") == b"x"
@@ -139,7 +142,7 @@ async def test_a_stall_accepts_new_connections_and_forwards_none() -> None:
 
 
 async def test_a_stalled_connection_buffers_a_bounded_amount() -> None:
-    """The sender blocks after some hundred kilobytes: the proxy does not buffer the rest."""
+    """The sender is blocked after some hundred kilobytes, because the proxy does not buffer more."""
     async with proxied() as (_, proxy):
         _, writer = await connect(proxy)
         proxy.stall(Direction.REQUESTS)
@@ -169,7 +172,7 @@ async def test_a_cut_ends_both_sides(reset: bool) -> None:
 
 
 async def test_a_half_open_connection_ends_for_one_side_only() -> None:
-    """The server sees the end. The client does not: it can write, and receives nothing until it is cut, too."""
+    """The server sees the end. The client sees none: it can write, and receives nothing until its side is cut, too."""
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"x") == b"x"
@@ -185,7 +188,9 @@ async def test_a_half_open_connection_ends_for_one_side_only() -> None:
 
 
 async def test_a_refusal_affects_new_connections_only() -> None:
-    """New clients are refused as by a dead server, and the port does not change. Open connections continue."""
+    """
+    New clients are refused as by a dead server, and open connections continue. After healing the port is the same.
+    """
     async with proxied() as (_, proxy):
         stream, port = await connect(proxy), proxy.port
         assert await echoed(stream, b"x") == b"x"
@@ -199,7 +204,7 @@ async def test_a_refusal_affects_new_connections_only() -> None:
 
 
 async def test_too_many_connections_are_reset() -> None:
-    """The number of open connections is bounded. When one ends, another is accepted."""
+    """The number of open connections is limited. When one ends, another is accepted."""
     async with proxied(most_connections=1) as (_, proxy):
         first = await connect(proxy)
         assert await echoed(first, b"x") == b"x"
@@ -210,7 +215,7 @@ async def test_too_many_connections_are_reset() -> None:
 
 
 async def test_a_missing_server_resets_the_clients() -> None:
-    """A dead port or an address that is not known yet resets the client. The proxy keeps running."""
+    """If the server's port is dead or not known yet, the client is reset. The proxy keeps running."""
 
     def unknown() -> str:
         raise ServerError("has no port before its first start")
@@ -223,7 +228,9 @@ async def test_a_missing_server_resets_the_clients() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    """An invalid address, a fault on a stopped proxy and a port before the start give one sentence each."""
+    """
+    An invalid address, a fault on a stopped proxy, a second start, and reading the port before the start are errors.
+    """
     with pytest.raises(ConfigError, match="upstream: 'nowhere:x' is not an address"):
         FaultProxy("nowhere:x")
     proxy = FaultProxy("127.0.0.1:1")
@@ -238,7 +245,7 @@ def test_misuse_is_refused() -> None:
 
 
 def test_the_proxy_closes_while_clients_connect() -> None:
-    """A connection that is accepted right before the close ends, too, even if the proxy is stalled."""
+    """A connection that is accepted right before the close ends, too, even while the proxy is stalled."""
 
     def close_while_clients_connect() -> None:
         with FaultProxy("127.0.0.1:9") as proxy:

@@ -1,4 +1,4 @@
-"""The fake ZooKeeper behaves like real servers: every case runs on it, on 3.9.5 and on 3.4.6."""
+"""The fake ZooKeeper behaves like real servers: every test runs on the fake, on 3.9.5 and on 3.4.6."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 def place(
     request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
 ) -> Iterator[Place]:
-    """A ZooKeeper without other clients."""
+    """A ZooKeeper without other clients: the fake or a real server."""
     if request.param == "fake":
         made: Place = FakePlace()
     else:
@@ -45,7 +45,7 @@ def client(place: Place) -> KazooClient:
 
 
 def failure(request: Callable[..., Any], *arguments: Any, **options: Any) -> type[BaseException]:
-    """The type of the exception that a request raises."""
+    """Return the type of the exception that a request raises."""
     with pytest.raises(Exception) as caught:
         request(*arguments, **options)
     return caught.type
@@ -66,7 +66,7 @@ class Seen:
 
 
 def test_a_znode_counts_its_changes(client: KazooClient) -> None:
-    """Version, zxids, owner and lengths in a stat are as the protocol defines them."""
+    """Version, zxids, owner and lengths in a znode's stat are as the protocol defines them."""
     client.create("/a", b"one")
     data, created = client.get("/a")
     assert (data, created.version, created.ephemeralOwner, created.dataLength) == (b"one", 0, 0, 3)
@@ -79,7 +79,7 @@ def test_a_znode_counts_its_changes(client: KazooClient) -> None:
 
 
 def test_requests_are_refused_with_the_errors_of_the_protocol(client: KazooClient) -> None:
-    """Each refusal has its own error, and changes nothing."""
+    """Each kind of refused request has its own error, and changes nothing."""
     client.create("/a", b"")
     client.create("/a/b", b"")
     client.create("/e", b"", ephemeral=True)
@@ -98,7 +98,7 @@ def test_requests_are_refused_with_the_errors_of_the_protocol(client: KazooClien
 
 
 def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
-    """The parent has the counter: prefixes and deletions do not matter, and refused creations are not counted."""
+    """The parent counts: prefixes and deletions do not matter, and refused creations are not counted."""
     client.create("/s")
     assert client.create("/s/a-", sequence=True) == "/s/a-0000000000"
     client.create("/s/plain")
@@ -112,7 +112,7 @@ def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
 
 
 def test_a_transaction_is_atomic(client: KazooClient) -> None:
-    """Its operations see each other, share one zxid, and their results are in order."""
+    """The operations of a transaction see each other and share one zxid; the results are in order."""
     client.create("/t", b"")
     transaction = client.transaction()
     transaction.check("/t", 0)
@@ -132,7 +132,7 @@ def test_a_transaction_is_atomic(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
-    """The failed operation has its error. Those before it are rolled back, and those after it are not tried."""
+    """The failed operation has its error. Earlier operations are rolled back, and later ones are not tried."""
     client.create("/t", b"old")
     transaction = client.transaction()
     transaction.set_data("/t", b"new")
@@ -146,7 +146,7 @@ def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
 
 
 def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
-    """−1 is any version. A missing znode and another version are different errors."""
+    """The version −1 matches every version. A missing znode and another version are different errors."""
     client.create("/c", b"")
     client.set("/c", b"")
     for version, expected in ((-1, True), (1, True), (0, BadVersionError)):
@@ -160,7 +160,7 @@ def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> None:
-    """It was deleted and created again in that transaction. The old znode remains, with its old stat."""
+    """The refused transaction deletes the znode and creates it again. The old znode remains, with its old stat."""
     client.create("/d", b"old", ephemeral=True)
     before = client.exists("/d")
     transaction = client.transaction()
@@ -172,7 +172,7 @@ def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> 
 
 
 def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
-    """A watch on data notifies of one change, or of the deletion, and then no more."""
+    """A watch on data fires once, at a change or at the deletion."""
     other, seen = place.client(), Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
@@ -188,7 +188,7 @@ def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
 
 
 def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> None:
-    """``exists`` watches for the creation. A failed ``get`` leaves no watch."""
+    """``exists`` sets a watch on a missing znode; a failed ``get`` sets none."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError
@@ -200,7 +200,7 @@ def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> Non
 
 
 def test_a_watch_on_children_notifies_of_children_only(place: Place, client: KazooClient) -> None:
-    """It notifies of a created or deleted child and of the deletion of the parent, not of data."""
+    """The watch fires when a child is created or deleted and when the parent is deleted, but not when data changes."""
     client.create("/p", b"")
     for change, event in (
         (lambda: client.create("/p/c"), EventType.CHILD),
@@ -218,7 +218,7 @@ def test_a_watch_on_children_notifies_of_children_only(place: Place, client: Kaz
 
 
 def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooClient) -> None:
-    """For a znode deleted and created again in one transaction, each watch fires once."""
+    """When a znode is deleted and created again in one transaction, each watch fires once."""
     data, children = Seen(), Seen()
     client.create("/p")
     client.create("/p/m", b"", ephemeral=True)
@@ -235,7 +235,7 @@ def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooC
 
 
 def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
-    """A client that reads the new value has been notified of the change before."""
+    """A client that reads the new value has received the watch event before."""
     order: list[str] = []
     other = place.client()
     client.create("/o", b"old")
@@ -254,7 +254,7 @@ def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, 
 
 
 def test_one_watcher_is_notified_once_of_one_change(place: Place, client: KazooClient) -> None:
-    """The same function, set twice on one znode, is called once."""
+    """A function that is set twice as the watcher of one znode is called once."""
     seen = Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
@@ -266,7 +266,7 @@ def test_one_watcher_is_notified_once_of_one_change(place: Place, client: KazooC
 
 
 def test_the_server_bounds_the_session_timeout(place: Place) -> None:
-    """A session timeout is between 2 and 20 ticks, whatever the client requests."""
+    """A session timeout is at least 2 and at most 20 ticks, whatever the client requests."""
     granted = {}
     for asked_s in (0.1, 5.0, 60.0):
         client = place.client(asked_s)
@@ -275,7 +275,7 @@ def test_the_server_bounds_the_session_timeout(place: Place) -> None:
 
 
 def _granted_ms(client: KazooClient) -> int:
-    """The negotiated timeout, from the answer to Connect of another session."""
+    """Return the negotiated session timeout, from the server's response to Connect of a new session."""
     connection = client._connection
     invoke, found = connection._invoke, []
 
@@ -294,7 +294,7 @@ def _granted_ms(client: KazooClient) -> int:
 
 
 def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: KazooClient) -> None:
-    """Watchers are notified, and persistent znodes remain."""
+    """A watcher is notified of the deletion, and persistent znodes remain."""
     other, seen = place.client(), Seen()
     other.create("/e", b"", ephemeral=True)
     other.create("/stays", b"")
@@ -306,7 +306,10 @@ def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: 
 
 
 def test_a_client_is_notified_of_its_expiry_and_opens_another_session(place: Place, client: KazooClient) -> None:
-    """Another client ends the session: the state is LOST, its ephemerals are deleted, and kazoo opens another."""
+    """
+    Another client ends the session. The state becomes LOST, the ephemeral znodes are deleted, and kazoo opens a
+    session.
+    """
     states: list[str] = []
     doomed = place.client()
     doomed.create("/e", b"", ephemeral=True)
@@ -331,7 +334,7 @@ def test_a_request_over_a_mebibyte_breaks_the_connection(place: Place, client: K
 
 
 def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, client: KazooClient) -> None:
-    """After a broken connection the session and its ephemerals remain. Watchers are notified of the break."""
+    """After a broken connection the session and its ephemeral znodes remain. Watchers are notified of the break."""
     seen, states = Seen(), []
     client.create("/e", b"", ephemeral=True)
     session = client.client_id[0]
@@ -352,7 +355,7 @@ def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, clien
 def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
     place: Place, what: Literal["request", "reply"]
 ) -> None:
-    """It is performed or not. The client sees ConnectionLoss in both cases, and keeps its session."""
+    """The transaction was executed or not. In both cases the client gets ConnectionLoss, and keeps its session."""
     watcher = place.client()
     with place.lossy() as lossy:
         client, session = lossy.client, lossy.client.client_id
@@ -371,7 +374,10 @@ def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
 
 
 def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client: KazooClient) -> None:
-    """It needs the id and the password. Its first request may be the close, which deletes the ephemerals at once."""
+    """
+    The other client needs the id and the password. Its first request may be the close, which deletes the ephemeral
+    znodes.
+    """
     first = place.client()
     session_id = first.client_id[0]
     first.create("/e", b"", ephemeral=True)
@@ -387,7 +393,7 @@ def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client:
 
 
 def test_an_ended_session_is_not_resumed(place: Place, client: KazooClient) -> None:
-    """The server answers with a timeout of 0. A client that is stopped at that answer opens no other session."""
+    """The server responds with a timeout of 0. A client that is stopped by this response opens no other session."""
     answers: list[int] = []
     session = client.client_id
     client.stop()

@@ -1,4 +1,6 @@
-"""The fake ensemble has the faults of real ones: every case runs on it, and on three servers of 3.9.5 and of 3.4.6."""
+"""
+The fake ensemble has the faults of real ones: every test runs on the fake, and on three servers of 3.9.5 and of 3.4.6.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def healed(servers: Servers) -> Iterator[Servers]:
-    """The servers without faults. The fixture ends those of the test."""
+    """The servers without faults. The fixture ends the faults of the test."""
     try:
         yield servers
     finally:
@@ -38,14 +40,14 @@ def healed(servers: Servers) -> Iterator[Servers]:
 
 
 def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
-    """Commit a transaction that only checks a znode, which needs the quorum."""
+    """Commit a transaction that only checks a znode; it needs the quorum."""
     transaction = client.transaction()
     transaction.check(path, -1)
     return transaction.commit_async().get(timeout=timeout_s)
 
 
 def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers) -> None:
-    """While its followers are frozen, it answers a read and even a sync, but no transaction."""
+    """While its followers are frozen, the leader answers a read and even a sync, but no transaction."""
     with closing(healed.place(0)) as place:
         client = place.client()
         client.create("/quorum", b"", ephemeral=True)
@@ -62,7 +64,9 @@ def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers
 
 
 def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Servers) -> None:
-    """While the leader is frozen it answers reads only. Then another server leads, and the session continues."""
+    """
+    While the leader is frozen, the follower answers reads only. Then another server leads, and the session continues.
+    """
     with closing(healed.place()) as everywhere, closing(healed.place(1)) as place:
         client = place.client()
         client.create("/follower", b"", ephemeral=True)
@@ -77,7 +81,9 @@ def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Serve
 
 
 def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
-    """It catches up with a request that passes the leader: a sync, or a transaction without a change."""
+    """
+    A sync, or a transaction without a change, brings the follower up to date, because both pass through the leader.
+    """
     with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
         writer, reader = place.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
@@ -95,7 +101,7 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
 
 @pytest.mark.parametrize(("before", "now"), [(0, 1), (1, 0), (1, 2)])
 def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, before: int, now: int) -> None:
-    """A transaction on the older connection is refused, or that connection is closed, as for single writes."""
+    """A transaction on the older connection is refused. At a single write the server closes that connection."""
     with closing(healed.place(before)) as place, closing(healed.place(now)) as elsewhere:
         client = place.client()
         client.create("/moved", b"", ephemeral=True)
@@ -112,7 +118,7 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
                 assert isinstance(beside, RuntimeInconsistency)
             assert states == []
         if before == 0:
-            # The leader closes it at any request.
+            # The leader closes the connection at any request.
             asked = client.get_async("/moved")
         else:
             assert client.get("/moved")[0] == b""
@@ -127,7 +133,7 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
 
 
 def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Servers) -> None:
-    """It answers no writes, but keeps those of clients that connect, and performs them when its followers resume."""
+    """The leader answers no write of these sessions before its followers resume; then it executes the writes."""
     with closing(healed.place(1)) as elsewhere, closing(healed.place(0)) as place:
         first = elsewhere.client()
         first.create("/came", b"", ephemeral=True)
@@ -143,7 +149,7 @@ def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Serve
 
 
 def test_a_session_survives_its_server(healed: Servers) -> None:
-    """After a kill of its server the session continues on another one, with its ephemerals."""
+    """After its server was killed, the session continues on another server, with its ephemeral znodes."""
     with closing(healed.place()) as place:
         client = place.client()
         states: list[str] = []
@@ -158,7 +164,10 @@ def test_a_session_survives_its_server(healed: Servers) -> None:
 
 
 def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Iterator[int]:
-    """Kill one server after the other, healing in between, until it is the one that the client is connected to."""
+    """
+    Kill and heal one server after the other, up to the one to which the client is connected; yield that server's
+    number.
+    """
     for server in (2, 1, 0):
         servers.crash(server)
         try:
@@ -171,7 +180,9 @@ def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Ite
 
 
 def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
-    """If the only server that the client reaches is frozen, its session ends after the timeout, not at half of it."""
+    """
+    If the only server that the client can reach is frozen, the session ends after its timeout, not after half of it.
+    """
     with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
         watcher = place.client()
         client = elsewhere.client(2.0)
@@ -186,13 +197,13 @@ def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
 
 
 def test_a_follower_reports_active_sessions_to_a_leader_that_resumes(healed: Servers) -> None:
-    """A client writes while the leader is frozen, and is silent afterwards: the write extends its session."""
-    # The other servers may give up the leader and elect another one.
+    """A client writes while the leader is frozen, and sends nothing afterwards: the write extends its session."""
+    # In some attempts the other servers give up the frozen leader and elect another one.
     assert any(_a_write_extends_the_session(healed, f"/active-{attempt}") for attempt in range(30))
 
 
 def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
-    """Whether the case applied. It does not if another server leads afterwards, which renews every session."""
+    """Try the case; return False if another server leads afterwards, because a new leader renews every session."""
     with closing(healed.place(2)) as place, closing(healed.place(1)) as elsewhere:
         watcher, client, leader = place.client(), elsewhere.client(2.0), healed.leader
         client.create(path, b"", ephemeral=True)
@@ -208,7 +219,7 @@ def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
         if healed.leader is not leader:
             return False
         place.wait(lambda: answered, "the leader answers again")
-        # Longer than until the leader's next ping, shorter than until the client's.
+        # The pause ends after the leader's next ping and before the client's.
         _pause(place, 0.4)
         healed.freeze(1)
         while _exists(watcher, path):
@@ -225,7 +236,7 @@ def _pause(place: Place, duration_s: float) -> None:
 
 
 def _exists(client: KazooClient, path: str) -> bool:
-    """Whether the znode exists, or may exist because the server does not answer."""
+    """Return whether the znode exists; True also if the server does not answer."""
     try:
         return client.exists_async(path).get(timeout=2.0) is not None
     except (KazooTimeoutError, ConnectionLoss):

@@ -1,4 +1,4 @@
-"""Mistakes of users and operators: each gives one clear error and leaves nothing behind."""
+"""Mistakes of users and operators: each gives one error that names the mistake, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Unique = Callable[[str], str]
 
 @contextmanager
 def closed_port() -> Iterator[int]:
-    """A local port without a listener, for the duration of the block."""
+    """Reserve a local port without a listener for the duration of the block."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield reserved.getsockname()[1]
 
 
 async def assert_connect_fails(consumer: GroupedConsumer, error: type[Exception], *words: str) -> None:
-    """Assert that connecting fails twice, with an error of one line that contains these words."""
+    """Assert that ``connect`` fails twice, with an error of one line that contains these words."""
     for _ in range(2):
         with pytest.raises(error) as caught:
             await consumer.connect()
@@ -53,14 +53,14 @@ async def assert_connect_fails(consumer: GroupedConsumer, error: type[Exception]
 
 
 async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:
-    """The error has the address that does not answer, and how long the consumer waited."""
+    """The error has the address without an answer, and the time that the consumer waited."""
     with closed_port() as port:
         consumer = GroupedConsumer(cluster_39.brokers, "g", f"127.0.0.1:{port}", zk_timeout_ms=300)
         await assert_connect_fails(consumer, NoZooKeeperError, f"127.0.0.1:{port}", "0.3 s")
 
 
 async def test_no_chroot(cluster: Cluster) -> None:
-    """The error names the missing chroot, and the member does not create it."""
+    """The error of the member names the missing chroot, which is not created."""
     consumer = GroupedConsumer(cluster.brokers, "g", f"{cluster.zk_hosts}/not/there")
     await assert_connect_fails(consumer, ChrootMissingError, "/not/there", "create it first")
     with zookeeper(cluster) as client:
@@ -68,7 +68,7 @@ async def test_no_chroot(cluster: Cluster) -> None:
 
 
 async def test_missing_brokers_are_an_error(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names each address, and the member has not joined the group."""
+    """The error names each address, and the consumer has not joined the group."""
     name = unique("group")
     with closed_port() as port:
         consumer = GroupedConsumer([f"127.0.0.1:{port}"], name, cluster_39.zk_hosts)
@@ -99,7 +99,7 @@ async def test_missing_brokers_are_an_error(cluster_39: Cluster, unique: Unique)
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
-    """The constructor raises an error that names the setting, also outside an event loop."""
+    """The constructor raises an error that names the setting, even outside an event loop."""
     with pytest.raises(ConfigError) as caught:
         GroupedConsumer(**{"brokers": ["b:9092"], "group": "g", "zk_hosts": ["z:2181"], **settings})  # type: ignore[arg-type]
     assert words in str(caught.value)
@@ -125,7 +125,10 @@ async def test_methods_raise_before_connect_and_after_close(cluster_39: Cluster)
 
 
 async def test_a_member_that_disagrees_with_its_group(cluster: Cluster, unique: Unique) -> None:
-    """The first member's settings are the group's. The error of another one has both values and the znode."""
+    """
+    The first member's settings become the group's. The error of another member has both values and the path of the
+    znode.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     async with group_of(cluster, name, [topic]) as group:
@@ -155,7 +158,9 @@ OURS = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="e
 async def test_every_disagreement_is_in_the_error(
     cluster_39: Cluster, unique: Unique, there: dict[str, str], differences: str
 ) -> None:
-    """The error has both values of each setting and how to change either. After the change the member can join."""
+    """
+    The error has both values of each setting, and says how to change either one. After the change the member can join.
+    """
     name = unique("group")
     path = GroupLayout(name).config
     with zookeeper(cluster_39) as client:
@@ -172,7 +177,7 @@ async def test_every_disagreement_is_in_the_error(
 
 
 async def test_unreadable_settings_are_an_error(cluster_39: Cluster, unique: Unique) -> None:
-    """Garbage in ``/config`` stops a member from joining."""
+    """If the group's ``config`` znode contains garbage, members cannot join."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(GroupLayout(name).config, b"\xff{", makepath=True)
@@ -182,7 +187,7 @@ async def test_unreadable_settings_are_an_error(cluster_39: Cluster, unique: Uni
 
 @pytest.mark.parametrize("folder", ["ids", "kiel_members"])
 async def test_a_foreign_member_keeps_members_from_joining(cluster_39: Cluster, unique: Unique, folder: str) -> None:
-    """A member does not join while a Java consumer or a member of kiel is in the group."""
+    """A member cannot join while a Java consumer or a member of kiel is in the group."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -211,7 +216,7 @@ async def test_an_allocator_that_fails(
     allocator: Callable[[list[str], list[str]], dict[str, dict[str, list[int]]]],
     words: str,
 ) -> None:
-    """The leader uses the sticky allocator instead. The log, a metric and the group state say why."""
+    """The leader uses the sticky allocator instead. The log, a metric and the group state contain the reason."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 20)
@@ -229,7 +234,7 @@ async def test_an_allocator_that_fails(
 
 
 async def test_an_allocator_function_decides(cluster_39: Cluster, unique: Unique) -> None:
-    """A function of members and partitions makes the plan, and the group state has its name."""
+    """The function makes the plan from members and partitions, and the group state has its name."""
 
     def first_takes_all(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
         topic = partitions[0].rpartition(":")[0]
@@ -248,7 +253,7 @@ async def test_an_allocator_function_decides(cluster_39: Cluster, unique: Unique
 
 
 async def test_garbage_in_znodes_does_not_stop_the_group(cluster: Cluster, unique: Unique) -> None:
-    """An unreadable member gets no partitions. An unreadable assignment revokes none."""
+    """An unreadable member znode gets no partitions. An unreadable assignment revokes none."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -267,7 +272,7 @@ async def test_garbage_in_znodes_does_not_stop_the_group(cluster: Cluster, uniqu
 
 
 async def test_failures_of_dropped_futures_are_logged(cluster_39: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """If the future of a method fails and the caller has dropped it, the log has the failure."""
+    """If the future of a method fails and the caller has dropped it, the failure is logged."""
     consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
     consumer.commit()
     await eventually(lambda: "its result was not awaited" in caplog.text, "the failure is logged")

@@ -1,4 +1,4 @@
-"""Which records are finished, and how a group survives changes by brokers, logs and operators."""
+"""Finished records, and how a group survives changes by brokers, logs and operators."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluste
 
 
 async def test_a_break_finishes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """After a break the close commits it."""
+    """The record at the break is committed by the close."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with consumer_of(cluster_39, name) as consumer:
         await consumer.subscribe(topic)
@@ -66,7 +66,7 @@ async def test_a_break_finishes_the_record_in_flight(cluster_39: Cluster, unique
 
 
 async def test_an_exception_does_not_finish_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """The next member gets the record again."""
+    """The record is not committed, so that the next member gets it again."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
 
     async def fail() -> None:
@@ -82,7 +82,7 @@ async def test_an_exception_does_not_finish_the_record_in_flight(cluster_39: Clu
 
 
 async def test_the_next_loop_starts_with_the_first_unfinished_record(cluster_39: Cluster, unique: Unique) -> None:
-    """After a break it starts with the next record, after an exception with the same one."""
+    """After a break the loop starts with the next record, after an exception with the same record."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     seen: list[int] = []
 
@@ -105,7 +105,7 @@ async def test_the_next_loop_starts_with_the_first_unfinished_record(cluster_39:
 
 
 async def test_a_close_during_an_exception_does_not_finish_the_record(cluster_39: Cluster, unique: Unique) -> None:
-    """A close in ``finally`` without ``async with`` distinguishes an exception from a break."""
+    """A close in ``finally``, without ``async with``, does not treat the exception as a break."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -127,7 +127,7 @@ async def test_a_close_during_an_exception_does_not_finish_the_record(cluster_39
 async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """A close by the loop itself does not wait for the loop."""
+    """A close inside the loop does not wait for the loop."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -142,7 +142,7 @@ async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
 
 
 async def test_a_close_from_another_task_waits_for_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """The loop can finish its record, which is then committed."""
+    """The loop can finish its record before the member leaves, and the record is committed."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -166,7 +166,7 @@ async def test_a_close_from_another_task_waits_for_the_record_in_flight(cluster_
 
 
 async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """``close(timeout_s)`` leaves the group, and the unfinished record is not committed."""
+    """After ``timeout_s``, ``close`` leaves the group without committing the unfinished record."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     consumer = consumer_of(cluster_39, name)
     await consumer.connect()
@@ -188,7 +188,7 @@ async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Clust
 
 
 async def test_commit_includes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """``commit()`` in the loop stores the record that is being processed, and returns the stored partitions."""
+    """``commit()`` inside the loop also stores the record in flight, and returns the stored partitions."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with consumer_of(cluster_39, name, autocommit=False) as consumer:
         await consumer.subscribe(topic)
@@ -202,7 +202,7 @@ async def test_commit_includes_the_record_in_flight(cluster_39: Cluster, unique:
 
 
 async def test_autocommit_does_not_include_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """Finished records are committed at each interval."""
+    """At each interval only finished records are committed."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     async with group_of(cluster_39, name, [topic], auto_commit_interval_ms=50) as group:
         member = await group.join()
@@ -214,7 +214,7 @@ async def test_autocommit_does_not_include_the_record_in_flight(cluster_39: Clus
 
 
 async def test_a_blocking_application_still_releases_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """A loop that blocks for each record does not delay a rebalance until its last record."""
+    """Although the loop blocks for each record, a rebalance need not wait until the loop has read all records."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 2000)
@@ -230,7 +230,7 @@ async def test_a_blocking_application_still_releases_partitions(cluster_39: Clus
 
 
 async def test_a_rebalance_waits_for_a_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """Its partition moves when the record is finished. Idle partitions move at once."""
+    """The partition of the record moves when the record is finished. Idle partitions move at once."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, 40)
@@ -267,8 +267,8 @@ async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[.
 
 
 async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Cluster]) -> None:
-    """Another broker becomes their leader, and members fetch from it."""
-    # Acknowledgements wait for a dead replica until its leader gives it up, by default after 10 to 20 s.
+    """Another broker becomes the leader of these partitions, and members fetch from that broker."""
+    # Acknowledgements wait for a dead replica until its leader drops it, by default after 10 to 20 s.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1000})
     await cluster.create_topic("t", 4, replication=2)
     values = await produce(cluster, "t", 200)
@@ -284,7 +284,7 @@ async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Clu
 async def test_a_committed_offset_beyond_the_log(
     cluster: Cluster, unique: Unique, reset: str, redelivered: bool
 ) -> None:
-    """The member resets it by the policy, and logs and counts that."""
+    """The member resets the offset by the policy, logs the reset and counts it."""
     topic, name = await topic_of_one(cluster, unique, 10), unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster) as client:
@@ -299,7 +299,7 @@ async def test_a_committed_offset_beyond_the_log(
 
 
 async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """With ``auto_offset_reset="none"`` a position outside the log raises an error that names it."""
+    """With ``auto_offset_reset="none"`` a position outside the log is an error with that position."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     with zookeeper(cluster_39) as client:
         client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
@@ -315,7 +315,9 @@ async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Clu
 
 
 async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -> None:
-    """The next commit does not overwrite an offset that another client has written: the member resumes there."""
+    """
+    The next commit does not overwrite an offset that another client has written; the member resumes at that offset.
+    """
     topic, name = await topic_of_one(cluster, unique, 20), unique("group")
     async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
         member = await group.join()
@@ -329,7 +331,7 @@ async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -
 
 
 async def test_a_topic_deleted_and_created_again_starts_at_its_beginning(cluster: Cluster, unique: Unique) -> None:
-    """Committed offsets of the deleted topic do not apply to the new one."""
+    """The committed offsets of the deleted topic do not apply to the new topic."""
     topic, name = await topic_of_one(cluster, unique, 20), unique("group")
     async with group_of(cluster, name, [topic]) as group:
         await group.join()
@@ -369,7 +371,9 @@ async def test_zookeeper_restarts_under_a_running_group(
 async def test_a_frozen_zookeeper_shuts_the_gate_in_time(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
-    """Without answers from ZooKeeper, delivery ends with the lease. Afterwards a new session delivers."""
+    """
+    When ZooKeeper stops answering, delivery ends with the lease. When ZooKeeper is resumed, a new session delivers.
+    """
     cluster = start_cluster(zookeeper=zookeeper_version)
     await cluster.create_topic("t", 4)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=2000) as group:
@@ -403,7 +407,7 @@ class Hooks:
 
 
 async def test_a_listener_that_raises_does_not_block_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """Hooks may be coroutines. Their errors are logged and counted, and the release continues."""
+    """The hooks of a listener may be coroutines. Their errors are logged and counted, and the release continues."""
     topic, name, hooks = unique("topic"), unique("group"), Hooks()
     await cluster_39.create_topic(topic, 3)
     consumer = consumer_of(cluster_39, name, listener=hooks)

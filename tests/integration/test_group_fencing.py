@@ -1,4 +1,4 @@
-"""Fencing tokens: the number of a claim, which grows with each claim of the partition."""
+"""Fencing tokens: each claim of a partition has a larger number than the claims before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_tokens_grow_with_every_claim(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """They are the czxids of the owner znodes. A member without a partition has no token for it."""
+    """The tokens are the czxids of the owner znodes. A member has no token for a partition that it does not own."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
@@ -49,7 +49,7 @@ async def test_tokens_grow_with_every_claim(cluster: Cluster, unique: Callable[[
 async def test_the_token_is_known_in_the_assigned_hook_and_for_each_record(
     cluster_39: Cluster, unique: Callable[[str], str]
 ) -> None:
-    """An application can notify a sink before the first record, and no record is delivered without a token."""
+    """An application can give the token to a sink before the first record, and each delivered record has a token."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
@@ -71,7 +71,7 @@ async def test_the_token_is_known_in_the_assigned_hook_and_for_each_record(
 
 
 async def test_a_record_of_a_lost_claim_has_no_token(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """It has none, also if the same consumer claims the partition again while the record is in flight."""
+    """The record has no token even if the same consumer claims the partition again while the record is in flight."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)

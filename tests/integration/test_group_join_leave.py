@@ -1,4 +1,4 @@
-"""Members join and leave: calls that are cancelled or concurrent, joins that fail, brokers that do not answer."""
+"""Members join and leave: cancelled and concurrent calls, failing joins, and brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 
 
 async def test_a_cancelled_close_continues(cluster_39: Cluster, unique: Unique) -> None:
-    """Otherwise a member would remain that owns partitions and does not read them."""
+    """The close continues, because otherwise a member would remain that owns partitions without reading them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -40,7 +40,7 @@ async def test_a_cancelled_close_continues(cluster_39: Cluster, unique: Unique) 
 
 
 async def test_a_cancelled_connect_leaves_no_member(cluster_39: Cluster, unique: Unique) -> None:
-    """No member remains, whenever the cancellation comes."""
+    """No member remains, whenever ``connect`` is cancelled."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     layout = GroupLayout(name)
@@ -60,7 +60,7 @@ async def test_a_cancelled_connect_leaves_no_member(cluster_39: Cluster, unique:
 
 
 async def test_a_subscription_during_the_join_reaches_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """The call may come at any time between the start and the end of ``connect``."""
+    """``subscribe`` may be called at any time between the start and the end of ``connect``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for number in range(20):
@@ -79,7 +79,7 @@ async def test_a_subscription_during_the_join_reaches_the_group(cluster_39: Clus
 
 
 async def test_a_subscription_during_a_rejoin_reaches_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """The call may come right after a session is lost."""
+    """``subscribe`` may be called right after a session is lost."""
     first, second, name = unique("first"), unique("second"), unique("group")
     await cluster_39.create_topic(first, 1)
     await cluster_39.create_topic(second, 1)
@@ -100,7 +100,7 @@ async def test_a_subscription_during_a_rejoin_reaches_the_group(cluster_39: Clus
 async def test_a_join_that_fails_unexpectedly_is_retried(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of the system, such as too many open files, does not end the member."""
+    """An error of the operating system, such as too many open files, does not stop the member."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -137,7 +137,7 @@ async def test_a_member_without_its_znode_is_not_foreign(cluster_39: Cluster, un
 
 
 async def test_a_closed_consumer_raises(cluster_39: Cluster, unique: Unique) -> None:
-    """Every method raises ClosedError."""
+    """``connect``, ``subscribe``, ``commit``, ``async with`` and a loop raise ClosedError; ``close`` does not."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await consumer.connect()
     await consumer.close()
@@ -150,14 +150,14 @@ async def test_a_closed_consumer_raises(cluster_39: Cluster, unique: Unique) -> 
 
 
 async def test_a_consumer_that_was_closed_before_its_use_returns_none(cluster_39: Cluster, unique: Unique) -> None:
-    """The close may come before any event loop runs."""
+    """The consumer was closed before ``connect``, outside an event loop; ``consume`` returns None."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await asyncio.to_thread(consumer.close)
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None
 
 
 async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """Twenty members store the start offsets of two hundred partitions in batches, not one by one."""
+    """Twenty members settle in time on two hundred partitions, because they store the start offsets in batches."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 200)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -168,14 +168,14 @@ async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: U
 
 
 async def test_a_member_leaves_while_no_broker_answers(start_cluster: Callable[..., Cluster]) -> None:
-    """An unopened claim, whose position no broker answers, does not keep its member from leaving."""
+    """A claim is unopened because no broker answers for its position. The member can leave all the same."""
     cluster = start_cluster()
     await cluster.create_topic("t", 2)
     member = Member(cluster, "g", ["t"])
     await member.consumer.connect()
     await cluster.kafka[0].stop()
     with zookeeper(cluster) as client:
-        # Without any registered broker, the leader would withhold its plan.
+        # Without a registered broker the leader would not publish a plan.
         client.create("/brokers/ids/7", json.dumps({"version": 1, "host": "127.0.0.1", "port": 1}).encode())
         await member.start()
         await eventually(lambda: set(owners(client, "g", "t")) == {0, 1}, "both are claimed")

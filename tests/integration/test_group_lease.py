@@ -1,4 +1,4 @@
-"""The lease on real servers: a silence shorter than it costs a connection, a longer one the session."""
+"""The lease on real servers: a silence shorter than the lease ends the connection, a longer one the session."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Unique = Callable[[str], str]
 
 
 def behind(cluster: Cluster, proxy: FaultProxy) -> Cluster:
-    """The cluster with its ZooKeeper behind the proxy."""
+    """Return the cluster with the proxy in front of its ZooKeeper."""
     chroot = "".join(cluster.zk_hosts.partition("/")[1:])
     return cast(Cluster, SimpleNamespace(brokers=cluster.brokers, zk_hosts=proxy.address + chroot))
 
 
 def proxy_of(cluster: Cluster) -> FaultProxy:
-    """A proxy for the cluster's ZooKeeper."""
+    """Return a proxy for the cluster's ZooKeeper."""
     return FaultProxy(cluster.zk_hosts.partition("/")[0])
 
 
@@ -37,7 +37,9 @@ def gate_of(member: Member) -> DeliveryGate:
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:
-    """An unanswered heartbeat ends the connection, not the session: no partition moves, no record is repeated."""
+    """
+    An unanswered heartbeat ends the connection, but not the session: no partition moves, and no record is repeated.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 20)
@@ -60,7 +62,7 @@ async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> N
 
 
 async def test_a_lease_ends_before_its_session(cluster: Cluster, unique: Unique) -> None:
-    """The member gives up the session although ZooKeeper still has it: writes since then may be unconfirmed."""
+    """The member gives up its session although ZooKeeper still has it, because recent writes may be unconfirmed."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 20)
@@ -89,7 +91,10 @@ async def test_a_lease_ends_before_its_session(cluster: Cluster, unique: Unique)
 
 
 async def test_a_blocked_event_loop_does_not_cost_the_lease(cluster_39: Cluster, unique: Unique) -> None:
-    """A member whose loop is blocked for longer than the lease keeps its session: heartbeats run on a thread."""
+    """
+    The event loop is blocked for longer than the lease. The member keeps its session, because heartbeats run on a
+    thread.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 3)

@@ -29,7 +29,7 @@ Unique = Callable[[str], str]
 
 
 async def test_a_new_group_on_a_new_topic(cluster: Cluster, unique: Unique) -> None:
-    """A single member gets every partition from its beginning. When it leaves, the offsets are the ends of the logs."""
+    """A single member reads every partition from its beginning. When it leaves, it commits the ends of the logs."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 400)
@@ -47,7 +47,7 @@ async def test_a_new_group_on_a_new_topic(cluster: Cluster, unique: Unique) -> N
 
 
 async def test_the_znodes_of_a_member_have_the_documented_form(cluster: Cluster, unique: Unique) -> None:
-    """Ids, owners and offsets are as in Kafka 0.8, so its tools can read them."""
+    """Ids, owners and offsets have the form of Kafka 0.8, so its tools can read them."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     layout = GroupLayout(name)
@@ -91,7 +91,7 @@ async def test_a_join_and_a_leave_rebalance(cluster: Cluster, unique: Unique) ->
 
 
 async def test_a_member_joins_while_another_leaves(cluster: Cluster, unique: Unique) -> None:
-    """After both changes the group is balanced and has lost no record."""
+    """After both changes the group is balanced, and no record was lost or repeated."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
     values = await produce(cluster, topic, 400)
@@ -106,7 +106,7 @@ async def test_a_member_joins_while_another_leaves(cluster: Cluster, unique: Uni
 
 
 async def test_two_groups_each_get_every_record(cluster: Cluster, unique: Unique) -> None:
-    """Groups of the same topic are independent."""
+    """The groups are independent, although they read the same topic."""
     topic = unique("topic")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 200)
@@ -117,7 +117,7 @@ async def test_two_groups_each_get_every_record(cluster: Cluster, unique: Unique
 
 
 async def test_a_subscription_changes(cluster: Cluster, unique: Unique) -> None:
-    """An added topic does not change owner znodes. The offsets of a dropped topic are committed."""
+    """An added topic does not change existing owner znodes. A dropped topic is committed and released."""
     kept, added, name = unique("kept"), unique("added"), unique("group")
     await cluster.create_topic(kept, 3)
     await cluster.create_topic(added, 3)
@@ -149,7 +149,7 @@ async def test_a_topic_that_is_created_later_is_found(cluster: Cluster, unique: 
 
 
 async def test_partitions_are_added_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
-    """Members claim and read the new partitions. The others keep their owners."""
+    """Members claim and read the new partitions. The other partitions keep their owners."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     async with group_of(cluster, name, [topic]) as group:
@@ -184,14 +184,14 @@ async def test_added_partitions_start_at_their_beginning(cluster: Cluster, uniqu
 
 
 async def joined(group: Group, topic: str, partitions: int) -> Member:
-    """Join a member, and wait until it owns all partitions."""
+    """Join a member, wait until it owns all partitions, and return it."""
     member = await group.join()
     await group.balanced(topic, partitions)
     return member
 
 
 async def produce_to(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
-    """Produce values to one partition as soon as the brokers know it, and return them."""
+    """Wait until the brokers know a partition, produce values to it, and return them."""
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
     while partition not in await view.partitions_of(topic):
         await view.refresh([topic], "test")
@@ -219,7 +219,7 @@ asyncio.run(main())
 
 async def test_a_process_is_killed(cluster: Cluster, unique: Unique) -> None:
     """
-    Other members get its partitions when its session expires, a session timeout after its last heartbeat. Records that
+    Other members own its partitions when its session expires, a session timeout after its last heartbeat. Records that
     were not committed are delivered again; none is lost.
     """
     topic, name = unique("topic"), unique("group")
@@ -277,7 +277,7 @@ async def test_a_session_expires(cluster: Cluster, unique: Unique) -> None:
 async def test_a_shorter_session_timeout_is_granted(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The timeout that the server grants applies: in the znode, for the lease, and for the heartbeat."""
+    """The timeout that the server granted applies to the member znode, the lease and the heartbeat."""
     cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=2000)
     await cluster.create_topic("t", 2)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=30_000) as group:
@@ -299,7 +299,7 @@ async def test_a_shorter_session_timeout_is_granted(
 
 
 async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """Claims are lost, and no member is. The next plan creates the znode again."""
+    """All claims are lost, but no session is. Members claim again, and create the deleted znode again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic], reconcile_interval_ms=500) as group:
@@ -315,7 +315,10 @@ async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, uniqu
 
 
 async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:
-    """Other members get its partitions. When it resumes, it delivers nothing of them, and joins again."""
+    """
+    Other members own its partitions when the session has expired. When the process resumes, it delivers nothing
+    under its old claims, and joins again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
@@ -347,7 +350,7 @@ async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: U
 
 
 async def test_brokers_are_found_in_zookeeper(start_cluster: Callable[..., Cluster]) -> None:
-    """If no known address answers, the member reads the addresses of brokers in ZooKeeper."""
+    """If no known broker address answers, the member reads the brokers' addresses in ZooKeeper."""
     cluster = start_cluster()
     await cluster.create_topic("t", 1)
     async with group_of(cluster, "g", ["t"]) as group:

@@ -1,4 +1,4 @@
-"""Owner znodes and the group state, as an observer of ZooKeeper sees them while members join and leave."""
+"""Owner znodes and the group state, observed in ZooKeeper while members join and leave."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Observer:
                 self.samples += 1
 
     def each_claim_has_one_owner(self) -> bool:
-        """Whether each czxid has one owner, and later claims have larger czxids."""
+        """Return whether each czxid has one owner, and later claims have larger czxids."""
         return all(
             list(claims) == sorted(claims) and all(len(seen) == 1 for seen in claims.values())
             for claims in self.claims.values()
@@ -56,12 +56,12 @@ class Observer:
 
 
 def shares(group: Group, topic: str) -> dict[str, set[int]]:
-    """The partitions of each open member, by its id."""
+    """Return the partitions of each open member, by member id."""
     return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.open_members}
 
 
 async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """A partition never has two owners. Partitions that do not move keep their owner znodes in every rebalance."""
+    """A partition never has two owners. In every rebalance, partitions that do not move keep their owner znodes."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     values = await produce(cluster, topic, 320)
@@ -91,7 +91,7 @@ async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: 
 
 
 async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], str]) -> None:
-    """Each change publishes one plan with a larger generation and its cause. Nothing else is published."""
+    """Each change publishes one plan, with a larger generation and the cause. An unchanged plan is not published."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     layout = GroupLayout(name)

@@ -26,8 +26,8 @@ STORES = ["zookeeper", "broker-v0"]
 @pytest.mark.parametrize("store", STORES)
 async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
     """
-    Within ``reconcile_interval_ms`` it finds another version of the offset. Records are delivered again from there, and
-    committed again.
+    The owner finds another version of the offset znode within ``reconcile_interval_ms``. Records are delivered again
+    from the new offset, and committed again.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -44,7 +44,7 @@ async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, st
 
 
 async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
-    """The reset is adopted within ``reconcile_interval_ms``, even if watches fire more often than that."""
+    """The owner adopts the reset within ``reconcile_interval_ms``, even if watches fire more often than that."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 10)
@@ -65,7 +65,7 @@ async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster
 
 
 async def test_a_reset_to_the_committed_offset(cluster_39: Cluster, unique: Unique) -> None:
-    """Versions are compared, not offsets: records read since then are delivered again."""
+    """The owner compares versions, not offsets, so records since the last commit are delivered again."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -81,7 +81,10 @@ async def test_a_reset_to_the_committed_offset(cluster_39: Cluster, unique: Uniq
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_busy_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
-    """Its next commit finds another version. It does not overwrite the offset, and resumes there."""
+    """
+    The owner's next commit finds another version of the offset znode. The commit does not overwrite the operator's
+    offset, and the owner resumes there.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 1_000)
@@ -91,7 +94,8 @@ async def test_a_busy_owner_adopts_a_reset(cluster: Cluster, unique: Unique, sto
         member.pace_s = 0.005
         with zookeeper(cluster) as client:
             await eventually(lambda: len(member.values) > 50, "records flow")
-            # A broker that writes at the same time overwrites the reset. The other store does not have this race.
+            # A broker that writes at the same time overwrites the reset. The ``zookeeper`` store does not have this
+            # race.
             for _ in range(1 if store == "zookeeper" else 5):
                 client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"3")
                 if await is_redelivered(member, values[3]):
@@ -105,7 +109,7 @@ async def test_a_busy_owner_adopts_a_reset(cluster: Cluster, unique: Unique, sto
 
 
 async def is_redelivered(member: Member, value: bytes) -> bool:
-    """Whether a value is delivered for the second time within a second."""
+    """Return whether a value is delivered for the second time within a second."""
     try:
         await eventually(lambda: member.values.count(value) >= 2, "it is delivered again", 1)
     except AssertionError:
@@ -114,7 +118,7 @@ async def is_redelivered(member: Member, value: bytes) -> bool:
 
 
 async def test_a_reset_during_a_rebalance(cluster: Cluster, unique: Unique) -> None:
-    """The previous owner does not overwrite it, and the next one starts there."""
+    """The previous owner does not overwrite the operator's offset, and the next owner starts there."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 40)
@@ -144,7 +148,10 @@ async def test_a_reset_during_a_rebalance(cluster: Cluster, unique: Unique) -> N
 @pytest.mark.parametrize("autocommit", [True, False])
 @pytest.mark.parametrize("store", STORES)
 async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
-    """The member stores the end of the log before any record. The next owner gets what is written in between."""
+    """
+    The member stores the end of the log before it delivers a record, so the next owner gets the records produced in
+    between.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -164,7 +171,9 @@ async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, sto
 
 @pytest.mark.parametrize("store", STORES)
 async def test_an_emptied_log_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
-    """The start of the log is stored, so the next owner skips nothing when the log has grown past the old offset."""
+    """
+    The member stores the start of the log. So the next owner skips nothing when the log has grown past the old offset.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     settings = {"auto_commit_interval_ms": 3_600_000, "store": store}
@@ -211,7 +220,7 @@ async def test_a_reset_during_an_assigned_hook(cluster: Cluster, unique: Unique)
 
 async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
     """
-    Positions in the old log do not apply to the new one: it is delivered from its beginning.
+    Positions in the old log do not apply to the new log, which is delivered from its beginning.
 
     ``tests/sim/test_recreated_topics.py`` has the cases of a partition that is being released, and of brokers that do
     not know the new topic yet.
@@ -232,7 +241,7 @@ async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, 
 
 
 async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, unique: Unique) -> None:
-    """The second commit must not overwrite the offset that the first one has adopted."""
+    """The second commit must not overwrite the offset that the first commit has adopted."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 20)
@@ -252,7 +261,7 @@ async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, 
 
 
 async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
-    """The group cannot choose a start, so the consumer raises an error."""
+    """The group has no rule for its start offsets, so the consumer raises an error."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)

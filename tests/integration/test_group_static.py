@@ -54,7 +54,7 @@ def group_state(client: KazooClient, group: str) -> GroupState:
 
 
 async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Unique) -> None:
-    """Each member gets its partitions again. Those of the others do not move, and no record is delivered twice."""
+    """Each restarted member gets its partitions again. No other partition moves, and no record is delivered twice."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 6)
     async with group_of(cluster, name, [topic]) as group:
@@ -86,7 +86,10 @@ async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Un
 
 
 async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: Cluster, unique: Unique) -> None:
-    """The new member has the place at once, and the partitions when the old claims end. No other partition moves."""
+    """
+    The new member gets the place in the plan at once, and the partitions when the old claims end. No other partition
+    moves.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic], session_timeout_ms=4_000) as group:
@@ -130,7 +133,7 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
 async def test_two_members_have_one_instance(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The later member gets all partitions. The earlier one releases them, and its loop ends with an error."""
+    """The later member gets all partitions. The earlier member releases them, and its loop ends with an error."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -156,7 +159,10 @@ async def test_two_members_have_one_instance(
 
 
 async def test_a_member_is_drained_by_the_settings(cluster: Cluster, unique: Unique) -> None:
-    """It releases its partitions and remains a member. When the settings do not name it, it gets its share again."""
+    """
+    The drained member releases its partitions and remains a member. When it is no longer drained, it gets partitions
+    again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -177,7 +183,10 @@ async def test_a_member_is_drained_by_the_settings(cluster: Cluster, unique: Uni
 
 
 async def test_an_assignment_in_the_wrong_slot_is_repaired(cluster_39: Cluster, unique: Unique) -> None:
-    """An operator wrote it for another member. The owner keeps its partitions, and the leader writes it again."""
+    """
+    An operator has written the assignment for another member. The owner keeps its partitions, and the leader writes the
+    assignment again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], reconcile_interval_ms=200) as group:
@@ -195,13 +204,13 @@ async def test_an_assignment_in_the_wrong_slot_is_repaired(cluster_39: Cluster, 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", "x" * 256, 7])
 async def test_an_invalid_instance_id_is_refused(cluster_39: Cluster, unique: Unique, instance_id: object) -> None:
-    """It becomes the name of a znode."""
+    """The instance id becomes the name of a znode."""
     with pytest.raises(ConfigError, match="instance_id"):
         Member(cluster_39, unique("group"), ["t"], instance_id=instance_id)
 
 
 async def test_a_heartbeat_interval_above_the_server_s_limit_is_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """``connect`` raises when the granted timeout is known, and leaves no znodes."""
+    """``connect`` raises an error when it knows the granted session timeout, and leaves no znodes."""
     name = unique("group")
     member = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=2_000)
     with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2000 given; expected at most 1333"):

@@ -1,4 +1,4 @@
-"""A member's subscription changes, or a plan contains topics that are not part of it."""
+"""A member's subscription changes, or a plan contains topics to which the member has not subscribed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: t
 
 
 async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
-    """Do the same without an event loop."""
+    """Do the same with the blocking client."""
 
     def program() -> None:
         with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
@@ -94,7 +94,7 @@ async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: thre
 async def test_a_topic_is_dropped_from_the_subscription(
     cluster_39: Cluster, unique: Unique, program: Callable[..., Iterable[None]]
 ) -> None:
-    """It is not delivered any more, and its position is committed. A later subscription resumes there."""
+    """The topic is no longer delivered, and its position is committed. A later subscription resumes there."""
     seen, group, dropped = TwoTopics(unique("dropped"), unique("kept")), unique("group"), threading.Event()
     await cluster_39.create_topic(seen.dropped, 1)
     await cluster_39.create_topic(seen.kept, 1)
@@ -119,7 +119,10 @@ async def test_a_topic_is_dropped_from_the_subscription(
 async def test_an_assignment_names_a_topic_without_subscription(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its partitions are not claimed, others keep flowing. A warning is logged, and an error if that persists."""
+    """
+    The member does not claim partitions of that topic, and continues to deliver others. It logs a warning, and an error
+    if the assignment persists.
+    """
     topic, other, name = unique("topic"), unique("other"), unique("group")
     await cluster.create_topic(topic, 2)
     await cluster.create_topic(other, 1)
@@ -139,7 +142,7 @@ async def test_an_assignment_names_a_topic_without_subscription(
             await eventually(
                 lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the assignment is read"
             )
-            # The assignment is read again, and has not changed.
+            # Make the member read the unchanged assignment again.
             member.consumer._consuming.member._member_session.owned_partitions.recheck()  # type: ignore[union-attr]
             values = await produce(cluster, topic, 20)
             await group.delivered(values)
@@ -154,7 +157,7 @@ async def test_an_assignment_names_a_topic_without_subscription(
 
 
 async def test_a_refused_subscription_changes_nothing(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """The previous subscription remains, also for the next session, which could not register with the refused one."""
+    """The previous subscription remains. The next session, too, uses it, and can register."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)

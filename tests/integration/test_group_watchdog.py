@@ -1,4 +1,4 @@
-"""The watchdog: a live member that makes no progress loses its partitions, and the lead, to other members."""
+"""The watchdog: if a live member makes no progress, other members get its partitions, and one of them leads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 
 
 class BlockedMember(threading.Thread):
-    """A member on its own event loop, which its application blocks at the first record."""
+    """A member on an event loop of its own, which its application blocks at the first record."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, **settings: Any) -> None:
         super().__init__(daemon=True)
@@ -68,8 +68,8 @@ class BlockedMember(threading.Thread):
 @pytest.mark.parametrize("role", ["leader", "owner"])
 async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Unique, role: str) -> None:
     """
-    After ``loop_stall_ms`` its session is closed, although the loop is still blocked. Other members get its partitions;
-    it joins again when the loop runs.
+    After ``loop_stall_ms`` the member's session is closed, although the loop is still blocked. Other members get its
+    partitions; the member joins again when the loop runs.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
@@ -115,7 +115,7 @@ class HangingMember(Member):
             await self.resume.wait()
 
     async def stop(self) -> None:
-        """Unblock the application, also after a failed test, and stop the member."""
+        """Unblock the application, which may still hang after a failed test, and stop the member."""
         self.resume.set()
         await super().stop()
 
@@ -125,8 +125,8 @@ class HangingMember(Member):
 
 async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, unique: Unique) -> None:
     """
-    After ``max_poll_interval_ms`` its session is closed, and other members get its partitions. It joins again only when
-    it asks for the next record.
+    After ``max_poll_interval_ms`` the member's session is closed, and other members get its partitions. The member
+    joins again only when its application asks for the next record.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
@@ -155,7 +155,7 @@ async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, un
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "exits"])
 async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, hangs: bool) -> None:
-    """The hook may hang like the application. The session is still closed after ``max_poll_interval_ms``."""
+    """The hook may hang, or raise SystemExit. The session is still closed after ``max_poll_interval_ms``."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
@@ -182,7 +182,7 @@ async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, ha
 
 
 async def test_a_slow_application_keeps_its_session(cluster_39: Cluster, unique: Unique) -> None:
-    """It may be slow in total, as long as it finishes each record in time."""
+    """The application may be slow in total, as long as it finishes each record in time."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 8)
@@ -196,8 +196,8 @@ async def test_a_slow_application_keeps_its_session(cluster_39: Cluster, unique:
 
 async def test_a_listener_hangs(cluster_39: Cluster, unique: Unique) -> None:
     """
-    After ``max_poll_interval_ms`` in one hook the session is closed, and other members get the partitions, also those
-    that waited for the hook.
+    After ``max_poll_interval_ms`` in one hook the member's session is closed. Other members get its partitions,
+    including those for which the hook was called.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)

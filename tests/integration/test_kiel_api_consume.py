@@ -1,4 +1,4 @@
-"""kiel's ``GroupedConsumer.consume``: what it returns, what it skips, and what it refuses."""
+"""kiel's ``GroupedConsumer.consume``: its results, and the values and arguments that it refuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_consume_returns_a_flat_list_of_json_values(cluster_39: Cluster, u
 
 
 async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique) -> None:
-    """A group resumes at its offsets. Only SingleConsumer uses the start."""
+    """A group resumes at its offsets; only SingleConsumer uses ``start``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -50,7 +50,7 @@ async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique
 
 
 async def test_an_unknown_topic_gives_an_empty_list_until_it_is_created(cluster_39: Cluster, unique: Unique) -> None:
-    """[] is returned after about max_wait_time. When the topic is created, the next calls return its values."""
+    """[] is returned after about ``max_wait_time``. When the topic is created, further calls return its values."""
     topic = unique("topic")
     consumer = consumer_of(cluster_39, unique("group"))
     await consumer.connect()
@@ -64,7 +64,9 @@ async def test_an_unknown_topic_gives_an_empty_list_until_it_is_created(cluster_
 
 
 async def test_owned_partitions_keep_flowing_when_a_topic_is_added(cluster_39: Cluster, unique: Unique) -> None:
-    """The first call for a topic subscribes to it. Repeated calls change nothing. Concurrent calls all subscribe."""
+    """
+    The first call for a topic subscribes to it, also if calls for several topics run at once. No partition is revoked.
+    """
     first, second, third = unique("first"), unique("second"), unique("third")
     for topic in (first, second, third):
         await cluster_39.create_topic(topic, 2)
@@ -93,7 +95,7 @@ async def test_owned_partitions_keep_flowing_when_a_topic_is_added(cluster_39: C
 
 
 async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: Unique) -> None:
-    """A call that is waiting returns None, too. ``wind_down`` also leaves the group."""
+    """A waiting call returns None, too. ``wind_down`` leaves the group like ``close``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for leave in ("close", "wind_down"):
@@ -112,7 +114,7 @@ async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: U
 async def test_an_unreadable_value_is_skipped(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, last: bytes
 ) -> None:
-    """It is logged, counted, and committed with the others, even if it is the last one."""
+    """The value is logged, counted, and committed with the others, even if it is the last one."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     sent = [b"1", b"{not json", b"2", b'"good"' if last == b"good" else b"}"]
@@ -130,11 +132,13 @@ async def test_an_unreadable_value_is_skipped(
 async def test_a_deserializer_that_fails_on_every_value(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log gets one line a minute for each partition, which says that values are bytes. All is committed."""
+    """
+    The log gets one line a minute for each partition, which says that values are bytes. All offsets are committed.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *[b"a,b"] * 300)
-    # A deserializer as for kiel, which passed text.
+    # A deserializer that was written for kiel, which passed text.
     consumer = consumer_of(cluster_39, group, deserializer=lambda value: value.split(","))
     async with asyncio.timeout(20):
         while consumer.metrics.counter("deserializer_failures") < 300:
@@ -148,7 +152,7 @@ async def test_a_deserializer_that_fails_on_every_value(
 
 
 async def test_unreadable_values_are_finished_without_a_further_call(cluster_39: Cluster, unique: Unique) -> None:
-    """They are not in flight, because they were not delivered."""
+    """The values were not delivered, so they are not in flight and are committed."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, b"{", b"}")
@@ -161,7 +165,7 @@ async def test_unreadable_values_are_finished_without_a_further_call(cluster_39:
 
 
 async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster, unique: Unique) -> None:
-    """It is delivered, however small its share of max_bytes is."""
+    """The message is delivered, however small its share of ``max_bytes`` is."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, "x" * 300_000, "y", partition=2)
@@ -171,7 +175,7 @@ async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster,
 
 
 async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, unique: Unique) -> None:
-    """Otherwise it would be unknown which records are finished."""
+    """Mixing both is an error, because it would be unknown which records are finished."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -186,7 +190,7 @@ async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, u
 
 
 async def test_a_set_above_max_decompressed_bytes_is_refused(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names topic, partition and offset. The next calls continue with other partitions."""
+    """The error names topic, partition and offset. Further calls return values of other partitions."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers, compression="gzip") as producer:
@@ -208,7 +212,7 @@ async def test_a_set_above_max_decompressed_bytes_is_refused(cluster_39: Cluster
 
 @pytest.mark.parametrize("topic", ["a/b", "", 7, ["t"]], ids=repr)
 async def test_an_invalid_topic_fails_the_future(topic: Any) -> None:
-    """The call itself never raises."""
+    """The call itself does not raise; the future has the error."""
     asked = GroupedConsumer(["localhost"], "g", ["localhost"]).consume(topic)
     with pytest.raises(ValueError, match="topic: "):
         await asked

@@ -94,7 +94,7 @@ def start(cluster: Cluster, program: str, topic: str, group: str) -> Running:
 async def test_a_program_that_stops_its_loop_leaves_the_group(
     cluster_39: Cluster, unique: Unique, program: str
 ) -> None:
-    """With ``close()`` that is not awaited before ``loop.stop()``, or without, no member remains after the exit."""
+    """No member remains after the exit, with an unawaited ``close()`` before ``loop.stop()`` or without any."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
@@ -108,7 +108,7 @@ async def test_a_program_that_stops_its_loop_leaves_the_group(
 async def test_a_ctrl_c_that_ends_asyncio_run_leaves_the_group_at_the_close(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """The loop is closed by then, so ``close()`` closes the session without it before it returns."""
+    """The loop is closed by then, so ``close()`` closes the session before it returns, without a loop."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
@@ -131,7 +131,7 @@ async def test_produced_records_are_sent_when_the_interpreter_ends(cluster_39: C
 
 
 async def test_unsent_records_are_counted_in_the_log(cluster_39: Cluster, unique: Unique) -> None:
-    """A closed loop cannot run again, so the log has the number of lost records."""
+    """A closed loop cannot run again, so the number of lost records is logged."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with start(cluster_39, CLOSED_LOOP, topic, "none") as running:

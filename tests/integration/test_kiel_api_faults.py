@@ -1,4 +1,4 @@
-"""kiel's API with brokers that answer with errors or not at all: which call raises, and that no value is lost."""
+"""kiel's API with brokers that answer with errors or not at all: some calls raise, and no value is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 1, 3, 8, 9
 
 
 class Proxy(KafkaProxy):
-    """A proxy that records every exchange and answers as ``reply`` says."""
+    """A proxy that records every exchange, and answers with ``reply``."""
 
     def __init__(self, cluster: Cluster, answer: Answer | None = None) -> None:
         super().__init__(cluster.brokers[0], self._reply_to)
@@ -45,13 +45,13 @@ class Proxy(KafkaProxy):
         return [exchange for exchange in self.seen if exchange.api_key == api_key]
 
     def consumer(self, cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
-        """A consumer that lets brokers store its offsets, behind this proxy."""
+        """Return a consumer behind this proxy, whose offsets are stored by brokers."""
         quick = {"store": "broker-v0", "max_wait_time": 200}
         return GroupedConsumer([self.address], group, [cluster.zk_hosts], **(quick | settings))
 
 
 def commits(proxy: Proxy) -> list[tuple[str, int, int, str]]:
-    """Topic, partition, offset and metadata of all commits, in order."""
+    """Return topic, partition, offset and metadata of all commits, in order."""
     found = []
     for exchange in proxy.asked(OFFSET_COMMIT):
         body = Reader(exchange.request, "a commit")
@@ -68,7 +68,10 @@ def silence(exchange: Exchange) -> Reply:
 
 
 async def test_refused_offsets_affect_one_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """Each call for the topic raises, other topics flow, and the topic flows when the broker stops refusing."""
+    """
+    Each call for the refused topic raises, while other topics are delivered. When the broker no longer refuses, the
+    topic is delivered.
+    """
     refused, fine, group = unique("refused"), unique("fine"), unique("group")
     for topic in (refused, fine):
         await cluster_39.create_topic(topic, 1)
@@ -103,7 +106,7 @@ async def test_refused_offsets_affect_one_topic(cluster_39: Cluster, unique: Uni
 async def test_consume_continues_after_a_fatal_error_of_a_commit(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error is logged and counted, for autocommit and calls. The next calls still return values."""
+    """Each refusal of a commit is logged and counted. Further calls still return values."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with Proxy(cluster_39, failing(OFFSET_COMMIT, 17)) as proxy:
@@ -122,7 +125,7 @@ async def test_consume_continues_after_a_fatal_error_of_a_commit(
 async def test_a_commit_with_a_transient_error_is_retried(
     cluster_39: Cluster, unique: Unique, code: int, way: str
 ) -> None:
-    """Before each retry the metadata is refreshed, for autocommit and calls."""
+    """Before each retry the metadata is refreshed, for automatic and explicit commits."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -144,7 +147,9 @@ async def test_a_commit_with_a_transient_error_is_retried(
 
 
 async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> None:
-    """The metadata is the member's name by default. Only topics consumed since the last commit are included."""
+    """
+    By default the metadata contains the member's name. The request has only topics consumed since the last commit.
+    """
     first, second, group = unique("first"), unique("second"), unique("group")
     for topic in (first, second):
         await cluster_39.create_topic(topic, 1)
@@ -161,7 +166,7 @@ async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> N
 
 
 async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Unique) -> None:
-    """It waits a second for one byte, and asks for a mebibyte."""
+    """The request waits a second for at least one byte, and asks for a mebibyte."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -183,7 +188,7 @@ async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Un
 async def test_a_start_applies_again_after_offset_out_of_range(
     cluster_39: Cluster, unique: Unique, start: int, found: list[int]
 ) -> None:
-    """The log has lost the position, as after retention, so the start of the last call applies."""
+    """The log does not have the position any more, as after retention, so the start of the last call applies."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -201,7 +206,7 @@ async def test_a_start_applies_again_after_offset_out_of_range(
 
 
 async def test_one_answer_of_offset_out_of_range_does_not_reset(cluster_39: Cluster, unique: Unique) -> None:
-    """The consumer asks the leader for the range of the log. If it has the position, the consumer keeps it."""
+    """The consumer asks the leader for the range of the log. If the position is in the range, the consumer keeps it."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -228,7 +233,7 @@ async def test_one_answer_of_offset_out_of_range_does_not_reset(cluster_39: Clus
 
 @pytest.mark.parametrize("moment", ["owned", "opening"])
 async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, unique: Unique, moment: str) -> None:
-    """The member leaves after two seconds, while offsets are stored and while they are fetched."""
+    """The member leaves about two seconds after the close, whether offsets are being stored or fetched."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -250,7 +255,7 @@ async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, uniqu
 
 
 def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """With an unanswered commit in flight, the member leaves about two seconds after it."""
+    """With an unanswered commit in flight, the member leaves about two seconds after the close."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1, 2))
@@ -282,7 +287,7 @@ def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Un
 
 
 async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Unique) -> None:
-    """It raises ClosedError and no CancelledError, whenever the close comes."""
+    """``connect()`` raises ClosedError, not CancelledError, whenever the close comes."""
     group = unique("group")
     for number in range(20):
         consumer = consumer_of(cluster_39, group)
@@ -300,7 +305,7 @@ async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Uniq
 
 
 async def test_a_close_that_is_not_awaited_leaves_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """On a running loop the call is enough."""
+    """On a running loop the call of ``close()`` is enough."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -314,7 +319,7 @@ async def test_a_close_that_is_not_awaited_leaves_the_group(cluster_39: Cluster,
 
 
 async def test_commits_that_are_not_awaited_lose_nothing_in_rebalances(cluster_39: Cluster, unique: Unique) -> None:
-    """Members join and leave while all of them commit without awaiting it."""
+    """Members join and leave, while all of them commit without awaiting the commit."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     found: list[int] = []
@@ -345,7 +350,7 @@ async def test_commits_that_are_not_awaited_lose_nothing_in_rebalances(cluster_3
 
 
 async def test_a_chroot_in_a_list_of_servers(start_cluster: Callable[..., Cluster]) -> None:
-    """The chroot follows the last server, as for kazoo. A dead server before it does not matter."""
+    """The chroot follows the last server, as in kazoo. A dead server before the last one does not matter."""
     cluster = start_cluster(chroot="/kafka/one")
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 1)

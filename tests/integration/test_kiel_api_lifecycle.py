@@ -32,7 +32,10 @@ async def test_a_dead_bootstrap_host_is_skipped(cluster_39: Cluster, unique: Uni
 
 
 def test_a_close_outside_the_loop_leaves_the_group_before_it_returns(cluster_39: Cluster, unique: Unique) -> None:
-    """It is called as after a Ctrl-C in loop.start(). Values that were not committed are delivered again."""
+    """
+    The close is called as after a Ctrl-C in ``loop.start()``. When it returns, offsets are stored and no member
+    remains.
+    """
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1, 2))
@@ -81,7 +84,7 @@ def test_calls_before_the_loop_take_effect_when_it_runs(cluster_39: Cluster, uni
 
 
 async def test_a_consumer_has_the_attributes_of_kiels(cluster_39: Cluster, unique: Unique) -> None:
-    """They are its settings, and the member id that allocator functions get after it has joined."""
+    """The attributes are the settings, and after the join the member id that allocator functions get."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     seen: list[str] = []
@@ -102,5 +105,5 @@ async def test_a_consumer_has_the_attributes_of_kiels(cluster_39: Cluster, uniqu
 
 
 def test_a_close_before_connect_is_done_at_once(cluster_39: Cluster, unique: Unique) -> None:
-    """Clients are built before any loop runs. One that was never used has no group to leave."""
+    """Clients are constructed before any loop runs. A consumer that was never used has no group to leave."""
     assert consumer_of(cluster_39, unique("group")).close().done()

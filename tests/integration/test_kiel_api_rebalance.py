@@ -26,8 +26,11 @@ WORK_S = 3.0
 async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next owner gets the values when the coroutine that processes them is done, before a commit."""
-    # How long values may wait for their caller, in seconds: until the rebalance has started, also on a slow computer.
+    """
+    The value in flight follows a value that no caller received, so neither is committed. The next owner gets both, but
+    not before the slow coroutine has finished.
+    """
+    # How long values may wait for their caller, in seconds: until the rebalance has started, even on a slow computer.
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 60.0)
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
@@ -79,7 +82,10 @@ async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
 
 
 async def test_a_drain_gives_up_undelivered_values(cluster_39: Cluster, unique: Unique) -> None:
-    """Their caller had given up and its program does not ask again, so the next owner gets them."""
+    """
+    The caller of these values has given up, and its program does not ask again. The drain ends all the same, and the
+    next owner gets the values.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     first = consumer_of(cluster_39, group, max_wait_time=5_000)

@@ -43,7 +43,7 @@ async def test_a_start_in_the_past_returns_all_later_values(cluster_39: Cluster,
 
 @pytest.mark.parametrize("options", [{}, {"start": -1}, {"start": None}])
 async def test_the_default_start_is_the_end(cluster_39: Cluster, unique: Unique, options: dict[str, Any]) -> None:
-    """Values written before the first call are not returned. Starts of later calls are ignored."""
+    """Values produced before the first call are not returned. The start of later calls is ignored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -57,7 +57,7 @@ async def test_the_default_start_is_the_end(cluster_39: Cluster, unique: Unique,
 
 
 async def test_a_start_applies_again_when_the_log_has_lost_the_position(cluster_39: Cluster, unique: Unique) -> None:
-    """After offset out of range, the start of the next call applies."""
+    """When the broker has answered that the offset is out of range, the start of the next call applies."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -71,7 +71,7 @@ async def test_a_start_applies_again_when_the_log_has_lost_the_position(cluster_
 
 
 async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, unique: Unique) -> None:
-    """[] is returned until then, however short the wait is."""
+    """[] is returned until the topic exists, however short the wait is."""
     topic = unique("topic")
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers, max_wait_time=1) as c:
         assert await c.consume(topic, SingleConsumer.BEGINNING) == []
@@ -83,7 +83,7 @@ async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, uni
 async def test_unreadable_values_are_skipped_and_a_closed_consumer_returns_none(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """Skipped values are counted. A waiting call returns None, too."""
+    """Skipped values are counted. A waiting call returns None, too, when the consumer is closed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -100,7 +100,7 @@ async def test_unreadable_values_are_skipped_and_a_closed_consumer_returns_none(
 
 
 async def test_a_key_maker_and_a_partitioner_choose_the_partition(cluster_39: Cluster, unique: Unique) -> None:
-    """The partitioner gets the key as the key maker returned it. On the wire it is text, and None is null."""
+    """The partitioner gets the key that the key maker returned. The stored key is its text."""
     topic, keys = unique("topic"), unique("keys")
     await cluster_39.create_topic(topic, 3)
     await cluster_39.create_topic(keys, 1)
@@ -130,7 +130,7 @@ async def test_a_key_maker_and_a_partitioner_choose_the_partition(cluster_39: Cl
 
 
 async def test_null_and_empty_values_differ(cluster_39: Cluster, unique: Unique) -> None:
-    """None is stored as null, and an empty text as no bytes, in keys and values."""
+    """In keys and values, None is stored as null, and an empty text as zero bytes."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     messages = [{"key": None, "value": None}, {"key": "", "value": ""}, {"key": 0, "value": b"\0"}]
@@ -158,7 +158,7 @@ async def test_without_a_partitioner_partitions_are_random(cluster_39: Cluster, 
 
 @pytest.mark.parametrize("compression", [None, 1, 2, 3, "gzip", "snappy", "lz4"])
 async def test_compression_by_number_or_name(cluster_39: Cluster, unique: Unique, compression: Any) -> None:
-    """Numbers are kiel's constants, names are as in kiel's examples."""
+    """The numbers are kiel's constants; the names are those of kiel's examples."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     producer = Producer(cluster_39.brokers, batch_size=10, compression=compression)

@@ -1,4 +1,4 @@
-"""Brokers that create topics on demand: consumers do not make them create any."""
+"""Brokers that create topics on demand: consumers do not cause them to create any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 async def test_consuming_a_misspelt_topic_creates_none(start_cluster: Callable[..., Cluster]) -> None:
-    """Neither consumer creates it, before or after connecting. A producer still does."""
+    """Neither consumer causes the creation, before or after it has connected. A producer still does."""
     cluster = start_cluster(broker_overrides={"auto.create.topics.enable": "true"})
     async with Producer(cluster.brokers) as producer:
         await producer.produce("there", 1)

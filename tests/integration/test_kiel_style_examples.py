@@ -39,7 +39,7 @@ def make(cluster: Cluster, folder: str, topic: str, count: int) -> None:
 
 
 def counters(*workers: Running) -> Counter[int]:
-    """The counters that workers printed. A killed worker may have printed half a line."""
+    """Return how often workers printed each counter; incomplete lines of a killed worker are left out."""
     whole = (line for worker in workers for line in worker.lines if line.endswith("}"))
     return Counter(json.loads(line)["counter"] for line in whole)
 
@@ -48,7 +48,7 @@ def counters(*workers: Running) -> Counter[int]:
 async def test_workers_share_a_topic_and_take_over_from_others(
     cluster_39: Cluster, unique: Unique, folder: str
 ) -> None:
-    """One worker is killed and one stopped. No message is lost, and all offsets are committed in the end."""
+    """One worker is killed and one is stopped. No message is lost, and in the end all offsets are committed."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     options = ["--group", group] if "kiel" in folder else [group]
@@ -78,7 +78,10 @@ async def test_workers_share_a_topic_and_take_over_from_others(
         await eventually(lambda: shares() == [PARTITIONS], "the remaining worker owns all partitions", 60)
 
         def missing() -> list[int]:
-            """Counters that were not consumed twice. A sum would hide them: some are consumed again after the kill."""
+            """
+            Return the counters that were not consumed twice; a sum would not show them, because the kill repeats
+            others.
+            """
             times = counters(killed, stopped, stays)
             return [counter for counter in range(MESSAGES) if times[counter] < 2]
 
@@ -94,7 +97,7 @@ async def test_workers_share_a_topic_and_take_over_from_others(
 
 @STYLES
 async def test_the_counter_counts_all_messages(cluster_39: Cluster, unique: Unique, folder: str) -> None:
-    """It counts all colours. Ctrl-C ends it at once, without an error."""
+    """The counter counts all messages. Ctrl-C ends it without an error."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     make(cluster_39, folder, topic, 500)
@@ -110,7 +113,7 @@ async def test_the_counter_counts_all_messages(cluster_39: Cluster, unique: Uniq
 
 
 async def test_a_stopped_maker_sends_buffered_records(cluster_39: Cluster, unique: Unique) -> None:
-    """A Ctrl-C between two batches ends the loop. The buffered records are still stored."""
+    """Ctrl-C between two batches ends the loop. The buffered records are still stored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     options = ("--batch_size", "1000000", "--pause", "0.01", "--interval", "0.1")

@@ -15,12 +15,12 @@ Unique = Callable[[str], str]
 
 
 def test_the_table_is_complete() -> None:
-    """It has every release with every store."""
+    """The table has every release with every store."""
     assert list(table_in_docs()) == [(release, store) for release in RELEASES for store in STORES]
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_the_table_agrees_with_the_servers(release_cluster: Cluster, unique: Unique, store: str) -> None:
-    """With each codec members consume, rebalance and commit, or the broker refuses it, as in the table."""
+    """The codecs with which members consume, rebalance and commit are those of the table."""
     release = release_cluster.kafka[0].version
     assert await try_store(release_cluster, store, unique) == table_in_docs()[release, store]

@@ -31,7 +31,7 @@ PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf
 
 
 async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commit by OffsetCommit v0, for which a broker writes a znode with a decimal number for each partition."""
+    """Commit with OffsetCommit v0; the broker writes a znode with a decimal number for each partition."""
     view = ClusterMetadata(broker_config(cluster.brokers), Metrics())
     await view.await_topics([topic])
     wanted = {
@@ -44,7 +44,9 @@ async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict
 
 
 async def test_offsets_of_kiel_are_shared_with_kiel(cluster: Cluster, unique: Unique) -> None:
-    """Each partition resumes at its offset or its beginning. The offsets committed here are stored where kiel reads."""
+    """
+    Each partition resumes at kiel's offset, or at its beginning. The group stores its offsets where kiel reads them.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 3)
     async with Producer(cluster.brokers) as producer:
@@ -74,7 +76,7 @@ async def test_offsets_of_kiel_are_shared_with_kiel(cluster: Cluster, unique: Un
 
 
 async def test_a_member_of_kiel_keeps_members_from_joining_until_it_leaves(cluster_39: Cluster, unique: Unique) -> None:
-    """The error names it. When its session has ended, the same program joins."""
+    """The error names the member of kiel. When the session of that member has ended, the same consumer joins."""
     group = unique("group")
     with zookeeper(cluster_39) as kiel:
         kiel.create(f"/kiel/groups/{group}/members/worker-1:140213", ephemeral=True, makepath=True)
@@ -87,7 +89,7 @@ async def test_a_member_of_kiel_keeps_members_from_joining_until_it_leaves(clust
 
 
 def test_the_page_renders_and_names_existing_code() -> None:
-    """The modules, classes and methods in it exist."""
+    """The page is valid reStructuredText, and the methods and the folder that it names exist."""
     warnings = io.StringIO()
     publish_doctree(PAGE, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": warnings})
     assert warnings.getvalue() == ""

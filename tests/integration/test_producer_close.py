@@ -31,7 +31,7 @@ SLOW_MS = 1_000
 
 
 async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
-    """The number of copies of each record in the log of the only partition, by seed and number."""
+    """Return the number of copies of each record in the log of the only partition, by seed and number."""
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, KAFKA_PORT, "brokers")), Metrics())
     (end,) = (await list_offsets(view, [TopicPartition(topic, 0)], -1)).values()
     view.close()
@@ -46,7 +46,7 @@ async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("style", STYLES)
 async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Unique, style: str) -> None:
-    """Under load, in five styles of programs: all accepted records are stored once, within milliseconds."""
+    """Programs in five styles are stopped under load: all accepted records are stored once, within milliseconds."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     maker = ["-W", "error", "-m", "tests.helpers.interrupted_producers", style, cluster_39.brokers[0], topic]
@@ -59,7 +59,7 @@ async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Uniq
     assert max(found.values()) == 1, "no record is stored twice"
     by_seed = Counter(seed for seed, _ in found)
     for report in reports:
-        # In the blocking style a Ctrl-C may come between the number and the record.
+        # In the blocking style a Ctrl-C may come between the count of a record and its production.
         assert report["stored"] == by_seed[report["seed"]] >= report["accepted"] - (style == "blocking"), report
         assert report["failed"] == report["unknown"] == 0, report
         assert report["errors"] == [], report
@@ -69,7 +69,9 @@ async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Uniq
 async def test_a_producer_is_closed_while_its_broker_is_frozen(
     start_cluster: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """The close ends without a timeout. The outcome of sent records is unknown; others are reported as not sent."""
+    """
+    The close needs no timeout. The outcome of sent records is unknown; records that were not sent are reported as such.
+    """
     cluster = start_cluster(broker_overrides={"zookeeper.session.timeout.ms": 30_000})
     topic = unique("topic")
     await cluster.create_topic(topic, 1)

@@ -27,13 +27,13 @@ GROUP, TOPIC, PARTITIONS = "first-group", "page-views", 4
 
 
 def program(number: int) -> str:
-    """A program of the README, by its number from 0, as a reader copies it."""
+    """Return a program of the README by its number, from 0, as a reader copies it."""
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", README, re.MULTILINE)
     return textwrap.dedent(blocks[number]).strip() + "\n"
 
 
 def send(cluster: Cluster, topic: str) -> tuple[int, int]:
-    """Run the README's producer, with the lines that it leaves out. Return the printed partition and offset."""
+    """Run the README's producer with the lines that the README leaves out; return the printed partition and offset."""
     text = program(1).replace("127.0.0.1:9092", cluster.brokers[0]).replace(TOPIC, topic)
     whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
     command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
@@ -47,9 +47,9 @@ async def test_the_first_consumer_runs_as_printed(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """
-    Two processes share a topic. One is stopped by Ctrl-C and leaves at once, and the other gets all partitions.
+    Two processes share a topic. One is stopped by Ctrl-C and leaves at once; the other one then gets all partitions.
 
-    The names differ from the README's, because other tests share the servers.
+    The names of topic and group are not the README's, because other tests share the servers.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
@@ -84,14 +84,14 @@ async def test_the_first_consumer_runs_as_printed(
 
 
 def test_every_path_in_the_readme_exists() -> None:
-    """Files and folders of the repository in the README exist."""
+    """All paths of the repository that the README names exist."""
     named = set(re.findall(r"(?<![\w/.-])(?:scripts|tests|docs|examples|kiel_groups)(?:/[\w.-]*\w)+", README))
     assert {"scripts/demo", "scripts/test"} <= named
     assert {path for path in named if not (REPOSITORY / path).exists()} == set()
 
 
 def test_every_command_and_option_in_the_readme_exists() -> None:
-    """``kiel-groups`` has the commands, and ``scripts/demo`` the options."""
+    """``kiel-groups`` has the named commands, and ``scripts/demo`` the named options."""
     commands = set(re.findall(r"(?:``|^    (?:\.venv/bin/)?)kiel-groups (\w+)", README, re.MULTILINE))
     context = app.make_context("kiel-groups", ["demo"])
     assert {"consume"} <= commands <= set(app.list_commands(context))
@@ -103,7 +103,7 @@ def test_every_command_and_option_in_the_readme_exists() -> None:
 
 
 def test_the_command_that_joins_is_complete() -> None:
-    """Every option of the command exists, and no required one is missing."""
+    """Every option of the command exists, and no required option is missing."""
     (command,) = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
     context = app.make_context("kiel-groups", command.split())
     consume = app.get_command(context, "consume")
@@ -112,7 +112,7 @@ def test_the_command_that_joins_is_complete() -> None:
 
 
 def test_the_addresses_in_the_readme_agree() -> None:
-    """The cluster that it starts listens at the addresses of its examples."""
+    """The cluster that the README starts listens at the addresses of its examples."""
     (started,) = re.findall(r"cluster up .*--zookeeper-port (\d+) --broker-port (\d+)", README)
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == set(started)
     assert "pip install kiel-groups" not in README

@@ -1,4 +1,4 @@
-"""The runbook: its commands run in the real zkCli, and their changes have the documented effect."""
+"""The runbook: its commands run in the real zkCli, and have the documented effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROMPT = "zk> "
 
 @dataclass
 class Step:
-    """A command of the page with the output that it shows. A line of ``…`` only matches any lines."""
+    """A command of the page with the output that it shows. A line with only ``…`` matches any lines."""
 
     section: str
     command: str
@@ -45,7 +45,7 @@ class Step:
 
 
 def steps() -> list[Step]:
-    """All commands of the page, in order."""
+    """Return all commands of the page, in order."""
     found: list[Step] = []
     for section in publish_doctree(PAGE).findall(nodes.section):
         for block in section.findall(nodes.literal_block):
@@ -62,14 +62,16 @@ def section(title: str) -> list[Step]:
 
 
 class Operator:
-    """An operator who types the page's commands, with the names of a group in place of the page's."""
+    """An operator who types the page's commands with the names of a real group."""
 
     def __init__(self, cluster: Cluster, client: KazooClient, group: str, topic: str) -> None:
         self._cluster, self._client, self._group, self._topic = cluster, client, group, topic
         self._layout = GroupLayout(group)
 
     def substitute(self, text: str) -> str:
-        """Replace the names in a text by those of the group, its topic, its leader and the leader's election znode."""
+        """
+        Replace the page's names in a text by those of the group, its topic, its leader and the leader's election znode.
+        """
         candidates = self._client.get_children(self._layout.election)
         leader_node = min(candidates, key=lambda name: name[-10:], default="none")
         member = self._client.get(f"{self._layout.election}/{leader_node}")[0].decode() if candidates else "none"
@@ -77,7 +79,7 @@ class Operator:
         return re.sub("|".join(names), lambda found: names[found[0]], text)
 
     async def follow(self, *followed: Step) -> None:
-        """Type commands in one zkCli session, and assert that each has the output of the page."""
+        """Type commands in one zkCli session, and assert that each prints the output of the page."""
         commands = [self.substitute(step.command) for step in followed]
         output = await asyncio.to_thread(zk_cli, self._cluster.zookeeper.version, self._cluster.zk_hosts, *commands)
         for step in followed:
@@ -106,7 +108,9 @@ async def await_settled(group: Group, topic: str) -> None:
 
 
 async def test_zkcli_prints_what_the_page_shows(cluster: Cluster, unique: Unique) -> None:
-    """The test runs every command that only reads, and every one that writes, with its effect."""
+    """
+    Every command of the page runs. Reading commands print the documented output; writing commands have their effect.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     values = await produce(cluster, topic, 40)
@@ -146,14 +150,14 @@ async def test_zkcli_prints_what_the_page_shows(cluster: Cluster, unique: Unique
 
 
 def test_every_section_of_the_page_is_run() -> None:
-    """The test fails if a section is added that no test runs."""
+    """A section that is added to the page must be added to the test."""
     changing = ["Set an offset", "Make the leader plan again", "Take the partitions from one member", "Remove a group"]
     assert {step.section for step in steps()} == {*READING, *changing}
     assert len(steps()) >= 15
 
 
 async def test_the_map_has_every_znode_of_a_group(cluster_39: Cluster, unique: Unique) -> None:
-    """Each znode of a running group matches a line of the map by its path and its kind."""
+    """The path and the kind of each znode of a running group match a line of the map."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     table = MAP.split(".. map: begin")[1].split(".. map: end")[0]

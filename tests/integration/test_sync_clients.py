@@ -1,4 +1,4 @@
-"""The blocking clients on real servers: which records are finished, which are repeated, and how a member leaves."""
+"""The blocking clients on real servers: finished records, repeated records, and how a member leaves."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
 
 
 def committed(cluster: Cluster, group: str, topic: str) -> int:
-    """The number of records that a group has committed in both partitions."""
+    """Return the number of records that a group has committed in both partitions."""
     with zookeeper(cluster) as client:
         return sum(stored_offsets(client, group, topic).values())
 
 
 def members(cluster: Cluster, group: str) -> list[str]:
-    """The ids of a group's members."""
+    """Return the ids of a group's members."""
     with zookeeper(cluster) as client:
         return list(client.get_children(GroupLayout(group).members))
 
@@ -79,14 +79,14 @@ def test_a_break_finishes_the_record_and_the_block_leaves_the_group(
 
 
 def process_one(consumer: GroupedConsumer, got: list[bytes], failure: BaseException) -> None:
-    """Take a record and raise an exception."""
+    """Receive a record and raise ``failure``."""
     for record in consumer:
         got.append(record.value)
         raise failure
 
 
 def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) -> None:
-    """Raise an exception with a record in flight, take the record again, and raise KeyboardInterrupt."""
+    """Raise an exception with a record in flight, receive the record again, and raise KeyboardInterrupt."""
     with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(ZeroDivisionError):
@@ -97,7 +97,7 @@ def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) ->
 def test_a_record_in_flight_at_an_exception_is_delivered_again(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """The same consumer's next loop gets it, and so does the next consumer, also after a Ctrl-C."""
+    """The same consumer's next loop gets the record again, and so does the next consumer after a Ctrl-C."""
     group, values = unique("group"), fill(producer, topic, 2)
     got: list[bytes] = []
     with pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,7 @@ def test_a_record_in_flight_at_an_exception_is_delivered_again(
 def test_a_close_within_the_loop_finishes_its_record(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """The record is in flight in the thread that closes, so the close does not wait for it."""
+    """The closing thread has the record in flight, so the close does not wait for it."""
     group = unique("group")
     fill(producer, topic, 1)
     consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
@@ -127,7 +127,7 @@ def test_a_close_within_the_loop_finishes_its_record(
 
 
 def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """Its loop ends, and so does a waiting ``consume()``."""
+    """The loop of the consumer ends, and a waiting ``consume()`` returns None."""
     ended = []
 
     def iterate(consumer: GroupedConsumer) -> None:
@@ -151,7 +151,7 @@ def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: st
 
 
 def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
-    """Consume until at least ``count`` values are there, and return them."""
+    """Consume until at least ``count`` values have arrived, and return them."""
     got: list[bytes] = []
     while len(got) < count:
         got += consumer.consume(topic) or []
@@ -161,7 +161,7 @@ def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
 def test_values_have_the_fencing_token_of_their_claim(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """The token is the czxid of the owner znode. The next owner's is larger."""
+    """The fencing token is the czxid of the owner znode. The next owner has a larger token."""
     group, claims = unique("group"), list[dict[int, int]]()
     for _ in range(2):
         for number in range(2):
@@ -179,7 +179,7 @@ def test_values_have_the_fencing_token_of_their_claim(
 
 
 def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
-    """Take a value and raise an exception."""
+    """Receive a value and raise an exception."""
     with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, deserializer=bytes) as consumer:
         take(consumer, topic, 1)
         raise ZeroDivisionError
@@ -188,7 +188,9 @@ def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
 def test_values_are_committed_by_the_next_call(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """A thread counts as a coroutine does: a close finishes its last values, an exception does not."""
+    """
+    A thread counts like a coroutine: a close finishes the values that its thread received last, an exception does not.
+    """
     group = unique("group")
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
         values = fill(producer, topic, 20)
@@ -205,7 +207,7 @@ def test_values_are_committed_by_the_next_call(
 
 
 async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluster, unique: Unique) -> None:
-    """The program makes no call while it processes a record. Its other partition still moves."""
+    """The program makes no call while it processes a record. Its other partition moves all the same."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     release, busy = threading.Event(), threading.Event()
@@ -279,7 +281,7 @@ for record in consumer:
 def test_a_program_that_never_closes_leaves_the_group(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """After a Ctrl-C the group has no members when the process has ended. Finished records are committed."""
+    """After a Ctrl-C the member has left when the process has ended, and finished records are committed."""
     group = unique("group")
     fill(producer, topic, 5)
     with Running(["-c", NEVER_CLOSES, cluster_39.brokers[0], cluster_39.zk_hosts, group, topic]) as program:
@@ -287,5 +289,5 @@ def test_a_program_that_never_closes_leaves_the_group(
         program.end(signal.SIGINT)
         assert any(line.endswith("KeyboardInterrupt") for line in program.errors)
     assert members(cluster_39, group) == []
-    # The fifth record was printed. The Ctrl-C may have come before the program asked for the next one.
+    # All five records were printed. The Ctrl-C may have come before the program asked for a sixth one.
     assert committed(cluster_39, group, topic) in (4, 5)

@@ -1,4 +1,4 @@
-"""ZooKeeper does not answer while hundreds of requests are in flight: the event loop is not blocked."""
+"""If ZooKeeper does not answer while hundreds of requests are in flight, the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 
 async def test_a_silence_with_hundreds_of_requests_in_flight(cluster_39: Cluster) -> None:
-    """The loop keeps running, the lease ends in time, each read fails, and the session can be closed."""
+    """The event loop keeps running, the lease ends in time, each read fails, and the session can be closed."""
     events: asyncio.Queue[SessionEvent] = asyncio.Queue()
     metrics = Metrics()
     async with FaultProxy(cluster_39.zk_hosts.partition("/")[0]) as proxy, asyncio.timeout(2 * LIMIT_S):

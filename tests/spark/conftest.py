@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores in this process, on the loopback interface. Tests do not register the data source."""
+    """A session with two cores in this process, on the loopback interface. The data source needs no registration."""
     with pytest.MonkeyPatch.context() as patched:
         for name, value in worker_environment().items():
             patched.setenv(name, value)

@@ -1,4 +1,4 @@
-"""``kiel-groups spark archive`` as a process that signals end, and later runs that continue its work."""
+"""``kiel-groups spark archive`` as a process: signals end it, and later runs continue its work."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def topic(cluster_39: Cluster, unique: Callable[[str], str]) -> str:
 
 
 def driver(cluster: Cluster, topic: str, folder: Path) -> Running:
-    """Start the script in batches of a few records, which makes it slow."""
+    """Start the example program with small batches, which make it slow."""
     words = ["--brokers", brokers_of(cluster), "--output", str(folder / "archive"), "--batch-records", "5", "--json"]
     return Running([str(REPOSITORY / "examples" / "spark_archive.py"), topic, "--master", "local[2]", *words])
 
 
 def unlocked(folder: Path) -> bool:
-    """Whether the process that had the lock has ended with its Java process, which ends a moment later."""
+    """Return whether the lock is free; a killed driver's Java process keeps it until Java ends a moment later."""
     with (folder / "archive" / "_checkpoint" / "archive.lock").open("r+") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,9 @@ def commits(folder: Path) -> int:
 def test_killed_processes_leave_no_record_twice(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """The test kills Java, which the driver reports in one line, and the driver itself, in the middle of a batch."""
+    """
+    Java is killed in the middle of a batch, which the driver reports in one line; then the driver itself is killed.
+    """
     with driver(cluster_39, topic, tmp_path) as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
         os.kill(java_of(process), signal.SIGKILL)

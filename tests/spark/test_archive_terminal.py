@@ -1,4 +1,4 @@
-"""The progress bar of an archive on terminals: it fits, leaves room for other lines, and is removed."""
+"""The progress bar of an archive on terminals fits, makes room for other lines, and is removed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def shown(total: int | None, **variables: str) -> str:
-    """The whole output to the terminal."""
+    """Run the program on a terminal, and return its whole output."""
     return at_a_terminal([sys.executable, "-c", SHOWN.format(total=total)], **variables).decode()
 
 
@@ -43,25 +43,25 @@ def shown(total: int | None, **variables: str) -> str:
     ],
 )
 def test_a_bar_fits_and_is_removed(columns: int, total: int | None, text: str) -> None:
-    """It fits narrow terminals, with and without a total, and is removed at the end."""
+    """The bar fits narrow terminals, with and without a total, and is removed at the end."""
     got = shown(total, COLUMNS=str(columns))
     drawn = [ESCAPES.sub("", line) for line in re.split(r"[\r\n]+|\x1b\[2K", got)]
     assert max(map(len, drawn)) <= columns
     assert any(text in " ".join(line.split()) for line in drawn), drawn
     assert WARNING.strip() in drawn
-    # A process that is killed while the cursor is hidden could not show it again.
+    # The cursor is never hidden, because a killed process could not show it again.
     assert HIDDEN_CURSOR not in got
     assert got.endswith("\x1b[2Kthe summary\r\n")
 
 
 def test_a_bar_has_no_colours_with_no_color() -> None:
-    """NO_COLOR also applies to the bar."""
+    """With NO_COLOR the bar has no colours."""
     assert COLOUR.search(shown(10_000_000))
     assert not COLOUR.search(shown(10_000_000, NO_COLOR="1"))
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines() -> None:
-    """Each batch gives a line, as in a log. An example is the terminal of an editor."""
+    """On a dumb terminal, such as that of an editor, each batch gives a line."""
     first, warning, second, summary = shown(10_000_000, TERM="dumb").splitlines(keepends=True)
     assert re.fullmatch(r"info: 1,234,567 records, [\d,]+ records/s, 8,765,433 left\r\n", first)
     assert (warning, summary) == (WARNING, "the summary\r\n")

@@ -25,7 +25,7 @@ def columns_of(messages: list[tuple[int, bytes | None, bytes | None]]) -> Column
 
 
 def test_a_batch_has_the_columns_of_sparks_source() -> None:
-    """Null keys and values stay null, and empty ones empty. The timestamp is null, and its type -1."""
+    """Null keys and values stay null, and empty ones empty. The timestamp is null, and the timestamp type is -1."""
     batch = record_batch(columns_of(PLAIN), SOURCE, SCHEMA)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
@@ -45,7 +45,7 @@ def test_a_batch_has_the_columns_of_sparks_source() -> None:
 
 @pytest.mark.parametrize("names", [("value",), ("offset", "topic"), ("timestampType", "timestamp", "partition", "key")])
 def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> None:
-    """No other columns are built."""
+    """The batch has only the columns of the schema."""
     schema = pa.schema([SCHEMA.field(name) for name in names])
     batch = record_batch(columns_of(PLAIN), SOURCE, schema)
     assert batch.schema == schema
@@ -54,14 +54,14 @@ def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> Non
 
 
 def test_no_rows_make_an_empty_batch() -> None:
-    """It has all columns."""
+    """The empty batch has all columns."""
     batch = record_batch(columns_of([]), SOURCE, SCHEMA)
     batch.validate(full=True)
     assert (batch.num_rows, batch.schema) == (0, SCHEMA)
 
 
 def test_values_are_not_copied() -> None:
-    """The batch refers to the bytes of the decoder."""
+    """The batch refers to the decoder's memory."""
     columns = columns_of(PLAIN)
     batch = record_batch(columns, SOURCE, SCHEMA)
     assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
@@ -70,7 +70,7 @@ def test_values_are_not_copied() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [1], [5, 5], [3000] * 7, [9000, 1, 9000], [1] * 20, [8192, 8192], [8191, 1, 1]])
 def test_small_batches_are_merged(sizes: list[int]) -> None:
-    """No row is lost or moved, large batches do not change, and two neighbours never fit into one batch."""
+    """No row is lost or moved, large batches do not change, and no two neighbours would fit into one batch."""
     batches, start = [], 0
     for size in sizes:
         batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), SOURCE, SCHEMA))

@@ -1,4 +1,4 @@
-"""A batch, by the contract of Spark's readers, with a real broker and without a JVM."""
+"""Batch reads, called as Spark calls its readers, with a real broker and without a JVM."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
 
 
 def test_every_record_is_read_once_with_partition_and_offset(cluster_39: Cluster, topic: str) -> None:
-    """Records of a partition are in the order of their offsets."""
+    """The records of each partition are in the order of their offsets."""
     found = read_batch(cluster_39, subscribe=topic)
     assert sorted(found, key=lambda record: int(record.value)) == [
         Record(topic, record.partition, record.offset, value, value)
@@ -44,7 +44,7 @@ def test_every_record_is_read_once_with_partition_and_offset(cluster_39: Cluster
 
 
 def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> None:
-    """Empty ones stay empty."""
+    """Empty keys and values stay empty."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 1)
     fill(cluster_39, name, [None, b"", b"full"])
@@ -79,7 +79,7 @@ def test_a_schema_with_other_columns_is_refused(cluster_39: Cluster, field: Stru
 
 
 def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) -> None:
-    """The last offset is not included. -2 and -1 mean the ends of the log."""
+    """The end offset is not included. -2 and -1 mean the start and the end of the log."""
     found = read_batch(
         cluster_39,
         assign=f'{{"{topic}": [0, 1]}}',
@@ -91,7 +91,7 @@ def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) ->
 
 
 def test_offsets_must_be_given_for_exactly_the_partitions(cluster_39: Cluster, topic: str) -> None:
-    """Otherwise a forgotten partition would not be read."""
+    """Missing and unknown partitions are errors. A forgotten partition would not be read otherwise."""
     with pytest.raises(ConfigError, match=f"startingOffsets: {topic}:1, {topic}:2, {topic}:3 are missing"):
         read_batch(cluster_39, subscribe=topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
     every = ", ".join(f'"{number}": -1' for number in range(5))
@@ -100,7 +100,7 @@ def test_offsets_must_be_given_for_exactly_the_partitions(cluster_39: Cluster, t
 
 
 def test_offsets_outside_the_log_are_an_error_or_skipped(cluster_39: Cluster, topic: str) -> None:
-    """The error has the partition, both ranges and the remedy."""
+    """The error has the partition, both ranges and the remedy. With failOnDataLoss=false existing records are read."""
     beyond = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 900}}}}'}
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offsets 0 to 900 .* has 0 to .* failOnDataLoss"):
         read_batch(cluster_39, **beyond)
@@ -108,7 +108,7 @@ def test_offsets_outside_the_log_are_an_error_or_skipped(cluster_39: Cluster, to
 
 
 def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The brokers do not create it."""
+    """Reading does not make the brokers create the topic or the partition."""
     missing = unique("missing")
     with pytest.raises(UnknownTopicError, match=missing):
         read_batch(cluster_39, subscribe=missing)
@@ -126,7 +126,7 @@ def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: 
 
 
 def test_a_pattern_that_matches_nothing_reads_nothing(cluster_39: Cluster) -> None:
-    """Spark makes up a task if it gets none, so there is a task that reads nothing."""
+    """Spark creates a task of its own if it gets none, so the reader returns one task that reads nothing."""
     assert read_batch(cluster_39, subscribePattern="no-such-topic-[0-9]+") == []
 
 
@@ -141,7 +141,7 @@ def test_a_batch_starts_at_the_offsets_of_a_group(cluster_39: Cluster, topic: st
 
 
 def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: str) -> None:
-    """If the planned broker does not answer, the task reads from the present leader."""
+    """If the planned broker does not answer, the task reads from the current leader."""
     reader, tasks = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1")
     (task,) = tasks
     task.value = ReadTask(HostPort("127.0.0.1", 1), task.value.ranges)
@@ -149,7 +149,10 @@ def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: s
 
 
 def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, topic: str) -> None:
-    """An end beyond the log is an error after kafkaConsumer.pollTimeoutMs. Fewer rows are never returned silently."""
+    """
+    If the end is beyond the log, the task raises an error after kafkaConsumer.pollTimeoutMs. It never returns fewer
+    rows without an error.
+    """
     reader, (task,) = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1", kafkaConsumer_pollTimeoutMs="300")
     beyond = [each._replace(end=each.end + 5) for each in task.value.ranges]
     task.value = ReadTask(task.value.leader, tuple(beyond))
@@ -158,7 +161,7 @@ def test_a_task_does_not_wait_forever_for_missing_records(cluster_39: Cluster, t
 
 
 def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluster, unique: Unique) -> None:
-    """The other messages are read, too."""
+    """A message above the fetch limit is fetched alone. The other messages are read, too."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 1)
     values = [b"a", b"x" * 300_000, b"b"]
@@ -168,7 +171,7 @@ def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluste
 
 
 def test_tasks_are_split_and_merged_by_the_options(cluster_39: Cluster, topic: str) -> None:
-    """Together they read every record once."""
+    """All tasks together read every record once."""
     for options, count in (({"minPartitions": "8"}, 8), ({"maxPartitions": "1"}, 1)):
         reader, tasks = batch_tasks(cluster_39, subscribe=topic, **options)
         assert len(tasks) == count

@@ -1,4 +1,4 @@
-"""Brokers restart, and logs lose their first segments, while Spark reads them."""
+"""A broker restarts, or a log loses its first segments, while Spark reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": 
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Cluster]:
-    """A broker for tests that restart it. Its logs have segments of about fifty records."""
+    """A broker for tests that restart it. Each log segment has about fifty records."""
     with Cluster(broker_overrides={"log.segment.bytes": 8_000}) as cluster:
         yield cluster
 
@@ -44,13 +44,13 @@ def topic(own_cluster: Cluster, unique: Unique) -> str:
     name = unique("topic")
     create_topic(own_cluster.zk_hosts, name, 2)
     for start in range(0, len(VALUES), 20):
-        # A broker starts a segment only between two requests.
+        # A broker starts a new segment only between two requests.
         fill(own_cluster, name, VALUES[start : start + 20])
     return name
 
 
 def test_a_task_survives_a_restart_of_its_broker(own_cluster: Cluster, topic: str) -> None:
-    """It resumes at its position: no record is read twice or skipped."""
+    """The task resumes at its position: no record is read twice or skipped."""
     options = {"subscribe": topic, "maxPartitions": "1", "kafka_fetch_max_bytes": "2000"}
     reader, (task,) = batch_tasks(own_cluster, **options)
     rows = records(reader, task)
@@ -63,7 +63,7 @@ def test_a_task_survives_a_restart_of_its_broker(own_cluster: Cluster, topic: st
 def test_a_query_survives_a_restart_of_its_broker(
     spark: SparkSession, own_cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It waits for the broker, and then reads further records."""
+    """The query waits for the broker, and then reads further records."""
     options = {"kafka.bootstrap.servers": brokers_of(own_cluster), "subscribe": topic, "startingOffsets": "earliest"}
     patient = {name.replace("_", "."): text for name, text in PATIENT.items()}
     rows = spark.readStream.format("kiel").options(**options, **patient).load()
@@ -80,7 +80,10 @@ def test_a_query_survives_a_restart_of_its_broker(
 
 
 def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str) -> None:
-    """Retention was faster than the query. The error has the remedy; failOnDataLoss=false reads the rest."""
+    """
+    Retention has deleted records before the query read them. The error has the remedy; with failOnDataLoss=false the
+    query reads the remaining records.
+    """
     options = {"subscribe": topic, "startingOffsets": "earliest", **PATIENT}
     with running(Query(own_cluster, **options, maxOffsetsPerTrigger="10")) as query:
         query.trigger()
@@ -98,7 +101,7 @@ def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str) -> None:
 
 
 def emptied(exchange: Exchange) -> bytes:
-    """A fetch answer for one partition, with its watermark and without its messages."""
+    """Return a fetch answer for one partition with its high watermark, but without its messages."""
     (topic_bytes,) = struct.unpack_from(">h", exchange.response, 4)
     up_to_watermark = 4 + 2 + topic_bytes + 4 + 4 + 2 + 8
     return exchange.response[:up_to_watermark] + struct.pack(">i", 0)
@@ -106,7 +109,10 @@ def emptied(exchange: Exchange) -> bytes:
 
 @pytest.mark.parametrize("times", [2, 1_000], ids=["for a while", "for good"])
 def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, times: int) -> None:
-    """An answer with a watermark beyond the range and without messages is repeated. In the end it is a loss."""
+    """
+    If a fetch answer has no messages although the high watermark is beyond the range, the task repeats the request. If
+    such answers continue, it reports a loss.
+    """
     name = filled(own_cluster, unique("topic"), 1, VALUES)
     reader, (task,) = batch_tasks(own_cluster, subscribe=name)
     with KafkaProxy(own_cluster.brokers[0]) as proxy:
@@ -123,7 +129,7 @@ def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, tim
 
 
 async def lose_first_segments(cluster: Cluster, topic: str) -> None:
-    """Delete all segments but the last of each partition, as retention does."""
+    """Delete all segments but the last one of each partition, as retention does."""
     broker = cluster.kafka[0]
     await broker.stop()
     for partition in (0, 1):

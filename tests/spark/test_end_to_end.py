@@ -37,13 +37,13 @@ def stream(spark: SparkSession, cluster: Cluster, topic: str, **options: str) ->
 
 
 def finished(query: StreamingQuery) -> StreamingQuery:
-    """Wait for the end of a query that ends by itself, and return it."""
+    """Wait for the end of a query that ends without being stopped, and return the query."""
     assert query.awaitTermination(ROWS_S), "the query has not ended"
     return query
 
 
 def to_files(rows: DataFrame, folder: Path) -> StreamingQuery:
-    """Write the records that exist now to Parquet, from the checkpoint on."""
+    """Write existing records that the checkpoint does not contain yet to Parquet files."""
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return finished(writer.trigger(availableNow=True).start(str(folder / "data")))
 
@@ -79,7 +79,7 @@ def test_a_table_is_read_by_the_name_of_the_format(spark: SparkSession, cluster_
 
 
 def test_a_schema_may_have_some_of_the_columns(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
-    """Only these columns are read."""
+    """Only the columns of the schema are read."""
     reader = spark.read.format("kiel").schema("offset BIGINT, value BINARY")
     table = reader.option("kafka.bootstrap.servers", brokers_of(cluster_39)).option("subscribe", topic).load()
     assert table.columns == ["offset", "value"]
@@ -87,7 +87,7 @@ def test_a_schema_may_have_some_of_the_columns(spark: SparkSession, cluster_39: 
 
 
 def test_a_refusal_reaches_the_user(spark: SparkSession, cluster_39: Cluster, topic: str) -> None:
-    """The data source's error text passes through all of Spark's layers."""
+    """The data source's error text reaches the user through all of Spark's layers."""
     reader = spark.read.format("kiel").option("kafka.bootstrap.servers", brokers_of(cluster_39))
     with pytest.raises(Exception, match="did you mean subscribePattern"):
         reader.option("subscribePatern", topic).load().collect()
@@ -96,7 +96,7 @@ def test_a_refusal_reaches_the_user(spark: SparkSession, cluster_39: Cluster, to
 def test_a_stopped_query_resumes_at_its_checkpoint(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Batches are as large as allowed, the files have every record once, and the last batch is committed, too."""
+    """Batches have the largest allowed size, the files have every record once, and the last batch is committed, too."""
     rows = stream(spark, cluster_39, topic, maxOffsetsPerTrigger="25")
     first = to_files(rows, tmp_path)
     assert [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]] == [25, 25, 10]
@@ -109,7 +109,7 @@ def test_a_stopped_query_resumes_at_its_checkpoint(
 
 
 def offsets_of_queries(cluster: Cluster, topic: str) -> list[int]:
-    """The offsets of a topic that queries without a group option have committed."""
+    """Return the committed offsets of a topic for all queries without a group option."""
     with zookeeper(cluster) as client:
         groups = [name for name in client.get_children("/consumers") if name.startswith("kiel-spark-")]
         return [offset for group in groups for offset in stored_offsets(client, group, topic).values()]
@@ -119,7 +119,7 @@ def offsets_of_queries(cluster: Cluster, topic: str) -> list[int]:
 def test_a_sink_that_fails_gets_the_same_batch_again(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path, failing: int
 ) -> None:
-    """It may fail in the first or in a later batch. A failed batch is not committed."""
+    """The sink fails in the first or in a later batch. A failed batch is not committed."""
     seen: dict[int, list[list[bytes]]] = {}
     fails = [True]
 
@@ -148,7 +148,9 @@ def test_a_sink_that_fails_gets_the_same_batch_again(
 def test_a_running_query_reads_new_records_and_stops_without_an_error(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Its progress shows its offsets and the latest ones. Finished batches are committed at its end."""
+    """
+    The query's progress shows its end offsets and the latest offsets. Finished batches are committed when it stops.
+    """
     name = f"rows_{tmp_path.name.replace('-', '_')}"
     writer = stream(spark, cluster_39, topic).writeStream.format("memory").queryName(name)
     query = writer.start()
@@ -169,7 +171,9 @@ def test_a_running_query_reads_new_records_and_stops_without_an_error(
 def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """It is stopped before Spark's next call. The reader finds the finished batch in the checkpoint."""
+    """
+    The query is stopped before Spark calls the reader again. The reader finds the finished batch in the checkpoint.
+    """
     rows = stream(spark, cluster_39, topic, checkpointLocation=str(tmp_path))
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(processingTime="1 hour").start()
@@ -178,7 +182,7 @@ def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
         assert sum(offsets_of_queries(cluster_39, topic)) == 0
     finally:
         query.stop()
-    # Spark does not wait for the source's process.
+    # Spark does not wait for the end of the source's process.
     eventually_blocking(
         lambda: sum(offsets_of_queries(cluster_39, topic)) == len(VALUES), "its offsets are committed", 120
     )
@@ -187,7 +191,7 @@ def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
 def test_rows_are_written_to_the_given_partitions(
     spark: SparkSession, cluster_39: Cluster, topic: str, unique: Unique
 ) -> None:
-    """The partition column decides, null stays null, and further columns are ignored."""
+    """The partition column selects the partition, null stays null, and columns that only the source has are ignored."""
     copy = unique("copy")
     create_topic(cluster_39.zk_hosts, copy, 3)
     fill(cluster_39, topic, [None])
@@ -209,7 +213,7 @@ def test_rows_are_written_to_the_given_partitions(
 def test_a_stream_is_written_to_topics_that_a_column_names(
     spark: SparkSession, cluster_39: Cluster, topic: str, unique: Unique, tmp_path: Path
 ) -> None:
-    """Text is written as UTF-8."""
+    """The text of the value column is written as UTF-8."""
     even, odd = unique("even"), unique("odd")
     for name in (even, odd):
         create_topic(cluster_39.zk_hosts, name, 1)

@@ -1,4 +1,4 @@
-"""What Spark needs: if it is missing, one clear line says so."""
+"""What Spark needs: if it is missing, one line names it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pickle.load(sys.stdin.buffer)
 
 
 def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PySpark does not install pyarrow."""
+    """The error names pyarrow, which PySpark does not install, and how to install it."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
     with pytest.raises(ConfigError, match=rf"pyarrow missing in {sys.executable} on .+: install kiel-groups\[spark\]"):
@@ -48,7 +48,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
 def test_a_java_that_is_too_old_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, reason: str
 ) -> None:
-    """JAVA_HOME takes precedence over the path, as with Spark."""
+    """JAVA_HOME takes precedence over the path, as in Spark."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
@@ -67,7 +67,9 @@ def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
-    """It names the host, the Python, what is missing and the remedy, instead of a failure in Spark's code."""
+    """
+    The error names the host, the Python, the missing package and the remedy. Otherwise Spark's own code would fail.
+    """
     made = KielDataSource(OPTIONS)
     for shipped in (made, made.reader(made.schema()), made.streamReader(made.schema())):
         done = subprocess.run(

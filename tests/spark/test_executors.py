@@ -1,4 +1,4 @@
-"""A cluster of executors, one of which is killed, in a process of its own."""
+"""A cluster of executors, one of which is killed; the driver is a process of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 300
 def test_an_executor_is_killed_in_a_task(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark runs its tasks on another executor, and every record is read once."""
+    """Spark repeats the tasks of the killed executor on another one, and every record is read once."""
     topic = unique("topic")
     create_topic(cluster_39.zk_hosts, topic, 4)
     values = [b"%03d" % number for number in range(100)]
@@ -41,14 +41,14 @@ def test_an_executor_is_killed_in_a_task(
 
 
 def executors_of(driver: int) -> list[int]:
-    """The process ids of a job's executors: the descendants of its driver with that command."""
+    """Return the process ids of a job's executors: the descendants of its driver that run the executor command."""
     parents: dict[int, int] = {}
     executors = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
         except OSError:
-            continue  # It has ended since.
+            continue  # the process has ended since
         pid = int(folder.name)
         parents[pid] = int(stat.rpartition(")")[2].split()[1])
         if b"CoarseGrainedExecutorBackend" in command:

@@ -1,4 +1,4 @@
-"""Spark and Tornado in one group: a real session, real servers, members that join and leave."""
+"""Spark and Tornado in one group: a real session, real servers, and members that join and leave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = 4
 
 
 class Query:
-    """A query that is a member, and the values of its batches."""
+    """A streaming query that is a member, and the values of its batches."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, topic: str, group: str, checkpoint: Path) -> None:
         self.values: list[bytes] = []
@@ -46,7 +46,7 @@ class Query:
         self.query: StreamingQuery = self._writer.start()
 
     def restart_if_spark_failed(self) -> None:
-        """Start it again if Spark itself has failed: a Python worker gets only ten seconds to start."""
+        """Start the query again if Spark itself has failed: a Python worker gets only ten seconds to start."""
         if not self.query.isActive and "Python worker failed to connect back" in str(self.query.exception()):
             self.query = self._writer.start()
 
@@ -56,7 +56,7 @@ class Query:
 
 @contextmanager
 def producing(cluster: Cluster, topic: str) -> Iterator[list[bytes]]:
-    """Produce numbered values during the block. The list has those that are stored."""
+    """Produce numbered values during the block. The yielded list has the values that were stored."""
     stored: list[bytes] = []
     enough = threading.Event()
 
@@ -77,7 +77,10 @@ def producing(cluster: Cluster, topic: str) -> Iterator[list[bytes]]:
 
 
 async def join_and_leave(cluster: Cluster, group: Group, topic: str, query: Query, stored: list[bytes]) -> None:
-    """Run Spark alone, with one and two consumers, without the first, and alone again. Values flow in between."""
+    """
+    Run the query alone, with one and two consumers, without the first consumer, and alone again. Values are produced
+    all the time.
+    """
 
     def owned_by_spark() -> int:
         query.restart_if_spark_failed()
@@ -104,7 +107,7 @@ async def join_and_leave(cluster: Cluster, group: Group, topic: str, query: Quer
 def test_spark_and_tornado_share_a_topic_while_members_join_and_leave(
     spark: SparkSession, cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Every record is delivered to one of them. When the query has stopped, the group has no members."""
+    """Every record is delivered to the query or to a consumer. When the query has stopped, the group has no members."""
     topic, name = unique("topic"), unique("group")
     create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
     query = Query(spark, cluster_39, topic, name, tmp_path)

@@ -1,4 +1,4 @@
-"""SIGTERM in the process of a query that is a member."""
+"""SIGTERM sent to the process of a query that is a member."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def default() -> Iterator[None]:
 
 
 def test_sigterm_leaves_the_group_and_exits() -> None:
-    """The status is 143, as of a process that SIGTERM ends."""
+    """The exit status is 143, as for a process that SIGTERM ends."""
     left = []
     on_sigterm(lambda: left.append(True) or True)  # type: ignore[func-returns-value]
     with pytest.raises(SystemExit) as ended:
@@ -31,20 +31,23 @@ def test_sigterm_leaves_the_group_and_exits() -> None:
 
 
 def test_a_leave_in_progress_is_not_interrupted() -> None:
-    """Spark also closes its channel, and the leave that this has started continues."""
+    """
+    Spark also closes the channel of the process, which may have started the leave; SIGTERM then does not end the
+    process.
+    """
     on_sigterm(lambda: False)
     signal.raise_signal(signal.SIGTERM)
 
 
 def test_the_handler_is_removed() -> None:
-    """A process without a query ends at SIGTERM as any other."""
+    """After the last query SIGTERM has its default effect again."""
     on_sigterm(lambda: True)
     default_on_sigterm()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_another_handler_stays() -> None:
-    """It is neither replaced nor removed."""
+    """The application's own handler is neither replaced nor removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     on_sigterm(lambda: True)
     default_on_sigterm()

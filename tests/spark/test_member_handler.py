@@ -1,4 +1,4 @@
-"""The batch handler of a member: what a batch may read, which partitions wait for it, and what it commits."""
+"""The batch handler of a member: the offsets that a batch may read, the drain of its partitions, and its commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND = TopicPartition("topic", 0), TopicPartition("topic", 1)
 
 
 class MemberSession:
-    """A handler, with the calls that the group would make."""
+    """A batch handler, and methods for the calls that the group makes."""
 
     def __init__(self) -> None:
         self.subscription = SubscriptionState()
@@ -28,23 +28,23 @@ class MemberSession:
         self.handler = BatchHandler("group", cluster, self.subscription, Metrics())
 
     def claim(self, partition: TopicPartition, offset: int, token: int) -> None:
-        """Assign a partition to the member."""
+        """Assign a partition to the member, with its start offset and fencing token."""
         self.subscription.assign_from_subscribed({partition: StartPosition(offset, 0, token)})
         self.handler.assigned([partition]).close()
 
     def lose(self, partition: TopicPartition) -> None:
-        """End the session."""
+        """End the session, which loses the partition."""
         self.subscription.unassign([partition])
         self.handler.lost([partition])
 
     def finished(self, partition: TopicPartition) -> int:
-        """The offset that a commit would store."""
+        """Return the offset that a commit would store."""
         state = self.subscription.state(partition)
         assert state is not None
         return state.finished
 
     def read(self, partition: TopicPartition, to: int, known: dict[TopicPartition, Span] | None = None) -> Span:
-        """Plan a batch of one partition."""
+        """Plan a batch of one partition up to an offset, and return its span."""
         span = self.handler.standing(known or {})[partition]
         return self.handler.plan({partition: span.up_to(to)}, may_read=True)[partition]
 
@@ -55,7 +55,10 @@ def member() -> MemberSession:
 
 
 def test_a_batch_is_finished_when_the_query_has_passed_it(member: MemberSession) -> None:
-    """If the query is at another position, the batch was not run. Spark before 4.2 gives no position, and it was."""
+    """
+    If the query's position is not the end of the batch, the batch was not run. Spark before 4.2 passes no position; the
+    batch then counts as run.
+    """
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     assert span == Span(10, 20, 7, 10)
@@ -70,7 +73,7 @@ def test_a_batch_is_finished_when_the_query_has_passed_it(member: MemberSession)
 
 
 def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
-    """Spark treats another text as another position, and would plan an empty batch."""
+    """Spark compares positions as text; a different text would make it plan an empty batch."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     member.handler.finish({FIRST: span})
@@ -80,7 +83,7 @@ def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
 
 
 async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSession) -> None:
-    """A partition that no batch reads does not wait. Neither is in the next batch."""
+    """A partition that no batch reads is released without waiting. The next batch reads neither partition."""
     member.claim(FIRST, 0, token=7)
     member.claim(SECOND, 0, token=8)
     span = member.read(FIRST, 5)
@@ -91,13 +94,15 @@ async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSessi
     assert not waiting.done()
     member.handler.finish({FIRST: span})
     await waiting
-    # Committed together with the release.
+    # The offset is committed together with the release.
     assert member.finished(FIRST) == 5
     assert member.handler.standing({FIRST: span}) == {}
 
 
 def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
-    """It is not, also if it is revoked between the calls: another member may own it already."""
+    """
+    A partition that is revoked between the two calls is not planned either, because another member may own it already.
+    """
     member.claim(FIRST, 0, token=7)
     standing = member.handler.standing({})
     assert member.handler.stop([FIRST]) == frozenset()
@@ -107,7 +112,7 @@ def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
 
 
 def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
-    """The query keeps its position."""
+    """The batch is empty, and the query keeps its position."""
     member.claim(FIRST, 4, token=7)
     standing = member.handler.standing({})
     planned = member.handler.plan({FIRST: standing[FIRST].up_to(9)}, may_read=False)
@@ -116,7 +121,7 @@ def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
 
 
 def test_a_batch_of_a_lost_partition_is_not_finished(member: MemberSession) -> None:
-    """When it is claimed again, another interval starts at the group's offset."""
+    """When the partition is claimed again, a new interval starts at the group's offset."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.lose(FIRST)
@@ -136,19 +141,22 @@ def test_a_batch_of_a_lost_partition_is_not_finished(member: MemberSession) -> N
     ],
 )
 def test_a_restarted_query_resumes_after_its_last_batch(member: MemberSession, stored: int, begins: int) -> None:
-    """Its last batch, up to 20, is done, and was planned when the group's offset was 10."""
+    """
+    The last batch up to offset 20 is done, and was planned when the group's offset was 10. The query resumes at 20
+    unless the group's offset has changed.
+    """
     known = {FIRST: Span(0, 20, 7, 10)}
     member.claim(FIRST, stored, token=9)
     standing = member.handler.standing(known)
     assert standing[FIRST][:3] == (begins, begins, 9)
-    # No record is finished before the log is known to reach that offset.
+    # No record counts as finished before the log is known to reach that offset.
     assert member.finished(FIRST) == stored
     assert member.handler.resume(standing) == (begins != stored)
     assert member.finished(FIRST) == begins
 
 
 def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
-    """The claim is the same, so its token does not show the reset."""
+    """The claim is the same, so the reset is not visible in its fencing token; the interval gets a token of its own."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.subscription.seek(FIRST, 2)
@@ -161,7 +169,9 @@ def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
 
 
 def test_a_recreated_log_is_read_from_its_start(member: MemberSession) -> None:
-    """It is read in an interval of its own, whatever the positions were. Partitions that are not owned are skipped."""
+    """
+    A new interval starts at the given offset, whatever the positions were. Partitions that are not owned are skipped.
+    """
     known = {FIRST: Span(0, 20, 7, 20)}
     member.claim(FIRST, 20, token=9)
     member.handler.restart({FIRST: 3, SECOND: 0})

@@ -1,4 +1,4 @@
-"""The options of the data source: their case does not matter, and a refusal has its reason."""
+"""The options of the data source: their case does not matter, and an unsupported option is refused with a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = {"kafka.bootstrap.servers": "one:9092,two", "subscribe": "clicks"}
 
 
 def parse(streaming: bool = True, **options: str) -> ReadOptions:
-    """Parse options. Underscores in names of arguments stand for dots."""
+    """Parse options. An underscore in the name of an argument stands for a dot."""
     return ReadOptions.parse(
         {**LEAST, **{name.replace("_", "."): text for name, text in options.items()}}, streaming=streaming
     )
@@ -40,7 +40,7 @@ def test_the_case_of_names_does_not_matter() -> None:
 
 
 def test_offsets_by_partition_are_json() -> None:
-    """-2 means the earliest offset, -1 the latest."""
+    """An offset of -2 means the earliest offset, and -1 the latest."""
     assert parse(startingOffsets='{"clicks": {"0": 23, "1": -2, "2": -1}}').starting == {
         TopicPartition("clicks", 0): 23,
         TopicPartition("clicks", 1): -2,
@@ -49,7 +49,7 @@ def test_offsets_by_partition_are_json() -> None:
 
 
 def test_blanks_around_a_pattern_are_ignored() -> None:
-    """Spark's source for Kafka does the same: no topic has blanks in its name."""
+    """Spark's source for Kafka ignores them as well: no topic has blanks in its name."""
     given = {"kafka.bootstrap.servers": "one", "subscribePattern": " c.* "}
     read = ReadOptions.parse(given, streaming=True)
     assert read.topic_pattern is not None
@@ -57,7 +57,7 @@ def test_blanks_around_a_pattern_are_ignored() -> None:
 
 
 def test_the_same_options_work_for_reads_and_writes() -> None:
-    """Batches and writes accept ZooKeeper's address without using it, and refuse an invalid one."""
+    """Batches and writes accept the address of ZooKeeper without using it, and refuse an invalid address."""
     where = {"kafka.bootstrap.servers": "one", "kiel.zookeeper.connect": "z:2181/kafka"}
     ReadOptions.parse({**where, "subscribe": "clicks"}, streaming=False)
     WriteOptions.parse({**where, "topic": "clicks"})
@@ -66,7 +66,7 @@ def test_the_same_options_work_for_reads_and_writes() -> None:
 
 
 def test_partitions_are_assigned_by_json() -> None:
-    """Each partition counts once, and they are sorted."""
+    """Partitions that are listed twice count once, and the result is sorted."""
     given = {"kafka.bootstrap.servers": "one", "assign": '{"b": [2, 0, 2], "a": [1]}'}
     assert ReadOptions.parse(given, streaming=False).assigned == (
         TopicPartition("a", 1),
@@ -82,7 +82,7 @@ def test_times_have_units(text: str, milliseconds: int) -> None:
 
 
 def test_options_of_spark_are_accepted() -> None:
-    """An example is the folder of the checkpoint."""
+    """These options include the folder of the checkpoint."""
     parse(path="/x", checkpointLocation="/y", queryName="z")
 
 
@@ -148,7 +148,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("options", "reason"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
 def test_unsupported_options_of_a_stream_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
-    """They are never ignored, because a user would rely on them."""
+    """Unsupported options are refused rather than ignored, because the user relies on them."""
     with pytest.raises(ConfigError) as caught:
         ReadOptions.parse({**LEAST, **options}, streaming=True)
     assert reason in str(caught.value)
@@ -166,7 +166,7 @@ JOINING = {"membership": "join", "kafka.group.id": "g", "kiel.zookeeper.connect"
     ],
 )
 def test_unsupported_options_of_a_member_are_refused(options: dict[str, str | None], reason: str) -> None:
-    """The group decides what a member reads, and needs its commits."""
+    """The group determines what a member reads, and a member has to commit."""
     given = {name: text for name, text in {**LEAST, **JOINING, **options}.items() if text is not None}
     with pytest.raises(ConfigError, match=reason):
         ReadOptions.parse(given, streaming=True)
@@ -191,12 +191,12 @@ def test_unsupported_options_of_a_batch_are_refused(options: dict[str, str], rea
 
 @pytest.mark.parametrize("missing", list(LEAST))
 def test_brokers_and_topics_have_to_be_named(missing: str) -> None:
-    """Neither has a default."""
+    """Brokers and topics have no default."""
     with pytest.raises(ConfigError, match=missing):
         ReadOptions.parse({name: text for name, text in LEAST.items() if name != missing}, streaming=True)
 
 
 def test_every_option_is_in_the_documentation() -> None:
-    """The page uses the names of the errors."""
+    """The documentation uses the same option names as the errors."""
     page = (Path(__file__).parents[2] / "docs/spark.rst").read_text(encoding="utf-8")
     assert not [name for names in OPTION_NAMES.values() for name in names if f"``{name}``" not in page]

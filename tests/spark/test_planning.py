@@ -1,4 +1,4 @@
-"""Planning of tasks, of shares under a bound, and of ranges between two offsets, with generated cases."""
+"""Plans of tasks, of partition shares under a limit, and of ranges between two offsets, with generated cases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def leaders_of(wanted: dict[TopicPartition, int]) -> dict[TopicPartition, HostPo
 def test_every_offset_is_in_exactly_one_task_of_its_leader(
     wanted: dict[TopicPartition, int], asked: TaskBounds
 ) -> None:
-    """Whatever is split and merged, nothing is left out or read twice."""
+    """However ranges are split and merged, no offset is left out or read twice."""
     leaders = leaders_of(wanted)
     covered: Counter[TopicPartition] = Counter()
     ends: dict[TopicPartition, list[tuple[int, int]]] = {}
@@ -72,7 +72,10 @@ def test_every_offset_is_in_exactly_one_task_of_its_leader(
 @few_cases
 @given(sizes, bounds())
 def test_the_number_of_tasks_respects_the_options(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
-    """It is at least the minimum if there are enough offsets, and at most the maximum, but one for each leader."""
+    """
+    There are at least the minimum number of tasks if there are enough offsets. There are at most the maximum number,
+    but at least one for each leader.
+    """
     tasks = plan_tasks(ranges_of(wanted), leaders_of(wanted), asked)
     total, leaders = sum(wanted.values()), set(leaders_of(wanted).values())
     if asked.most_records is None:
@@ -93,14 +96,14 @@ def test_a_plan_does_not_depend_on_the_order_of_its_input(wanted: dict[TopicPart
 
 
 def test_a_hundred_partitions_share_a_few_tasks_of_the_same_size() -> None:
-    """A task costs tens of milliseconds, whatever its size."""
+    """Each task costs tens of milliseconds, whatever its size, so small ranges share tasks."""
     wanted = {TopicPartition("clicks", number): 10 for number in range(100)}
     tasks = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
     assert [task.size for task in tasks] == [250] * 4
 
 
 def test_a_large_partition_is_split_only_on_demand() -> None:
-    """A split loses the order of records. minPartitions and maxRecordsPerPartition request it."""
+    """A split loses the order of records, so only minPartitions and maxRecordsPerPartition cause one."""
     wanted = {TopicPartition("clicks", 0): 1_000}
     ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
     assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
@@ -109,7 +112,7 @@ def test_a_large_partition_is_split_only_on_demand() -> None:
 
 
 def test_a_split_into_too_many_tasks_is_refused() -> None:
-    """The limit is ten thousand. The error has the numbers and a value that works."""
+    """The limit is ten thousand tasks. The error has the numbers and a value that works."""
     wanted = {TopicPartition("clicks", 0): 30_001, TopicPartition("clicks", 1): 0}
     ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
     assert len(plan_tasks(ranges, leaders, TaskBounds(1, most_records=4))) <= 10_000
@@ -122,7 +125,10 @@ def test_a_split_into_too_many_tasks_is_refused() -> None:
 @few_cases
 @given(st.integers(1, 5_000), st.dictionaries(partitions, st.integers(0, 2_000)))
 def test_a_bound_is_divided_in_proportion(most: int, available: dict[TopicPartition, int]) -> None:
-    """No share exceeds what is available. Together they use the bound, and each is within one of its exact share."""
+    """
+    No share exceeds the available offsets. The shares add up to the bound, and each differs from its exact share by
+    less than 1.
+    """
     shares = fair_shares(most, available)
     total = sum(available.values())
     assert shares.keys() == available.keys()
@@ -134,7 +140,7 @@ def test_a_bound_is_divided_in_proportion(most: int, available: dict[TopicPartit
 
 
 def test_a_trigger_waits_for_enough_messages_for_a_bounded_time() -> None:
-    """The options are minOffsetsPerTrigger and maxTriggerDelay."""
+    """minOffsetsPerTrigger is the number of messages, and maxTriggerDelay the longest wait."""
     assert waits_for_more(9, 10, 0, 1_000)
     assert not waits_for_more(10, 10, 0, 1_000)
     assert not waits_for_more(9, 10, 1_000, 1_000)
@@ -153,7 +159,7 @@ positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() |
 @few_cases
 @given(positions)
 def test_positions_survive_the_checkpoint(before: Positions) -> None:
-    """Equal positions have the same text, by which Spark decides whether there is new data."""
+    """Equal positions have the same text, by which Spark decides whether there are new records."""
     text = json.dumps(before.to_json())
     assert Positions.from_json(json.loads(text)) == before
     shuffled = replace(before, spans=dict(reversed(before.spans.items())))
@@ -196,19 +202,19 @@ P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 def test_a_batch_starts_at_the_previous_end_or_the_start_of_its_interval(
     start: Span | None, end: Span, begins: int
 ) -> None:
-    """So a repeated batch has the same records, whatever has happened to the group since."""
+    """A repeated batch has the same records, whatever the group has committed since."""
     before = Positions({} if start is None else {P0: start})
     assert ranges_between(before, Positions({P0: end}), {P0: 3}) == [OffsetRange(P0, begins, end.to)]
 
 
 @pytest.mark.parametrize(("end", "begins"), [(Span(10, 50), 10), (Span(50, 50), 50), (Span(60, 70, 6), 60)])
 def test_a_repeated_first_batch_starts_at_the_same_offset(end: Span, begins: int) -> None:
-    """It does, also if its interval was not known yet. The present start does not count."""
+    """The batch starts at the same offset even if its interval was not known yet. The current start does not count."""
     start = Positions({P0: Span(30, 30, 9)}, initial=True)
     ranges = [OffsetRange(P0, begins, end.to)] if begins < end.to else []
     assert ranges_between(start, Positions({P0: end}), {}) == ranges
 
 
 def test_unchanged_and_deleted_partitions_are_not_read() -> None:
-    """Empty ranges give no tasks."""
+    """Partitions with empty ranges get no tasks."""
     assert ranges_between(Positions({P0: Span(1, 5, 2), P1: Span(1, 5, 2)}), Positions({P0: Span(1, 5, 2)}), {}) == []

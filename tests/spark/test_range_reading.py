@@ -1,4 +1,4 @@
-"""The requests of a task: a few ranges with enough bytes each, and many short ones together."""
+"""The fetch requests of a task: a few ranges with enough bytes each, or many short ranges together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def take(each: RangeReader, fetched: FetchedPartition) -> object:
 
 
 def take_empty_answers(each: RangeReader, times: int) -> None:
-    """Pass ``times`` answers without a message, each of which has to cause a retry."""
+    """Pass ``times`` answers without a message, and assert that each one causes a retry."""
     for _ in range(times):
         with pytest.raises(RetriableBrokerError, match=r"offsets 3 to 10 .* a log of up to 12 and sends no message"):
             take(each, empty(12))
@@ -45,7 +45,10 @@ def take_empty_answers(each: RangeReader, times: int) -> None:
 
 
 def test_an_empty_answer_is_retried() -> None:
-    """The watermark may be newer than the read of the log, so the request is repeated and no record is skipped."""
+    """
+    The high watermark may be newer than the broker's read of the log, so the request is repeated and no record is
+    skipped.
+    """
     each = reading(0, 0, 10)
     take(each, answer(0, 3, 100))
     take_empty_answers(each, 4)
@@ -55,7 +58,7 @@ def test_an_empty_answer_is_retried() -> None:
 
 
 def test_only_consecutive_empty_answers_count() -> None:
-    """A message in between restarts the count."""
+    """After a message the count of empty answers starts again at 0."""
     each = reading(0, 0, 10)
     for first, end in ((0, 1), (1, 3)):
         take(each, answer(first, end, 100))
@@ -68,7 +71,7 @@ def test_only_consecutive_empty_answers_count() -> None:
 
 
 def test_consecutive_empty_answers_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """It is an error with the remedy, or a warning with failOnDataLoss=false."""
+    """The fifth empty answer is an error with the remedy, or a warning with failOnDataLoss=false."""
     strict = reading(0, 3, 10)
     take_empty_answers(strict, 4)
     with pytest.raises(
@@ -85,7 +88,7 @@ def test_consecutive_empty_answers_are_a_loss(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_empty_answer_below_the_range_is_not_counted() -> None:
-    """The broker does not have the range yet, so the task waits."""
+    """The broker's log does not reach the range yet, so the task waits."""
     each = reading(0, 3, 10)
     for _ in range(10):
         assert take(each, empty(9)) is None
@@ -93,14 +96,14 @@ def test_an_empty_answer_below_the_range_is_not_counted() -> None:
 
 
 def test_compacted_offsets_are_skipped() -> None:
-    """A message after the gap proves it, so the range is finished without a retry."""
+    """A message after the gap proves that the broker has read past it, so the range is finished without a retry."""
     each = reading(0, 3, 10)
     assert take(each, answer(11, 12, 100)) is None
     assert each.finished
 
 
 def test_long_ranges_are_read_one_after_the_other() -> None:
-    """Each partition in a request costs the broker the same search, however few bytes it asks for."""
+    """Each partition in a request costs the broker the same search, however few bytes it requests."""
     lane = [reading(number, 0, 1_000_000) for number in range(10)]
     assert ask_for(lane, MIB) == {lane[0]: (0, MIB)}
     lane[0].position = lane[0].range.end
@@ -108,7 +111,7 @@ def test_long_ranges_are_read_one_after_the_other() -> None:
 
 
 def test_short_ranges_share_one_request() -> None:
-    """A micro-batch with a few messages in each partition needs one answer."""
+    """A micro-batch with a few messages in each partition needs only one answer."""
     lane = [reading(number, 100, 110) for number in range(25)]
     asked = ask_for(lane, MIB)
     assert list(asked) == lane
@@ -116,7 +119,7 @@ def test_short_ranges_share_one_request() -> None:
 
 
 def test_the_rest_of_an_answer_goes_to_the_next_ranges() -> None:
-    """A range with a known message size asks for what it still needs, and a little more."""
+    """A range with a known message size requests the bytes that it still needs, and a few more."""
     first, second, third = reading(0, 0, 2_000), reading(1, 0, 500), reading(2, 0, 500)
     first.take(answer(0, 1_000, 100), ask_for([first], MIB)[first])
     asked = ask_for([first, second, third], MIB)
@@ -126,20 +129,20 @@ def test_the_rest_of_an_answer_goes_to_the_next_ranges() -> None:
 
 
 def test_finished_ranges_are_not_asked_for() -> None:
-    """If all are finished, no request is sent."""
+    """If all ranges are finished, no request is sent."""
     done, open_ = reading(0, 5, 5), reading(1, 5, 6)
     assert list(ask_for([done, open_], MIB)) == [open_]
     assert ask_for([done], MIB) == {}
 
 
 def test_ranges_of_one_partition_are_read_one_after_the_other() -> None:
-    """A request can contain a partition only once."""
+    """A request can contain each partition only once."""
     lane = [reading(0, 0, 10), reading(0, 50, 60), reading(1, 0, 10)]
     assert list(ask_for(lane, MIB)) == [lane[0], lane[2]]
 
 
 def test_a_large_message_is_requested_alone() -> None:
-    """It is fetched whole, however small the limit of an answer is."""
+    """A large message is fetched whole, however small the limit of an answer is."""
     large, other = reading(0, 0, 10), reading(1, 0, 10)
     large.needed_bytes = 5 * MIB
     assert ask_for([large, other], MIB) == {large: (0, 5 * MIB)}

@@ -1,4 +1,4 @@
-"""A stream with Spark before 4.2, which does not pass the position of the query to the reader."""
+"""Streams with Spark before 4.2, which does not pass the position of the query to the reader."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(100)]
 
-#: Check for a second whether lost data reappears.
+#: Wait for one second only to see whether lost data reappears.
 IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
 
 
@@ -38,7 +38,10 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
 
 
 def reader_of_spark_4_0(cluster: Cluster, topic: str, **options: str) -> StreamReader:
-    """A reader that does not get the query's position, and whose latestOffset is called before initialOffset."""
+    """
+    Return a reader as Spark 4.0 uses it: without the query's position, and with latestOffset called before
+    initialOffset.
+    """
     made = source(cluster, **(options if "subscribePattern" in options else {"subscribe": topic, **options}))
     return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
 
@@ -48,7 +51,7 @@ def size_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 
 def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> None:
-    """It does, also in a new process and with partitions that were added in between."""
+    """The query resumes there in a new process, too, even after partitions were added."""
     first = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
     end = first.latestOffset()
     start = first.initialOffset()
@@ -69,7 +72,7 @@ def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> N
 
 
 def test_a_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: str) -> None:
-    """The new process resolves 'latest' again, and must not skip records."""
+    """The new process finds a later 'latest' offset, and must not skip the records before it."""
     first = reader_of_spark_4_0(cluster_39, topic)
     with pytest.MonkeyPatch.context() as patched:
         bounds = first._driver._bounds  # type: ignore[attr-defined]
@@ -91,7 +94,7 @@ def test_a_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: st
 
 
 def test_a_new_process_detects_deleted_and_recreated_topics(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """It reads the ends of the logs before it gets the position of its query."""
+    """The new process reads the log ends before it gets the query's position."""
     kept, recreated = filled(cluster_39, unique("kept"), 1, VALUES), filled(cluster_39, unique("recreated"), 1, VALUES)
     options = {"subscribePattern": f"{topic}|{kept}|{recreated}", "startingOffsets": "earliest", **IMPATIENT}
     first = reader_of_spark_4_0(cluster_39, topic, **options)

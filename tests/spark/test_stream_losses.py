@@ -1,4 +1,4 @@
-"""A stream whose topic was deleted or created again: an error, or the remaining records if the options allow."""
+"""A stream whose topic was deleted or created again: an error, or with failOnDataLoss=false the remaining records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(100)]
 
-#: Check for a second whether lost data reappears.
+#: Wait for one second only to see whether lost data reappears.
 IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
 
 
@@ -71,7 +71,7 @@ def test_a_deleted_topic_is_a_loss(cluster_39: Cluster, topic: str, unique: Uniq
 
 
 def test_available_now_detects_a_recreated_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """It is an error, although there is nothing to read. With failOnDataLoss=false the new log is read."""
+    """The loss is an error although there is nothing to read. With failOnDataLoss=false the new log is read."""
     name = filled(cluster_39, unique("topic"), 1, VALUES)
     options = {"subscribe": name, "startingOffsets": "earliest", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
@@ -89,7 +89,9 @@ def test_available_now_detects_a_recreated_topic(cluster_39: Cluster, unique: Un
 
 
 def test_available_now_detects_a_deleted_topic(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """It is an error, also if another topic exists. Records produced after the start of the run are not read."""
+    """
+    The deletion is an error even if another topic exists. Records produced after the start of the run are not read.
+    """
     other = unique("other")
     create_topic(cluster_39.zk_hosts, other, 1)
     options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", **IMPATIENT}

@@ -1,4 +1,4 @@
-"""The batches of a stream, by the contract of Spark's readers, with a real broker and without a JVM."""
+"""The batches of a stream, called as Spark calls its readers, with a real broker and without a JVM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = [b"%d" % number for number in range(100)]
 
 
 def offsets_of(query: Query) -> dict[str, Any]:
-    """The query's offsets by topic and partition."""
+    """Return the query's offsets by topic and partition."""
     end = json.loads(query.checkpoint.ends[-1])
     end.pop("@query")
     return {topic: {number: entry["to"] for number, entry in entries.items()} for topic, entries in end.items()}
@@ -52,7 +52,7 @@ def test_each_batch_has_the_records_since_the_last(cluster_39: Cluster, topic: s
 
 
 def test_latest_is_resolved_once(cluster_39: Cluster, topic: str) -> None:
-    """Spark calls initialOffset twice. Records produced in between belong to the query."""
+    """Spark calls initialOffset twice. Records produced between the calls belong to the query."""
     with running(Query(cluster_39, subscribe=topic)) as query:
         first = query.reader.initialOffset()
         fill(cluster_39, topic, [b"100"])
@@ -61,7 +61,7 @@ def test_latest_is_resolved_once(cluster_39: Cluster, topic: str) -> None:
 
 
 def test_a_failed_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: str) -> None:
-    """A new process resolves 'latest' again, and must not skip the records in between."""
+    """A new process finds a later 'latest' offset, and must not skip the records before it."""
     with running(Query(cluster_39, subscribe=topic)) as query:
         query.reader.initialOffset()
         fill(cluster_39, topic, [b"100"])
@@ -73,7 +73,7 @@ def test_a_failed_first_batch_is_repeated_from_its_start(cluster_39: Cluster, to
 
 
 def test_a_failed_later_batch_is_repeated_unchanged_after_a_change_of_limits(cluster_39: Cluster, topic: str) -> None:
-    """The checkpoint decides what the batch contains, not the options."""
+    """The checkpoint determines the batch's records, not the options."""
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     with running(Query(cluster_39, **options, maxOffsetsPerTrigger="30")) as query:
         first = query.trigger()
@@ -85,7 +85,7 @@ def test_a_failed_later_batch_is_repeated_unchanged_after_a_change_of_limits(clu
 
 
 def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -> None:
-    """A small partition is not starved by a large one, nor a large one by a small one."""
+    """A large partition does not delay a small one, nor a small one a large one."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 2)
     fill(cluster_39, name, VALUES[:90], partition=0)
@@ -97,7 +97,7 @@ def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -
 
 
 def test_a_trigger_waits_for_min_offsets(cluster_39: Cluster, topic: str) -> None:
-    """Fewer records wait until there are more."""
+    """The trigger returns no records while there are too few."""
     options = {"subscribe": topic, "startingOffsets": "latest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
     with running(Query(cluster_39, **options)) as query:
         query.reader.initialOffset()
@@ -108,7 +108,10 @@ def test_a_trigger_waits_for_min_offsets(cluster_39: Cluster, topic: str) -> Non
 
 
 def test_available_now_reads_the_existing_records_and_stops(cluster_39: Cluster, topic: str) -> None:
-    """Its batches are as large as the options allow. The last one is committed, too."""
+    """
+    Records produced after the start of the run are not read. Batches have the largest size that the options allow, and
+    the last batch is committed, too.
+    """
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
     with running(Query(cluster_39, **options)) as query:
         query.reader.prepareForTriggerAvailableNow()
@@ -120,7 +123,7 @@ def test_available_now_reads_the_existing_records_and_stops(cluster_39: Cluster,
 
 
 def test_read_all_available_ignores_the_bound(cluster_39: Cluster, topic: str) -> None:
-    """Trigger.Once uses it."""
+    """Trigger.Once reads all available records."""
     made = source(cluster_39, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="7")
     reader: Any = made.streamReader(made.schema())
     start = reader.initialOffset()
@@ -130,7 +133,7 @@ def test_read_all_available_ignores_the_bound(cluster_39: Cluster, topic: str) -
 
 
 def test_added_partitions_are_read_from_their_beginning(cluster_39: Cluster, topic: str) -> None:
-    """They are, also if the query started at latest."""
+    """Added partitions are read from their beginning even if the query started at latest."""
     with running(Query(cluster_39, subscribe=topic)) as query:
         query.trigger()
         grow_topic(cluster_39.zk_hosts, topic, 6)
@@ -143,7 +146,7 @@ def test_added_partitions_are_read_from_their_beginning(cluster_39: Cluster, top
 
 
 def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic: str) -> None:
-    """They are read from their beginning."""
+    """The records of such a topic are read from its beginning."""
     with running(Query(cluster_39, subscribePattern=f"{topic}.*")) as query:
         query.trigger()
         create_topic(cluster_39.zk_hosts, f"{topic}-later", 1)

@@ -1,4 +1,4 @@
-"""The tutorial: its commands run as printed, one after the other, in an empty folder."""
+"""The tutorial's commands run as printed, one after the other, in an empty folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from docutils.core import publish_doctree
 from tests.helpers.commands import REPOSITORY, environment
 from tests.helpers.spark.sessions import worker_environment
 
-# Three Java processes, one after the other, each of which takes seconds to start, and a minute on a busy computer.
+# Three Java processes run one after the other; each takes seconds to start, and a minute on a busy computer.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.xdist_group("spark-session")]
 
 PAGE = (REPOSITORY / "docs" / "tutorial-spark.rst").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ INSTALLING = ".venv/bin/pip install"
 
 
 def commands() -> list[str]:
-    """The page's shell commands, without those that install the package."""
+    """Return the page's shell commands, without those that install the package."""
     warnings = io.StringIO()
     tree = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": warnings})
     assert warnings.getvalue() == ""
@@ -37,14 +37,14 @@ def commands() -> list[str]:
 
 
 def programs() -> dict[str, str]:
-    """The programs that the page tells a reader to save, by their file names."""
+    """Return the programs that the page tells the reader to save, by file name."""
     found = re.findall(r"``(\w+\.py)``[^\n]*:\n\n\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", PAGE)
     return {name: re.sub(r"^    ", "", text, flags=re.MULTILINE) for name, text in found}
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with the commands of this checkout and its own clusters."""
+    """An environment with this checkout's commands, and with clusters of its own."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("python", ""), ("kiel-groups", " -m kiel_groups")):
@@ -58,7 +58,7 @@ def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_the_commands_run_as_printed(shell: dict[str, str], tmp_path: Path) -> None:
-    """They start in an empty folder, and print what the page shows."""
+    """The commands print the output that the page shows."""
     folder = tmp_path / "empty"
     folder.mkdir()
     for name, program in programs().items():

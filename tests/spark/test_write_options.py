@@ -18,7 +18,7 @@ KINDS = {"STRING": StringType(), "BINARY": BinaryType(), "INT": IntegerType(), "
 
 
 def columns(text: str) -> StructType:
-    """Parse a schema as in SQL. Spark's parser would need a session."""
+    """Parse a schema in SQL's syntax; Spark's parser would need a session."""
     pairs = [column.split() for column in text.split(", ")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
 
@@ -42,19 +42,19 @@ def test_acks_and_compression_have_the_names_of_kafkas_producer() -> None:
     ],
 )
 def test_unsupported_options_are_refused(options: dict[str, str], reason: str) -> None:
-    """The error has the reason, as for reads."""
+    """The error has the reason, as for options of reads."""
     with pytest.raises(ConfigError, match=reason):
         WriteOptions.parse({**LEAST, **options})
 
 
 def test_the_case_of_column_names_does_not_matter() -> None:
-    """Further columns of the source are ignored."""
+    """Columns that only the source has, such as ``offset``, are ignored."""
     found = WriteColumns.of(columns("offset BIGINT, Value STRING, KEY BINARY, topic STRING, partition INT"), None)
     assert found == WriteColumns(value=1, key=2, topic=3, partition=4)
 
 
 def test_the_topic_option_overrides_the_column() -> None:
-    """Spark's sink for Kafka does the same."""
+    """The topic option has priority in Spark's sink for Kafka, too."""
     assert WriteColumns.of(columns("value STRING, topic STRING"), "t").topic is None
 
 
@@ -70,7 +70,7 @@ def test_the_topic_option_overrides_the_column() -> None:
     ],
 )
 def test_columns_that_make_no_message_are_refused(schema: str, reason: str) -> None:
-    """They are refused before any record is written."""
+    """The error comes before any record is written."""
     with pytest.raises(ConfigError, match=reason):
         WriteColumns.of(columns(schema), None)
 
