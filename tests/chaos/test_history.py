@@ -15,7 +15,7 @@ OWNER, OFFSET = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
 
 
 def transactions(*steps: tuple[int, tuple[Write, ...]]) -> list[Transaction]:
-    """Return a transaction for each second, with its session; the first one has zxid 1."""
+    """Return the transactions of these sessions, one a second; the first transaction has zxid 1."""
     return [Transaction(zxid, zxid * 1000, session, writes) for zxid, (session, writes) in enumerate(steps, start=1)]
 
 
@@ -24,7 +24,7 @@ def member(pid: int) -> Create:
 
 
 def test_a_claim_ends_with_a_release_or_with_its_session() -> None:
-    """Each claim has its czxid, its process, and its times in boot time."""
+    """Each claim has its czxid, its process, and its start and end in boot time."""
     history = group_history(
         transactions(
             (1, (member(11),)),
@@ -46,8 +46,10 @@ def test_a_claim_ends_with_a_release_or_with_its_session() -> None:
     ]
 
 
-def test_a_commit_is_by_the_owner_or_not() -> None:
-    """A session that claims or releases in the same transaction is the owner. Any session may create an offset."""
+def test_commits_are_by_the_owner_or_by_another_session() -> None:
+    """
+    A session that releases the partition in the same transaction counts as the owner. Any session may create an offset.
+    """
     history = group_history(
         transactions(
             (2, (Create(OFFSET, b"0", False),)),
@@ -71,7 +73,7 @@ def test_a_commit_is_by_the_owner_or_not() -> None:
 
 
 def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
-    """An incomplete line is left out, and the last delivery has no end."""
+    """An incomplete line is ignored, and the last delivery has no end."""
     path = tmp_path / "history"
     file, deliveries = GrowingFile(path), Deliveries(11)
     assert file.new_lines() == []
@@ -84,5 +86,5 @@ def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_a_line_of_the_producer_is_an_acknowledged_record() -> None:
-    """With number, partition, offset and time."""
+    """The line has number, partition, offset and time of the record."""
     assert parse_receipt("2.25 70 0 7\n") == (70, 0, 7, 2.25)

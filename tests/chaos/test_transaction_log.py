@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_every_write_is_read_back(start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
-    """Creates, sets, deletes, transactions and ends of sessions are read in their order, with zxids and sessions."""
+    """Creates, sets, deletes, transactions and ends of sessions are read in order, with their zxids and sessions."""
     server = start_zookeeper("3.9.5")
     client = KazooClient(server.hosts)
     client.start()
@@ -50,7 +50,7 @@ def test_every_write_is_read_back(start_zookeeper: Callable[..., ZooKeeperServer
     assert [entry.at_ms for entry in writes[:4]] == [created.ctime, changed.mtime, ephemeral.ctime, last.mtime]
 
 
-def test_a_majority_must_have_logged_it(tmp_path: Path, start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
+def test_a_commit_needs_a_majority(tmp_path: Path, start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
     """A transaction that only one server of three has logged was not committed."""
     server = start_zookeeper("3.9.5")
     create_znode(server, "/one")

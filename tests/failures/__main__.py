@@ -145,9 +145,9 @@ ELSEWHERE = {
     "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
     "integration/test_java_tools.py": (
-        "a_java_consumer_that_joins_later_is_an_alarm",
+        "a_java_consumer_that_joins_later_raises_an_alarm",
         "a_java_consumer_keeps_members_from_joining",
-        "a_member_of_kiel_that_joins_later_is_an_alarm",
+        "a_member_of_kiel_that_joins_later_raises_an_alarm",
     ),
     "integration/test_kiel_api_rebalance.py": (
         "a_drain_waits_for_values_in_flight_after_undelivered_ones",

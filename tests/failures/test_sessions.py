@@ -1,4 +1,4 @@
-"""Sessions that end, or seem to end; answers and watches that are lost."""
+"""Sessions that end or seem to end; answers and watches that are lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Unique = Callable[[str], str]
 
 
 async def test_a_session_expires_during_processing(cluster: Cluster, unique: Unique) -> None:
-    """The next owner gets the record in flight again. When the former owner finishes it, no offset moves."""
+    """
+    The record in flight is delivered again, to the next owner. When the former owner finishes it, no offset changes.
+    """
     chosen: list[Member] = []
 
     def to_chosen(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
@@ -70,8 +72,8 @@ async def test_zookeeper_does_not_answer_while_a_member_joins(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, request_part: bytes, step: str
 ) -> None:
     """
-    ``connect()`` raises NoZooKeeperError after ``zk_timeout_ms`` and names the step that it waited for. When ZooKeeper
-    answers again, the next call succeeds, and the session of the first one is closed without a log line.
+    After ``zk_timeout_ms`` ``connect()`` raises NoZooKeeperError, which names the step that got no answer. When
+    ZooKeeper answers again, the next ``connect()`` succeeds, and the first session is closed without a log line.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -98,7 +100,7 @@ async def test_zookeeper_does_not_answer_while_a_member_joins(
 
 async def test_a_session_expires_while_a_member_joins(cluster_39: Cluster, unique: Unique) -> None:
     """
-    ``connect()`` opens another session and joins, if ``zk_timeout_ms`` allows it. The first session is not reported
+    ``connect()`` opens another session and joins, if ``zk_timeout_ms`` is not over. The first session is not reported
     as lost.
     """
     topic, name = unique("topic"), unique("group")
@@ -110,7 +112,7 @@ async def test_a_session_expires_while_a_member_joins(cluster_39: Cluster, uniqu
             proxy.lose_answer_to(b"/config", request_too=True)
             joining = asyncio.ensure_future(group.join())
             assert await asyncio.to_thread(proxy.caught.wait, 10.0)
-            # Until the server has expired the session.
+            # Wait until the server has expired the session.
             await asyncio.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
             proxy.reconnect()
             member = await joining
@@ -124,10 +126,10 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, unique: Unique, how: str
 ) -> None:
     """
-    Members give their sessions up when their leases end, and close them as soon as a server can be reached.
+    Members give up their sessions when their leases end, and close them as soon as a server can be reached.
 
-    All partitions have owners again within 3.5 s of that. The servers would have kept the old claims for the rest of
-    the session timeout. Nothing is lost.
+    All partitions have owners again within 3.5 s after a server can be reached. Without the close, the servers would
+    keep the old claims for the rest of the session timeout. Nothing is lost.
     """
     cluster = start_cluster(zookeeper=zookeeper_version)
     hosts, slash, chroot = cluster.zk_hosts.partition("/")
@@ -164,14 +166,14 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
 
 
 def owners_are_new(checked: CheckedGroup, before: set[str]) -> bool:
-    """Return whether none of these members owns a partition."""
+    """Return whether none of the owners in ``before`` owns a partition."""
     return before.isdisjoint(owner for owner, _ in checked.owners().values())
 
 
 async def test_a_process_is_stopped_for_longer_than_the_session_timeout(cluster: Cluster, unique: Unique) -> None:
     """
-    The other members take its partitions over when the session has expired. When the process is resumed, it delivers
-    nothing of them and joins again. Nothing is lost.
+    Other members own its partitions when the session has expired. When the process is resumed, it delivers nothing
+    under its old claims, and joins again. Nothing is lost.
     """
     async with checked_group(cluster, unique) as checked:
         stopped = checked.program("member")
@@ -201,8 +203,8 @@ async def test_one_member_cannot_reach_zookeeper_for_longer_than_the_session_tim
     cluster: Cluster, unique: Unique
 ) -> None:
     """
-    The member stops delivering when its lease ends, half of a session timeout after the last answered heartbeat.
-    When the session has expired, other members own its partitions; the member has lost them before.
+    The member stops delivering when its lease ends, half of a session timeout after the last answered heartbeat, and
+    loses its partitions. Other members own them when the session has expired, which is later.
     """
     async with FaultProxy(cluster.zk_hosts) as proxy, checked_group(cluster, unique) as checked:
         cut_off = await checked.join(zk_hosts=proxy.address)
@@ -227,8 +229,8 @@ async def test_one_member_cannot_reach_zookeeper_for_longer_than_the_session_tim
 
 async def test_a_lease_ends_and_the_session_does_not(cluster: Cluster, unique: Unique) -> None:
     """
-    The member loses all partitions and does not use that session again, although ZooKeeper still has it. It joins
-    again with another one. Nothing is lost.
+    The member loses all partitions and does not use its session again, although ZooKeeper still has the session. It
+    joins again with another session. Nothing is lost.
     """
     timeout_ms = 8_000
     async with (
@@ -250,7 +252,7 @@ async def test_a_lease_ends_and_the_session_does_not(cluster: Cluster, unique: U
 
 
 async def test_the_leader_connects_again_with_the_same_session(cluster: Cluster, unique: Unique) -> None:
-    """It remains the leader, keeps its claims, and plans for what changed meanwhile. Nothing is lost."""
+    """The leader keeps its role and its claims, and plans for the changes that it missed. Nothing is lost."""
     async with (
         FaultProxy(cluster.zk_hosts) as proxy,
         checked_group(cluster, unique, session_timeout_ms=10_000) as checked,
@@ -276,8 +278,8 @@ async def test_the_answer_to_a_create_is_lost(
     cluster_39: Cluster, unique: Unique, what: str, request_too: bool
 ) -> None:
     """
-    The member connects again with the same session and finds out whether the znode was created. It is neither created
-    twice nor missing; nothing is lost or repeated.
+    The member connects again with the same session and finds out whether the znode was created. The znode is neither
+    created twice nor missing; nothing is lost or repeated.
     """
     async with (
         AnswerLoser(cluster_39.zk_hosts) as proxy,
@@ -301,7 +303,7 @@ async def test_the_answer_to_a_create_is_lost(
 
 
 async def test_all_watches_are_lost(cluster_39: Cluster, unique: Unique) -> None:
-    """Members and leader notice every change within ``reconcile_interval_ms``. It costs time, and nothing is lost."""
+    """Members and the leader notice every change within ``reconcile_interval_ms``. Only time is lost."""
     async with (
         WatchLoser(cluster_39.zk_hosts) as proxy,
         checked_group(cluster_39, unique, reconcile_interval_ms=300) as checked,

@@ -19,8 +19,8 @@ Unique = Callable[[str], str]
 
 async def test_no_member_subscribes_to_the_topic_any_more(cluster: Cluster, unique: Unique) -> None:
     """
-    No member owns its partitions, and its committed offsets stay. When a member subscribes to it again, it continues
-    from them; nothing is lost or repeated.
+    No member owns the topic's partitions, and its committed offsets remain. When a member subscribes to the topic
+    again, it resumes at these offsets; nothing is lost or repeated.
     """
     async with checked_group(cluster, unique) as checked:
         other = unique("other")

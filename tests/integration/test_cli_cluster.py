@@ -1,4 +1,7 @@
-"""``kiel-groups cluster``: servers outlive the command, are found by name, keep their data, and are removed."""
+"""
+``kiel-groups cluster``: its servers continue after the command ends, are found by name, keep their data, and are
+removed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ Cluster = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Run ``kiel-groups cluster`` in a folder of the test, and end all its clusters. Returns status, output, errors."""
+    """
+    A function that runs ``kiel-groups cluster`` in a folder of the test, and returns its status, output and errors. All
+    clusters are ended after the test.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -36,14 +42,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 def only(cluster: Cluster) -> dict[str, Any]:
-    """The only running cluster, as ``status --json`` shows it."""
+    """Return the only running cluster, as ``status --json`` describes it."""
     (running,) = json.loads(cluster("status", "--json")[1])
     assert isinstance(running, dict)
     return running
 
 
 def alive(pid: int) -> bool:
-    """Whether a process has not ended."""
+    """Return whether a process is still running."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -53,7 +59,10 @@ def alive(pid: int) -> bool:
 async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_data(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """It outlives the command that started it. ``down`` returns after its end. Only ``--data`` remains."""
+    """
+    The cluster continues after the command that started it. ``down`` returns when the cluster has ended. Only the data
+    remains, in the folder of ``--data``.
+    """
     up = ("up", "--detach", f"--data={tmp_path}/data", "--chroot=/kafka")
     status, out, err = cluster(*up)
     assert (status, err) == (0, "")
@@ -88,7 +97,9 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
 
 
 async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_servers(cluster: Cluster) -> None:
-    """``status`` reports a killed server. After kill -9 of the supervisor no server runs, and no cluster is listed."""
+    """
+    ``status`` reports a killed server. After kill -9 of the supervisor no server runs, and ``status`` lists no cluster.
+    """
     assert cluster("up", "--detach")[0] == 0
     running = only(cluster)
     zookeeper, broker = running["servers"]
@@ -105,7 +116,7 @@ async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_serv
 
 
 def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
-    """It prints its addresses and how to end it. After its end, no files remain."""
+    """The command prints the addresses of the cluster and how to end it. After its end, no files remain."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
         printed = command.wait_for_lines(6)
         assert printed[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
@@ -117,7 +128,7 @@ def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path
 
 
 async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """No server may come up without a supervisor."""
+    """No server may start without a supervisor."""
     runs = tmp_path / f"kiel-groups-{os.getuid()}"
     with Running(["-m", "kiel_groups", "cluster", "up"]) as command:
         await eventually(lambda: list(runs.glob("run-*/zookeeper-*")), "a server is being started")
@@ -140,18 +151,18 @@ async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_pa
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_are_one_line(cluster: Cluster, words: list[str], status: int, message: str) -> None:
-    """The line says what is wrong, and what to do about it."""
+def test_mistakes_give_one_line(cluster: Cluster, words: list[str], status: int, message: str) -> None:
+    """The line says what is wrong; it may suggest a remedy."""
     done, out, err = cluster(*words)
     assert (done, out, err.count("\n")) == (status, "", 1)
     assert message in err
 
 
 @pytest.mark.parametrize("further", [[], ["--detach"]])
-def test_without_java_the_instruction_is_clear(
+def test_without_java_the_error_says_what_to_install(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, further: list[str]
 ) -> None:
-    """Also if the supervisor process detects it."""
+    """The error is one line, also if the supervisor process detects that Java is missing."""
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     status, out, err = cluster("up", *further)

@@ -29,26 +29,28 @@ Unique = Callable[[str], str]
 
 @pytest.fixture
 def words(cluster_39: Cluster, unique: Unique) -> list[str]:
-    """The command with a topic and a group for this test: ``consume TOPIC --group=GROUP …``."""
+    """The command with a topic and a group of this test: ``consume TOPIC --group=GROUP …``."""
     topic, group = unique("topic"), unique("group")
     servers = [f"--brokers={cluster_39.brokers[0]}", f"--zookeeper={cluster_39.zk_hosts}"]
     return ["consume", topic, f"--group={group}", *servers]
 
 
 def names(words: list[str]) -> tuple[str, str]:
-    """The topic and the group of a command."""
+    """Return the topic and the group of a command."""
     return words[1], words[2].partition("=")[2]
 
 
 def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[bytes]:
-    """Start the command with its output at ``output``."""
+    """Start the command with ``output`` as its standard output."""
     return subprocess.Popen(
         [sys.executable, "-m", "kiel_groups", *words], stdout=output, stderr=subprocess.PIPE, cwd=REPOSITORY
     )
 
 
 async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
-    """--max-messages prints that many records and commits them. --timeout ends a run that waits for more."""
+    """
+    --max-messages prints this number of records and commits them. --timeout ends a run that waits for more records.
+    """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
@@ -63,7 +65,10 @@ async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, wo
 async def test_after_a_signal_the_member_leaves_the_group(
     cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
 ) -> None:
-    """Printed records are committed; member and claims are gone. It only reports the new group and a summary."""
+    """
+    Printed records are committed, and the member and its claims are gone. The command reports only the new group and a
+    summary.
+    """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -78,8 +83,10 @@ async def test_after_a_signal_the_member_leaves_the_group(
         assert printed.startswith("info: printed 10 records in ")
 
 
-async def test_a_closed_output_pipe_ends_it_silently(cluster_39: Cluster, words: list[str]) -> None:
-    """It also ends if no further record arrives: otherwise the member would keep partitions from the others."""
+async def test_a_closed_output_pipe_ends_the_command_silently(cluster_39: Cluster, words: list[str]) -> None:
+    """
+    The command ends even if no further record arrives. Otherwise the member would keep partitions without reading them.
+    """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)
@@ -97,7 +104,10 @@ async def test_a_closed_output_pipe_ends_it_silently(cluster_39: Cluster, words:
 
 
 async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, words: list[str]) -> None:
-    """A misspelt group would read everything again. Existing groups are not reported; --quiet reports none."""
+    """
+    A misspelt group would read everything again, so a new group is reported. Existing groups are not, and --quiet
+    reports none.
+    """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     with zookeeper(cluster_39) as client:
@@ -112,7 +122,7 @@ async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, 
 
 
 async def test_a_slow_reader_does_not_block_the_group(cluster_39: Cluster, words: list[str]) -> None:
-    """A full pipe does not block the event loop: another member gets its share, and a signal ends the command."""
+    """A full pipe does not block the event loop: another member gets partitions, and a signal ends the command."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 8)
     values = [b"%06d" % number * 100 for number in range(1000)]
@@ -132,7 +142,7 @@ async def test_a_slow_reader_does_not_block_the_group(cluster_39: Cluster, words
 
 
 async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list[str]) -> None:
-    """-v adds messages of level info, one line each."""
+    """With -v the command also prints messages of level info, one line each."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     done = kiel_groups(*words, "--timeout=1.5", "-v")
@@ -144,7 +154,7 @@ async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list
 
 @pytest.fixture
 def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command without a group, on the brokers only, with further options."""
+    """A function that runs the command with further options and without a group."""
     return lambda *further: kiel_groups(
         "consume", words[1], f"--brokers={cluster_39.brokers[0]}", "--timeout=1.5", *further
     )
@@ -153,7 +163,10 @@ def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.Com
 async def test_without_a_group_it_starts_at_from_and_commits_nothing(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """--from takes the earliest offset, one offset of a partition, or a time. The default is the latest offset."""
+    """
+    --from accepts the earliest offset, an offset of one partition, a time, or a duration. The default is the latest
+    offset.
+    """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers) as producer:
@@ -171,7 +184,9 @@ async def test_without_a_group_it_starts_at_from_and_commits_nothing(
 async def test_json_contains_all_fields_of_a_record(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    """It prints an object a line. Null stays null, and a value that is no text is printed as base64."""
+    """
+    Each record is one line with a JSON object. Null stays null, and a value that is not text is printed as base64.
+    """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -186,7 +201,7 @@ async def test_json_contains_all_fields_of_a_record(
 
 
 async def test_a_new_group_starts_at_from(cluster_39: Cluster, words: list[str]) -> None:
-    """--from=latest skips existing records, and commits that offset."""
+    """--from=latest skips existing records, and commits the end of the log."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
@@ -198,7 +213,10 @@ async def test_a_new_group_starts_at_from(cluster_39: Cluster, words: list[str])
 async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_store(
     cluster_39: Cluster, words: list[str]
 ) -> None:
-    """The place of --instance-id remains after the end. --store is a group setting; another value is refused."""
+    """
+    The place of --instance-id in the plan remains after the end. --store is a group setting, so another value is
+    refused.
+    """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
@@ -215,7 +233,7 @@ async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_stor
 
 
 async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, words: list[str]) -> None:
-    """A later member with the same --instance-id takes the place. The earlier one ends with an error and status 1."""
+    """A later member with the same --instance-id replaces the earlier one, which ends with an error and status 1."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     command = ["-m", "kiel_groups", *words, "--instance-id=shelf-1", "-q"]
@@ -242,14 +260,14 @@ async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, w
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_mistakes_are_one_line(
+async def test_mistakes_give_one_line(
     cluster_39: Cluster,
     words: list[str],
     alone: Callable[..., subprocess.CompletedProcess[str]],
     further: list[str],
     message: str,
 ) -> None:
-    """The line says what is wrong, and what to do about it."""
+    """The line says what is wrong; it may suggest a remedy."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
     done = alone(*further)
@@ -260,7 +278,9 @@ async def test_mistakes_are_one_line(
 async def test_no_group_overrides_the_group_of_the_configuration_file(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    """With --partition, the error says which file names the group. --no-group reads the partition."""
+    """
+    The group of the file does not go with --partition; the error names the file. With --no-group the partition is read.
+    """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)

@@ -1,4 +1,4 @@
-"""The command line in a broken environment: one clear line, and an exit status."""
+"""The command line in a broken environment: one line with the cause, and an exit status."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.integration
 
 
 def kiel_groups(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with some of the environment replaced; "" removes a variable."""
+    """Run the command with replaced environment variables; "" removes a variable."""
     env = {name: value for name, value in (os.environ | environment).items() if value}
     command = [sys.executable, "-m", "kiel_groups", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_without_java_the_instruction_is_clear() -> None:
-    """The demo names what is missing and how to install it."""
+def test_without_java_the_error_says_what_to_install() -> None:
+    """The error of the demo says that Java is missing and how to install it."""
     done = kiel_groups("demo", PATH="/nonexistent", JAVA_HOME="")
     assert done.returncode == 1
     assert done.stderr.startswith("error: Java is needed to run ZooKeeper and Kafka")
@@ -28,8 +28,8 @@ def test_without_java_the_instruction_is_clear() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_without_jars_and_maven_the_instruction_is_clear(tmp_path: Path) -> None:
-    """With an empty cache and no Maven to fill it, the demo names what to install."""
+def test_without_jars_and_maven_the_error_says_what_to_install(tmp_path: Path) -> None:
+    """With an empty cache and no Maven to fill it, the error of the demo says what to install."""
     done = kiel_groups("demo", PATH="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "Maven is needed to fetch kafka-0.8.2.2" in done.stderr
@@ -37,7 +37,7 @@ def test_without_jars_and_maven_the_instruction_is_clear(tmp_path: Path) -> None
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """A file where the cache folder should be is an error with its path."""
+    """If a file exists at the path of the cache folder, the error has that path."""
     (tmp_path / "kiel-groups").write_text("in the way")
     done = kiel_groups("demo", XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 1
@@ -66,7 +66,7 @@ def test_a_closed_output_pipe_ends_a_command_silently(words: list[str], tmp_path
 
 @pytest.mark.parametrize("words", [["cluster", "status"], ["--help"], ["--version"]])
 def test_an_unwritable_output_gives_one_line(tmp_path: Path, words: list[str]) -> None:
-    """A full disk is neither a success nor a traceback."""
+    """On a full disk the command fails with one line, without a traceback."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "kiel_groups", *words],

@@ -1,4 +1,4 @@
-"""``kiel-groups groups`` and ``describe`` on real servers: what an operator sees."""
+"""``kiel-groups groups`` and ``describe`` on real servers: the output for an operator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def await_settled(group: Group, topic: str) -> None:
 
 
 async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Cluster, unique: Unique) -> None:
-    """For a healthy group it shows the leader and each partition's offset, end, lag and owner, also as JSON."""
+    """
+    For a healthy group the output has the leader and each partition's offset, log end, lag and owner, also as JSON.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     await produce(cluster, topic, 60)
@@ -79,7 +81,10 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
 
 
 async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique) -> None:
-    """A foreign consumer, an orphan and garbage give three lines with remedies on top. --check exits with 1."""
+    """
+    A foreign consumer, an orphan and garbage give three problems with remedies at the top. With --check the status is
+    1.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
@@ -104,8 +109,8 @@ async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique
             ]
 
 
-async def test_a_group_of_java_consumers_is_listed_and_described(cluster_39: Cluster, unique: Unique) -> None:
-    """A group without the znodes of this protocol is shown with what is known of it."""
+async def test_a_group_of_java_consumers_is_described(cluster_39: Cluster, unique: Unique) -> None:
+    """``describe`` shows the lag and the foreign members of a group without the znodes of this protocol."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     with zookeeper(cluster_39) as client:
@@ -117,7 +122,10 @@ async def test_a_group_of_java_consumers_is_listed_and_described(cluster_39: Clu
 
 
 async def test_a_group_with_a_denying_acl_is_listed_as_unreadable(cluster_39: Cluster, unique: Unique) -> None:
-    """A warning names its path. Other groups are listed as usual, and a misspelt name is still corrected."""
+    """
+    A warning names the unreadable path. Other groups are listed as usual, and a suggestion for a misspelt name still
+    works.
+    """
     closed, other = unique("closed"), unique("open")
     acl = make_digest_acl("owner", "secret", all=True)
     with zookeeper(cluster_39) as client:
@@ -145,7 +153,9 @@ async def test_a_group_with_a_denying_acl_is_listed_as_unreadable(cluster_39: Cl
 
 
 async def test_watch_repeats_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """It prints one JSON document a line, and shows a member that joins. Ctrl-C ends it silently with 130."""
+    """
+    The command prints one JSON document a line, and shows a member that joins. Ctrl-C ends it silently with status 130.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -160,7 +170,7 @@ async def test_watch_repeats_until_ctrl_c(cluster_39: Cluster, unique: Unique) -
 
 
 async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callable[..., Cluster]) -> None:
-    """Offsets and owners are still shown. A dead broker and no registered broker give different messages."""
+    """Offsets and owners are still shown. The messages for a dead broker and for no registered broker differ."""
     cluster = start_cluster()
     await cluster.create_topic("t", PARTITIONS)
     async with group_of(cluster, "g", ["t"]) as group:
@@ -182,7 +192,7 @@ async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callab
 
 
 async def test_a_group_without_members_and_with_lag_fails_its_check(cluster_39: Cluster, unique: Unique) -> None:
-    """After its last member has left, the check succeeds without lag, and fails as soon as there is lag."""
+    """After the last member has left, the check succeeds without lag, and fails as soon as there is lag."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -198,7 +208,7 @@ async def test_a_group_without_members_and_with_lag_fails_its_check(cluster_39: 
 async def test_watch_reports_each_outage_and_recovers(
     start_zookeeper: Callable[..., ZooKeeperServer],
 ) -> None:
-    """All reads share a session until it breaks. Each outage is reported, and after each the reads continue."""
+    """All reads share a session until it breaks. Each outage is reported, and reading continues after it."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
@@ -216,7 +226,7 @@ async def test_watch_reports_each_outage_and_recovers(
 
 @contextmanager
 def chroot(cluster: Cluster, path: str) -> Iterator[str]:
-    """An empty znode: a chroot that exists but is the wrong one."""
+    """Create an empty znode, and yield an address with it as the chroot: one that exists but is the wrong one."""
     with zookeeper(cluster) as client:
         client.ensure_path(path)
         yield f"{cluster.zk_hosts}{path}"
@@ -250,10 +260,10 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_are_one_line(
+def test_mistakes_give_one_line(
     cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
 ) -> None:
-    """One line says what is wrong, and what to do about it."""
+    """The line says what is wrong; it may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
     assert (outcome.returncode, outcome.stdout) == (status, "")
@@ -261,8 +271,8 @@ def test_mistakes_are_one_line(
     assert len(outcome.stderr.splitlines()) == 1
 
 
-async def test_a_misspelt_group_is_corrected(cluster_39: Cluster, unique: Unique) -> None:
-    """The error suggests the group with the similar name."""
+async def test_a_similar_group_name_is_suggested(cluster_39: Cluster, unique: Unique) -> None:
+    """The error suggests the existing group with a similar name."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{name}/offsets", makepath=True)

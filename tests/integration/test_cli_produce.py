@@ -1,4 +1,4 @@
-"""``kiel-groups produce`` as a process: what it stores, what it reports, how it ends."""
+"""``kiel-groups produce`` as a process: the stored records, the printed lines, and its end."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ TERMINAL = {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
 
 @pytest.fixture
 def topic(unique: Unique) -> str:
-    """A name for a topic."""
+    """The name of a topic that does not exist yet."""
     return unique("topic")
 
 
 @pytest.fixture
 def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
-    """Run ``kiel-groups produce`` with some input. Returns its status and the lines of its errors."""
+    """
+    A function that runs ``kiel-groups produce`` with some input, and returns its status and the lines of its errors.
+    """
 
     def run(sent: bytes, *further: str) -> tuple[int, list[str]]:
         words = command(cluster_39, topic, *further)
@@ -49,12 +51,12 @@ def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
 
 
 def command(cluster: Cluster, topic: str, *further: str) -> list[str]:
-    """The command. If an option is given twice, the last one counts."""
+    """Return the command. If an option is given twice, the last one counts."""
     return [sys.executable, "-m", "kiel_groups", "produce", topic, f"--brokers={cluster.brokers[0]}", *further]
 
 
 async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
-    """Wait for ``count`` records. Return partition, key and value of each, sorted by partition."""
+    """Wait for ``count`` records; return partition, key and value of each, sorted by partition."""
     found = []
     async with SingleConsumer(cluster.brokers) as consumer:
         await consumer.subscribe(topic, BEGINNING)
@@ -66,7 +68,9 @@ async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, by
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 async def test_each_line_becomes_a_record(cluster_39: Cluster, topic: str, produce: Produce, codec: str) -> None:
-    """Order is kept. Empty lines, lines that are no text, and a last line without an end are stored and counted."""
+    """
+    The order is kept. Empty lines, lines that are not text, and a last line without a line end are stored and counted.
+    """
     await cluster_39.create_topic(topic, 1)
     status, printed = produce(b"first\n\n\xff\r\nlast", f"--codec={codec}")
     assert status == 0
@@ -77,7 +81,7 @@ async def test_each_line_becomes_a_record(cluster_39: Cluster, topic: str, produ
 async def test_keys_select_partitions_and_lines_without_a_key_are_reported(
     cluster_39: Cluster, topic: str, produce: Produce
 ) -> None:
-    """A key always goes to one partition. A line without a key is not stored, and the status is 1."""
+    """Records with equal keys go to the same partition. A line without a key is not stored, and the status is 1."""
     await cluster_39.create_topic(topic, 8)
     lines = [f"{number % 3}\t{number}" for number in range(30)]
     lines[7:10] = ["no", "key", "here"]
@@ -93,7 +97,7 @@ async def test_keys_select_partitions_and_lines_without_a_key_are_reported(
 async def test_a_file_is_produced_to_one_partition(
     cluster_39: Cluster, topic: str, produce: Produce, tmp_path: Path
 ) -> None:
-    """The file is read in pieces. With --quiet nothing is printed."""
+    """The file is larger than one read. With --quiet nothing is printed."""
     await cluster_39.create_topic(topic, 3)
     values = [b"%06d" % number * 10 for number in range(10_000)]
     (tmp_path / "lines").write_bytes(b"\n".join(values) + b"\n")
@@ -104,7 +108,7 @@ async def test_a_file_is_produced_to_one_partition(
 async def test_a_refused_record_is_reported_and_the_others_are_stored(
     cluster_39: Cluster, topic: str, produce: Produce
 ) -> None:
-    """The broker accepts a million bytes a message."""
+    """The broker accepts messages of up to a million bytes."""
     await cluster_39.create_topic(topic, 1)
     status, printed = produce(b"before\n" + b"x" * 2_000_000 + b"\nafter\n")
     assert status == 1
@@ -121,7 +125,7 @@ def started(words: list[str], **streams: int) -> subprocess.Popen[bytes]:
 
 
 async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> None:
-    """Lines are read from an open pipe as they arrive. The command ends with a summary and 130."""
+    """Lines are read from an open pipe as they arrive. Ctrl-C ends the command with a summary and status 130."""
     await cluster_39.create_topic(topic, 1)
     reader, writer = os.pipe()
     process = started(command(cluster_39, topic), stdin=reader, stderr=subprocess.PIPE)
@@ -136,7 +140,7 @@ async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> N
 
 
 async def test_ctrl_c_reports_records_with_an_unknown_outcome(cluster_39: Cluster, topic: str) -> None:
-    """The broker stores the lines and does not answer, so the command counts them as neither stored nor failed."""
+    """The broker stores the lines but does not answer, so the command counts them as neither stored nor failed."""
     await cluster_39.create_topic(topic, 1)
     reader, writer = os.pipe()
     asked = threading.Event()
@@ -164,7 +168,7 @@ async def test_ctrl_c_reports_records_with_an_unknown_outcome(cluster_39: Cluste
 
 
 async def test_a_frozen_broker_and_its_recovery_are_reported(start_cluster: Callable[..., Cluster], topic: str) -> None:
-    """One line is printed after ten seconds, one when the broker resumes. The record is stored."""
+    """After ten seconds one line reports the broker, and another one its recovery. The record is stored."""
     cluster = start_cluster()
     await cluster.create_topic(topic, 1)
     reader, writer = os.pipe()
@@ -176,7 +180,7 @@ async def test_a_frozen_broker_and_its_recovery_are_reported(start_cluster: Call
         cluster.kafka[0].pause()
         pipe.write(b"two\n")
         assert process.stderr is not None
-        # The answer to the first record may not have left the broker either.
+        # The answer to the first record may still be in the broker, too.
         waiting = (
             rf"warning: no broker has stored a record of {topic}:0 for 10 s; [12] records? waits? for the first answer"
         )
@@ -191,7 +195,7 @@ async def test_a_frozen_broker_and_its_recovery_are_reported(start_cluster: Call
 
 
 async def test_at_a_terminal_a_bar_shows_the_rate(cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The bar is removed at the end. With NO_COLOR it has no colours."""
+    """The bar is removed at the end. With NO_COLOR the bar has no colours."""
     await cluster_39.create_topic(topic, 1)
     (tmp_path / "lines").write_bytes(b"a line\n" * 100)
     ours, theirs = pty.openpty()
@@ -212,7 +216,7 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
     except OSError:
-        return b""  # The last writer has closed the terminal.
+        return b""  # the last writer has closed the terminal
 
 
 @pytest.mark.parametrize(
@@ -230,10 +234,10 @@ def _read(descriptor: int) -> bytes:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_mistakes_are_one_line(
+async def test_mistakes_give_one_line(
     cluster_39: Cluster, topic: str, produce: Produce, further: list[str], status: int, message: str
 ) -> None:
-    """The only line says what is wrong, and what to do about it. Nothing is stored."""
+    """The line says what is wrong; it may suggest a remedy. Nothing is stored."""
     await cluster_39.create_topic(topic, 2)
     done, lines = produce(b"one\ntwo\n", *further)
     assert (done, len(lines)) == (status, 1)
@@ -241,8 +245,8 @@ async def test_mistakes_are_one_line(
 
 
 @pytest.mark.parametrize("lines", [0, 1000])
-def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce, lines: int) -> None:
-    """The number of input lines does not matter."""
+def test_a_topic_that_does_not_exist_gives_one_line(topic: str, produce: Produce, lines: int) -> None:
+    """The error is one line for any number of input lines."""
     status, (line,) = produce(b"line\n" * lines)
     assert status == 2
     assert line == (

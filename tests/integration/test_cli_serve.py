@@ -32,7 +32,7 @@ PARTITIONS = 8
 
 
 def serving(cluster: Cluster, group: str, *options: str) -> Running:
-    """Start a process that is a candidate for the election."""
+    """Start a process that takes part in the group's election."""
     return Running(["-m", "kiel_groups", "serve", "--zookeeper", cluster.zk_hosts, "--group", group, *options])
 
 
@@ -41,14 +41,16 @@ async def await_leading(process: Running) -> None:
     await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it is the leader")
 
 
-async def test_it_leads_members_that_join_and_leave(cluster: Cluster, unique: Unique) -> None:
-    """While it leads, no member does, and it publishes their plans. After Ctrl-C a member leads at once."""
+async def test_the_process_leads_members_that_join_and_leave(cluster: Cluster, unique: Unique) -> None:
+    """
+    While the process leads, no member does, and it publishes the members' plans. After Ctrl-C a member leads at once.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
     with serving(cluster, name) as process, zookeeper(cluster) as client:
         await await_leading(process)
-        # Sessions last ten seconds, so whatever happens sooner is not caused by the end of one.
+        # A member session lasts ten seconds, so an earlier change of the leader is not caused by an expired session.
         async with group_of(cluster, name, [topic], session_timeout_ms=10_000) as group:
             values = await produce(cluster, topic, 80)
             await group.join()
@@ -68,7 +70,7 @@ async def test_it_leads_members_that_join_and_leave(cluster: Cluster, unique: Un
 
 
 async def test_a_second_process_takes_over(cluster_39: Cluster, unique: Unique) -> None:
-    """The second process leads as soon as the first resigns, which it also does on SIGTERM."""
+    """The second process leads as soon as the first process resigns, as it also does on SIGTERM."""
     name = unique("group")
     with serving(cluster_39, name) as first:
         await await_leading(first)
@@ -86,7 +88,10 @@ async def test_a_second_process_takes_over(cluster_39: Cluster, unique: Unique) 
 
 
 async def test_a_member_leads_after_kill_9(cluster_39: Cluster, unique: Unique) -> None:
-    """A member leads when the session has expired. Records flow meanwhile, and a member that joins gets a share."""
+    """
+    A member leads when the session of the killed process has expired. Until then, records are delivered; afterwards a
+    member that joins gets partitions.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     with serving(cluster_39, name, "--session-timeout-ms", "2000") as process:
@@ -102,8 +107,8 @@ async def test_a_member_leads_after_kill_9(cluster_39: Cluster, unique: Unique) 
             await group.delivered(await produce(cluster_39, topic, 40, first=40))
 
 
-async def test_it_uses_the_given_allocator_and_logs_the_cause_of_each_plan(cluster_39: Cluster, unique: Unique) -> None:
-    """If ``config`` overrides its options, that is logged, too."""
+async def test_plans_use_the_given_allocator_and_their_causes_are_logged(cluster_39: Cluster, unique: Unique) -> None:
+    """The log also says if the group's ``config`` znode overrides the command's options."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
@@ -131,7 +136,7 @@ async def test_it_uses_the_given_allocator_and_logs_the_cause_of_each_plan(clust
 async def test_a_leader_survives_the_end_of_its_session(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a lost session it opens another one, leads again, and plans for members that join."""
+    """After its session was lost, the leader opens another session, leads again, and plans for members that join."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     candidate = AllocatorProcess(
@@ -161,7 +166,7 @@ async def test_a_leader_survives_the_end_of_its_session(
 
 
 async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, unique: Unique) -> None:
-    """It writes neither settings, which its members agree on, nor a plan without members."""
+    """The leader writes no group settings, because the members choose them, and no plan without members."""
     name = unique("group")
     layout = GroupLayout(name)
     config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
@@ -183,7 +188,7 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
 
 
 async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, unique: Unique) -> None:
-    """It serves a group that does not exist yet, and warns with the name of the similar group."""
+    """The group does not exist yet, and the warning has the name of the existing similar group."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/kiel-groups/{name}/members", makepath=True)
@@ -199,7 +204,7 @@ async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, 
 
 
 def test_only_empty_znodes_of_a_group_are_removed(cluster_39: Cluster, unique: Unique) -> None:
-    """Offsets remain, with their parent znodes. If settings, candidates or members exist, nothing is removed."""
+    """Offsets and their parent znodes remain. If settings, candidates or members exist, nothing is removed."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -217,7 +222,7 @@ def test_only_empty_znodes_of_a_group_are_removed(cluster_39: Cluster, unique: U
         assert not remove_empty_group(client, name)
 
 
-async def test_a_foreign_member_that_joins_later_is_an_alarm(
+async def test_a_foreign_member_that_joins_later_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leader logs and counts a Java consumer and a member of kiel, until they have left."""
@@ -259,8 +264,8 @@ async def test_a_foreign_member_that_joins_later_is_an_alarm(
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
-def test_mistakes_are_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
-    """One line says what is wrong, and what to do about it."""
+def test_mistakes_give_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
+    """The line says what is wrong; it may suggest a remedy."""
     outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr

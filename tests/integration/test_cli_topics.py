@@ -1,4 +1,4 @@
-"""``kiel-groups topics`` on real servers: what it creates and shows, and its errors."""
+"""``kiel-groups topics`` on real servers: its changes, its output, and its errors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Unique = Callable[[str], str]
 
 
 def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
-    """Run ``kiel-groups topics`` on a cluster. Returns status, output and errors."""
+    """Run ``kiel-groups topics`` on a cluster; return its status, output and errors."""
     done = kiel_groups("topics", *words, f"--zookeeper={cluster.zk_hosts}")
     return done.returncode, done.stdout, done.stderr
 
 
 def described(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """The output of ``describe --json`` for one topic."""
+    """Return the output of ``describe --json`` for one topic."""
     status, out, err = topics(cluster, "describe", topic, "--json")
     assert (status, err) == (0, "")
     (found,) = json.loads(out)
@@ -35,7 +35,7 @@ def described(cluster: Cluster, topic: str) -> dict[str, Any]:
 
 
 async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: Cluster, unique: Unique) -> None:
-    """It works on every release, except that 0.8.0 cannot delete."""
+    """The commands work on every release, except that 0.8.0 cannot delete topics."""
     topic = unique("topic")
     created = topics(release_cluster, "create", topic, "--partitions=2")
     assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
@@ -59,7 +59,7 @@ async def test_a_topic_is_created_grown_described_and_deleted(release_cluster: C
 
 
 async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Cluster, unique: Unique) -> None:
-    """A partition without a leader is named above the table, and its offsets are unknown, not zero."""
+    """A partition without a leader is reported above the table, and its offsets are shown as unknown, not as zero."""
     topic = unique("t")[:40]
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 5)
@@ -83,7 +83,10 @@ async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Clust
 
 
 async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, unique: Unique) -> None:
-    """ZooKeeper keeps naming the last leader. It is shown as dead above the table, in its row, and in JSON."""
+    """
+    ZooKeeper keeps the last leader of the partition. The leader is shown as dead above the table, in its row, and in
+    JSON.
+    """
     topic = unique("t")
     await cluster_39.create_topic(topic, 2)
     with zookeeper(cluster_39) as client:
@@ -122,10 +125,10 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-async def test_mistakes_are_one_line(
+async def test_mistakes_give_one_line(
     cluster_39: Cluster, unique: Unique, words: list[str], status: int, message: str
 ) -> None:
-    """The line says what is wrong, and what to do about it. Nothing is changed."""
+    """The line says what is wrong; it may suggest a remedy. Nothing is changed."""
     topic = unique("t")
     await cluster_39.create_topic(topic, 1)
     done, out, err = topics(cluster_39, *(word.format(topic=topic) for word in words))
@@ -134,7 +137,9 @@ async def test_mistakes_are_one_line(
 
 
 def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
-    """No server, a broker's port, a missing chroot, a name without an address, and no option at all."""
+    """
+    The cases are: no server, the port of a broker, a missing chroot, a name without an address, and no option at all.
+    """
     broker = cluster_39.brokers[0]
     for given, status, message in (
         (
@@ -157,7 +162,7 @@ def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
 
 
 def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any], unique: Unique) -> None:
-    """The data of ZooKeeper is shown. What only brokers know is shown as unknown."""
+    """The output has the data of ZooKeeper, and unknown values where only brokers have them."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
@@ -171,7 +176,7 @@ def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any
 
 
 def test_if_missing_accepts_an_existing_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """A script can run again. Without the option, an existing topic is an error."""
+    """With the option a script can run the command again; without it, an existing topic is an error."""
     topic = unique("topic")
     again = ("create", topic, "--partitions=2", "--if-missing", "--wait=30")
     assert topics(cluster_39, *again) == (0, "", f"info: topic {topic} created with 2 partitions\n")
@@ -186,7 +191,7 @@ def test_if_missing_accepts_an_existing_topic(cluster_39: Cluster, unique: Uniqu
 
 
 async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, unique: Unique) -> None:
-    """If one name is wrong, nothing is created or deleted."""
+    """If one name is invalid, nothing is created or deleted."""
     first, second, new = unique("first"), unique("second"), unique("new")
     for name in (first, second):
         await cluster_39.create_topic(name, 1)
@@ -203,8 +208,11 @@ async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, uniq
     assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 
 
-async def test_wait_waits_for_the_brokers(cluster_39: Cluster, unique: Unique) -> None:
-    """It waits until enough brokers are registered, or until the given time is over, and then says what is missing."""
+async def test_the_wait_option_waits_for_brokers(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    The command waits until enough brokers are registered. If the given time is over before, the error says what is
+    missing.
+    """
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"
     cluster_admin.create_chroot(hosts)

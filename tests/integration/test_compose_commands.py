@@ -1,4 +1,4 @@
-"""What the compose file has containers do, done by processes."""
+"""The commands of the compose file's containers, run as processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_its_commands_make_a_group_that_the_allocator_leads(cluster_39: Cluster) -> None:
-    """The topic is made, two consumers share and print it, an allocator leads; the signal for a stop ends them."""
+async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Cluster) -> None:
+    """
+    One command creates the topic, two consumers share it and print its records, and an allocator leads. The stop signal
+    ends them.
+    """
     found = services()
     addresses = {
         "KIEL_GROUPS_ZOOKEEPER": cluster_39.zk_hosts,
@@ -58,7 +61,9 @@ async def test_its_commands_make_a_group_that_the_allocator_leads(cluster_39: Cl
 
 
 def test_zookeeper_is_healthy_when_it_serves(cluster_39: Cluster) -> None:
-    """The check of the compose file tells a server that serves from a port that is not ZooKeeper's, and from none."""
+    """
+    The health check succeeds only for a ZooKeeper server, not for another server's port or a port without a server.
+    """
     kind, *command = services()["zookeeper"]["healthcheck"]["test"]
     assert kind == "CMD"
 

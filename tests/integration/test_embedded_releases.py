@@ -1,4 +1,4 @@
-"""Every release of Kafka runs in the same way, and what a release cannot do is refused."""
+"""Every release of Kafka runs in the same way, and operations that a release does not support are refused."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ async def read(cluster: Cluster, topic: str, count: int) -> list[bytes]:
 
 
 async def produce(cluster: Cluster, topic: str, values: list[bytes]) -> None:
-    """Produce values, each exactly once unless a broker needs half a minute."""
+    """Produce values, each exactly once unless a broker takes half a minute to answer."""
     async with Producer(cluster.brokers, ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
 
 
 async def brokers_know(cluster: Cluster, topic: str) -> None:
-    """Wait until every broker knows a topic: the controller notifies brokers after they have registered."""
+    """Wait until every broker knows a topic; the controller notifies brokers only after they have registered."""
     async with asyncio.timeout(60):
         for address in cluster.brokers:
             while True:
@@ -50,7 +50,7 @@ async def brokers_know(cluster: Cluster, topic: str) -> None:
 
 
 def stopped_in_order(broker: KafkaBroker) -> bool:
-    """Whether the log of the broker has the end of an orderly stop."""
+    """Return whether the broker's log ends with an orderly stop."""
     return "shut down completed" in broker.log.read_text(encoding="utf-8").lower()
 
 
@@ -61,7 +61,10 @@ async def kill_brokers(cluster: Cluster) -> None:
 async def test_a_release_keeps_its_records_across_restarts(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
-    """Two brokers under a chroot: clients connect before the first topic; records survive a stop and a kill −9."""
+    """
+    Two brokers run under a chroot. Clients can connect before the first topic exists. Records survive a stop and a kill
+    −9.
+    """
     cluster = start_cluster(brokers=2, kafka=kafka_version, chroot="/a/chroot")
     sent = [b"%d" % number for number in range(500)]
     store = "zookeeper" if kafka_version == "0.8.0" else "broker-v0"
@@ -70,7 +73,7 @@ async def test_a_release_keeps_its_records_across_restarts(
         GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, store=store),
         Producer(cluster.brokers) as early,
     ):
-        # Not replicated: 0.8 loses records of a topic whose replicas all die at once.
+        # The topic is not replicated, because 0.8 loses records of a topic whose replicas all die at once.
         await cluster.create_topic("t", 4)
         assert (await early.produce("t", sent[0], partition=3)).offset == 0
     await produce(cluster, "t", sent[1:])
@@ -87,10 +90,10 @@ async def test_replicas_stop_at_once_in_an_orderly_way(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
     """
-    Neither broker waits for the other for so long that it has to be killed.
+    No broker waits for the other one for so long that it has to be killed.
 
-    0.8.0 and 0.8.1.1 did: a replica waited 30 s for the answer to its last fetch. The test deletes nothing, because
-    0.8.1.1 may wait for itself then: see ``Cluster.stop_brokers``.
+    Brokers of 0.8.0 and 0.8.1.1 once did: a replica waited 30 s for the answer to its last fetch. The test deletes no
+    topic, because 0.8.1.1 may wait for itself then: see ``Cluster.stop_brokers``.
     """
     cluster = start_cluster(brokers=2, kafka=kafka_version, broker_overrides={"delete.topic.enable": "false"})
     await cluster.create_topic("t", 4, replication=2)
@@ -103,7 +106,7 @@ async def test_replicas_stop_at_once_in_an_orderly_way(
 async def test_a_release_stores_what_is_produced(
     release_cluster: Cluster, unique: Unique, compression: str | None
 ) -> None:
-    """Records are read from the partitions that they were sent to, with and without compression."""
+    """Records can be read from the partitions to which they were sent, with and without compression."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 2)
     async with Producer(release_cluster.brokers, compression=compression) as producer:
@@ -114,7 +117,7 @@ async def test_a_release_stores_what_is_produced(
 
 
 async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Unique) -> None:
-    """The controller elects a leader for each added partition. Growing waits for that."""
+    """The controller elects a leader for each added partition, and ``grow_topic`` waits for the leaders."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     await release_cluster.grow_topic(topic, 3)
@@ -123,7 +126,7 @@ async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Un
 
 
 async def test_topics_are_deleted_if_the_release_supports_it(release_cluster: Cluster, unique: Unique) -> None:
-    """The topic is deleted, or the error names the release and the topic is unchanged."""
+    """The topic is deleted, or the error names the release and the topic still exists."""
     topic = unique("topic")
     await release_cluster.create_topic(topic, 2)
     if not kafka_release(release_cluster.kafka[0].version).deletes_topics:
@@ -136,8 +139,8 @@ async def test_topics_are_deleted_if_the_release_supports_it(release_cluster: Cl
         cluster_admin.partitions_of(client, topic)
 
 
-def test_a_release_is_given_only_settings_that_it_knows(release_cluster: Cluster) -> None:
-    """No broker warns of a setting, and each registers the loopback address."""
+def test_a_broker_gets_only_settings_of_its_release(release_cluster: Cluster) -> None:
+    """The broker warns of no setting, and registers the loopback address."""
     broker = release_cluster.kafka[0]
     assert re.findall(r"Property \S+ is not valid", broker.log.read_text(encoding="utf-8")) == []
     with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:

@@ -40,13 +40,13 @@ Unique = Callable[[str], str]
 
 
 def test_no_example_goes_untested() -> None:
-    """Every example has a test in this module, or in the one named in ``TESTED``."""
+    """Every example has a test in this module, or in the module that ``TESTED`` names."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
 
 
 @pytest.mark.parametrize("example", sorted(TESTED))
-def test_without_arguments_it_prints_its_usage(example: str) -> None:
-    """It prints a line and no traceback."""
+def test_without_arguments_an_example_prints_its_usage(example: str) -> None:
+    """Without arguments an example prints its usage, without a traceback."""
     command = [sys.executable, str(EXAMPLES / example)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -55,7 +55,7 @@ def test_without_arguments_it_prints_its_usage(example: str) -> None:
 
 
 def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the producer of the examples."""
+    """Run the example producer with these lines as its input."""
     command = [sys.executable, str(EXAMPLES / "produce_lines.py"), cluster.brokers[0], topic]
     text = "".join(f"{line}\n" for line in lines)
     return subprocess.run(
@@ -64,7 +64,10 @@ def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.Com
 
 
 async def test_the_listener_counts_the_lines_of_the_producer(cluster_39: Cluster, unique: Unique) -> None:
-    """A key always goes to one partition. The listener is notified of its partitions, and leaves with their counts."""
+    """
+    Lines with equal keys go to the same partition. The listener is notified of its partitions, and at its end prints
+    the counts of each.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     with Running([str(EXAMPLES / "listen.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]) as listener:
@@ -87,7 +90,7 @@ async def test_the_listener_counts_the_lines_of_the_producer(cluster_39: Cluster
 
 
 def test_the_producer_names_a_missing_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """The last line names it, without a traceback, and the status is 1."""
+    """The last line names the topic, there is no traceback, and the status is 1."""
     topic = unique("missing")
     sent = send_lines(cluster_39, topic, ["a line"])
     assert sent.returncode == 1
@@ -98,7 +101,9 @@ def test_the_producer_names_a_missing_topic(cluster_39: Cluster, unique: Unique)
 async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
     cluster_39: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
-    """After a kill in its second batch no record is lost: the next run gets what was not committed."""
+    """
+    The worker is killed after its second batch. No record is lost, because the next run gets the uncommitted records.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     archive = tmp_path / "archive"
@@ -120,7 +125,9 @@ async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
 
 
 async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """A process that is stopped past its session resumes with a record in flight, and its write is refused."""
+    """
+    A process is stopped with a record in flight until its session has expired. When it resumes, its write is refused.
+    """
     topic, file = unique("topic"), tmp_path / "sink.db"
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -133,7 +140,7 @@ async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, uni
         stopped.process.send_signal(signal.SIGSTOP)
         await eventually(lambda: f"stored {topic}:0 4" in other.lines, "the other process has stored all records")
         stopped.process.send_signal(signal.SIGCONT)
-        # The record that was in flight when it was stopped. It is delivered no further one.
+        # After SIGCONT the process finishes the record in flight, and gets no further record.
         assert stopped.wait_for_lines(2) == [f"working on {topic}:0 0", f"refused {topic}:0 0"]
         assert [line for line in other.lines if not line.startswith("working on ")] == [
             f"stored {topic}:0 {offset}" for offset in range(5)
@@ -145,12 +152,12 @@ async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, uni
 
 
 def sink(file: Path) -> Any:
-    """The sink of the example, with its own database."""
+    """Return the example's sink, with a database of its own."""
     return runpy.run_path(str(EXAMPLES / "fenced_sink.py"))["Sink"](str(file))
 
 
 def rows(file: Path) -> list[tuple[int, bytes]]:
-    """What a sink has stored of its only partition."""
+    """Return the position and the value of each row in the sink's database."""
     with sqlite3.connect(file) as db:
         return db.execute("SELECT position, value FROM vals ORDER BY position").fetchall()
 
@@ -161,7 +168,7 @@ def colour(offset: int, value: bytes) -> Record:
 
 @pytest.mark.parametrize("token", [7, 9], ids=["the same owner", "a later owner"])
 def test_the_sink_stores_a_recreated_topic_and_a_replay(tmp_path: Path, token: int) -> None:
-    """A record with an offset that was stored before replaces the stored value."""
+    """A record with an offset that the sink has stored before replaces the stored value."""
     file = tmp_path / "sink.db"
     under_test = sink(file)
     assert all(under_test.store(colour(offset, b"old"), 7) for offset in range(3))
@@ -171,7 +178,10 @@ def test_the_sink_stores_a_recreated_topic_and_a_replay(tmp_path: Path, token: i
 
 
 def test_the_sink_stores_once_what_is_delivered_twice(tmp_path: Path) -> None:
-    """After a crash, records that were stored and not committed are delivered to the next owner."""
+    """
+    After a crash, stored records that were not committed are delivered again to the next owner. Writes of the earlier
+    owner are refused.
+    """
     file = tmp_path / "sink.db"
     before, after = sink(file), sink(file)
     assert all(before.store(colour(offset, b"%d" % offset), 7) for offset in range(3))
@@ -184,7 +194,7 @@ def test_the_sink_stores_once_what_is_delivered_twice(tmp_path: Path) -> None:
 
 
 async def test_the_blocking_worker_commits_at_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """It prints the counts of the words. Ctrl-C while it waits ends it, with everything committed."""
+    """The worker prints the counts of the words. Ctrl-C while it waits ends it, and everything is committed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     arguments = [str(EXAMPLES / "blocking_worker.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]

@@ -1,4 +1,4 @@
-"""The fake ZooKeeper behaves like real servers: every case runs on it, on 3.9.5 and on 3.4.6."""
+"""The fake ZooKeeper behaves like real servers: every test runs on the fake, on 3.9.5 and on 3.4.6."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 
 from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.embedded import Cluster
-from tests.helpers.fake_and_real_zookeeper import Backend, FakeBackend, RealBackend
+from tests.helpers.fake_and_real_zookeeper import FakePlace, Place, RealPlace
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(params=["fake", "3.9.5", "3.4.6"])
-def backend(
+def place(
     request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
-) -> Iterator[Backend]:
-    """A ZooKeeper without other clients."""
+) -> Iterator[Place]:
+    """A ZooKeeper without other clients: the fake or a real server."""
     if request.param == "fake":
-        made: Backend = FakeBackend()
+        made: Place = FakePlace()
     else:
-        made = RealBackend(shared_clusters(request.param).zk_hosts, f"/{unique('chroot')}")
+        made = RealPlace(shared_clusters(request.param).zk_hosts, f"/{unique('chroot')}")
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(backend: Backend) -> KazooClient:
-    return backend.client()
+def client(place: Place) -> KazooClient:
+    return place.client()
 
 
 def failure(request: Callable[..., Any], *arguments: Any, **options: Any) -> type[BaseException]:
-    """The type of the exception that a request raises."""
+    """Return the type of the exception that a request raises."""
     with pytest.raises(Exception) as caught:
         request(*arguments, **options)
     return caught.type
@@ -66,7 +66,7 @@ class Seen:
 
 
 def test_a_znode_counts_its_changes(client: KazooClient) -> None:
-    """Version, zxids, owner and lengths in a stat are as the protocol defines them."""
+    """Version, zxids, owner and lengths in a znode's stat are as the protocol defines them."""
     client.create("/a", b"one")
     data, created = client.get("/a")
     assert (data, created.version, created.ephemeralOwner, created.dataLength) == (b"one", 0, 0, 3)
@@ -79,7 +79,7 @@ def test_a_znode_counts_its_changes(client: KazooClient) -> None:
 
 
 def test_requests_are_refused_with_the_errors_of_the_protocol(client: KazooClient) -> None:
-    """Each refusal has its own error, and changes nothing."""
+    """Each kind of refused request has its own error, and changes nothing."""
     client.create("/a", b"")
     client.create("/a/b", b"")
     client.create("/e", b"", ephemeral=True)
@@ -98,7 +98,7 @@ def test_requests_are_refused_with_the_errors_of_the_protocol(client: KazooClien
 
 
 def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
-    """The parent has the counter: prefixes and deletions do not matter, and refused creations are not counted."""
+    """The parent counts: prefixes and deletions do not matter, and refused creations are not counted."""
     client.create("/s")
     assert client.create("/s/a-", sequence=True) == "/s/a-0000000000"
     client.create("/s/plain")
@@ -112,7 +112,7 @@ def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
 
 
 def test_a_transaction_is_atomic(client: KazooClient) -> None:
-    """Its operations see each other, share one zxid, and their results are in order."""
+    """The operations of a transaction see each other and share one zxid; the results are in order."""
     client.create("/t", b"")
     transaction = client.transaction()
     transaction.check("/t", 0)
@@ -132,7 +132,7 @@ def test_a_transaction_is_atomic(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
-    """The failed operation has its error. Those before it are rolled back, and those after it are not tried."""
+    """The failed operation has its error. Earlier operations are rolled back, and later ones are not tried."""
     client.create("/t", b"old")
     transaction = client.transaction()
     transaction.set_data("/t", b"new")
@@ -146,7 +146,7 @@ def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
 
 
 def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
-    """−1 is any version. A missing znode and another version are different errors."""
+    """The version −1 matches every version. A missing znode and another version are different errors."""
     client.create("/c", b"")
     client.set("/c", b"")
     for version, expected in ((-1, True), (1, True), (0, BadVersionError)):
@@ -160,7 +160,7 @@ def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> None:
-    """It was deleted and created again in that transaction. The old znode remains, with its old stat."""
+    """The refused transaction deletes the znode and creates it again. The old znode remains, with its old stat."""
     client.create("/d", b"old", ephemeral=True)
     before = client.exists("/d")
     transaction = client.transaction()
@@ -171,36 +171,36 @@ def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> 
     assert client.get("/d") == (b"old", before)
 
 
-def test_a_watch_fires_once(backend: Backend, client: KazooClient) -> None:
-    """A watch on data notifies of one change, or of the deletion, and then no more."""
-    other, seen = backend.client(), Seen()
+def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
+    """A watch on data fires once, at a change or at the deletion."""
+    other, seen = place.client(), Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
     other.set("/w", b"1")
     other.set("/w", b"2")
-    backend.wait(lambda: seen.events, "the watch fires")
+    place.wait(lambda: seen.events, "the watch fires")
     client.get("/w")
     assert seen.events == [(EventType.CHANGED, "/w")]
     client.get("/w", watch=seen)
     other.delete("/w")
-    backend.wait(lambda: len(seen.events) == 2, "the watch fires again")
+    place.wait(lambda: len(seen.events) == 2, "the watch fires again")
     assert seen.events[1] == (EventType.DELETED, "/w")
 
 
-def test_exists_watches_for_a_creation(backend: Backend, client: KazooClient) -> None:
-    """``exists`` watches for the creation. A failed ``get`` leaves no watch."""
+def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> None:
+    """``exists`` sets a watch on a missing znode; a failed ``get`` sets none."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError
     client.create("/x", b"")
-    backend.wait(lambda: exists.events, "the creation is notified")
+    place.wait(lambda: exists.events, "the creation is notified")
     client.delete("/x")
     client.sync("/")
     assert (exists.events, get.events) == ([(EventType.CREATED, "/x")], [])
 
 
-def test_a_watch_on_children_notifies_of_children_only(backend: Backend, client: KazooClient) -> None:
-    """It notifies of a created or deleted child and of the deletion of the parent, not of data."""
+def test_a_watch_on_children_notifies_of_children_only(place: Place, client: KazooClient) -> None:
+    """The watch fires when a child is created or deleted and when the parent is deleted, but not when data changes."""
     client.create("/p", b"")
     for change, event in (
         (lambda: client.create("/p/c"), EventType.CHILD),
@@ -213,12 +213,12 @@ def test_a_watch_on_children_notifies_of_children_only(backend: Backend, client:
             client.set("/p", b"data")
             assert seen.events == []
         change()
-        backend.wait(lambda seen=seen: seen.events, "the children changed")
+        place.wait(lambda seen=seen: seen.events, "the children changed")
         assert seen.events == [(event, "/p")]
 
 
-def test_a_transaction_fires_every_watch_it_touches(backend: Backend, client: KazooClient) -> None:
-    """For a znode deleted and created again in one transaction, each watch fires once."""
+def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooClient) -> None:
+    """When a znode is deleted and created again in one transaction, each watch fires once."""
     data, children = Seen(), Seen()
     client.create("/p")
     client.create("/p/m", b"", ephemeral=True)
@@ -228,16 +228,16 @@ def test_a_transaction_fires_every_watch_it_touches(backend: Backend, client: Ka
     transaction.delete("/p/m")
     transaction.create("/p/m", b"", ephemeral=True)
     transaction.commit()
-    backend.wait(lambda: data.events and children.events, "both watches fire")
+    place.wait(lambda: data.events and children.events, "both watches fire")
     client.exists("/p")
     assert data.events == [(EventType.DELETED, "/p/m")]
     assert children.events == [(EventType.CHILD, "/p")]
 
 
-def test_an_event_arrives_before_the_answer_that_shows_the_change(backend: Backend, client: KazooClient) -> None:
-    """A client that reads the new value has been notified of the change before."""
+def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
+    """A client that reads the new value has received the watch event before."""
     order: list[str] = []
-    other = backend.client()
+    other = place.client()
     client.create("/o", b"old")
     client.get("/o", watch=lambda _: order.append("event"))
     other.set("/o", b"new")
@@ -245,37 +245,37 @@ def test_an_event_arrives_before_the_answer_that_shows_the_change(backend: Backe
     def read() -> bool:
         value = client.get("/o")[0]
         if value == b"new" and "value" not in order:
-            backend.wait(lambda: "event" in order, "the event was sent before")
+            place.wait(lambda: "event" in order, "the event was sent before")
             order.append("value")
         return value == b"new"
 
-    backend.wait(read, "the change is seen")
+    place.wait(read, "the change is seen")
     assert order == ["event", "value"]
 
 
-def test_one_watcher_is_notified_once_of_one_change(backend: Backend, client: KazooClient) -> None:
-    """The same function, set twice on one znode, is called once."""
+def test_one_watcher_is_notified_once_of_one_change(place: Place, client: KazooClient) -> None:
+    """A function that is set twice as the watcher of one znode is called once."""
     seen = Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
     client.exists("/w", watch=seen)
     client.set("/w", b"1")
-    backend.wait(lambda: seen.events, "the watch fires")
+    place.wait(lambda: seen.events, "the watch fires")
     client.sync("/w")
     assert len(seen.events) == 1
 
 
-def test_the_server_bounds_the_session_timeout(backend: Backend) -> None:
-    """A session timeout is between 2 and 20 ticks, whatever the client requests."""
+def test_the_server_bounds_the_session_timeout(place: Place) -> None:
+    """A session timeout is at least 2 and at most 20 ticks, whatever the client requests."""
     granted = {}
     for asked_s in (0.1, 5.0, 60.0):
-        client = backend.client(asked_s)
+        client = place.client(asked_s)
         granted[asked_s] = _granted_ms(client)
     assert granted == {0.1: 1000, 5.0: 5000, 60.0: 10_000}
 
 
 def _granted_ms(client: KazooClient) -> int:
-    """The negotiated timeout, from the answer to Connect of another session."""
+    """Return the negotiated session timeout, from the server's response to Connect of a new session."""
     connection = client._connection
     invoke, found = connection._invoke, []
 
@@ -293,52 +293,55 @@ def _granted_ms(client: KazooClient) -> int:
     return int(found[-1])
 
 
-def test_closing_a_session_deletes_its_ephemerals_at_once(backend: Backend, client: KazooClient) -> None:
-    """Watchers are notified, and persistent znodes remain."""
-    other, seen = backend.client(), Seen()
+def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: KazooClient) -> None:
+    """A watcher is notified of the deletion, and persistent znodes remain."""
+    other, seen = place.client(), Seen()
     other.create("/e", b"", ephemeral=True)
     other.create("/stays", b"")
     client.exists("/e", watch=seen)
     other.stop()
-    backend.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
+    place.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
     assert seen.events == [(EventType.DELETED, "/e")]
     assert client.exists("/stays") is not None
 
 
-def test_a_client_is_notified_of_its_expiry_and_opens_another_session(backend: Backend, client: KazooClient) -> None:
-    """Another client ends the session: the state is LOST, its ephemerals are deleted, and kazoo opens another."""
+def test_a_client_is_notified_of_its_expiry_and_opens_another_session(place: Place, client: KazooClient) -> None:
+    """
+    Another client ends the session. The state becomes LOST, the ephemeral znodes are deleted, and kazoo opens a
+    session.
+    """
     states: list[str] = []
-    doomed = backend.client()
+    doomed = place.client()
     doomed.create("/e", b"", ephemeral=True)
     before = doomed.client_id
     doomed.add_listener(states.append)
-    backend.end(before)
-    backend.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo has opened another session")
+    place.end(before)
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo has opened another session")
     assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
     assert doomed.client_id[0] != before[0]
     assert client.exists("/e") is None
 
 
-def test_a_request_over_a_mebibyte_breaks_the_connection(backend: Backend, client: KazooClient) -> None:
+def test_a_request_over_a_mebibyte_breaks_the_connection(place: Place, client: KazooClient) -> None:
     """The server reads the length and closes the connection. The session continues."""
     session = client.client_id[0]
     client.create("/large", b"")
     client.set("/large", b"x" * 1_000_000)
     assert failure(client.set, "/large", b"x" * 1_100_000) is ConnectionLoss
-    backend.wait(lambda: client.connected, "it is connected again")
+    place.wait(lambda: client.connected, "it is connected again")
     assert client.get("/large")[1].version == 1
     assert client.client_id[0] == session
 
 
-def test_a_reconnected_client_has_its_session_and_no_watches(backend: Backend, client: KazooClient) -> None:
-    """After a broken connection the session and its ephemerals remain. Watchers are notified of the break."""
+def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, client: KazooClient) -> None:
+    """After a broken connection the session and its ephemeral znodes remain. Watchers are notified of the break."""
     seen, states = Seen(), []
     client.create("/e", b"", ephemeral=True)
     session = client.client_id[0]
     client.get("/e", watch=seen)
     client.add_listener(states.append)
     client._connection._socket.shutdown(2)
-    backend.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is connected again")
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is connected again")
     assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
     assert seen.events == [(EventType.NONE, None)]
     assert client.client_id[0] == session
@@ -350,48 +353,51 @@ def test_a_reconnected_client_has_its_session_and_no_watches(backend: Backend, c
 
 @pytest.mark.parametrize("what", ["request", "reply"])
 def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
-    backend: Backend, what: Literal["request", "reply"]
+    place: Place, what: Literal["request", "reply"]
 ) -> None:
-    """It is performed or not. The client sees ConnectionLoss in both cases, and keeps its session."""
-    watcher = backend.client()
-    with backend.lossy() as lossy:
+    """The transaction was executed or not. In both cases the client gets ConnectionLoss, and keeps its session."""
+    watcher = place.client()
+    with place.lossy() as lossy:
         client, session = lossy.client, lossy.client.client_id
         transaction = client.transaction()
         transaction.create("/lost", b"")
         lossy.lose(what, "/lost")
         answer = transaction.commit_async()
         if what == "reply":
-            backend.wait(lambda: watcher.exists("/lost"), "the transaction is performed")
+            place.wait(lambda: watcher.exists("/lost"), "the transaction is performed")
         lossy.reconnect()
         with pytest.raises(ConnectionLoss):
             answer.get(timeout=20.0)
-        backend.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
+        place.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
         assert client.client_id == session
         assert (client.exists("/lost") is not None) == (what == "reply")
 
 
-def test_a_session_is_resumed_and_closed_by_another_client(backend: Backend, client: KazooClient) -> None:
-    """It needs the id and the password. Its first request may be the close, which deletes the ephemerals at once."""
-    first = backend.client()
+def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client: KazooClient) -> None:
+    """
+    The other client needs the id and the password. Its first request may be the close, which deletes the ephemeral
+    znodes.
+    """
+    first = place.client()
     session_id = first.client_id[0]
     first.create("/e", b"", ephemeral=True)
     answers: list[tuple[int, int]] = []
-    resuming = backend.resuming(first.client_id)
+    resuming = place.resuming(first.client_id)
     observe_connect(resuming, 10_000, lambda *answer: answers.append(answer))
     resuming.start_async()
-    backend.wait(lambda: resuming.connected, "it is resumed")
+    place.wait(lambda: resuming.connected, "it is resumed")
     begin_stop(resuming)
-    backend.wait(lambda: resuming.client_state == KeeperState.CLOSED, "it is closed")
+    place.wait(lambda: resuming.client_state == KeeperState.CLOSED, "it is closed")
     assert answers == [(session_id, 10_000)]
     assert client.exists("/e") is None
 
 
-def test_an_ended_session_is_not_resumed(backend: Backend, client: KazooClient) -> None:
-    """The server answers with a timeout of 0. A client that is stopped at that answer opens no other session."""
+def test_an_ended_session_is_not_resumed(place: Place, client: KazooClient) -> None:
+    """The server responds with a timeout of 0. A client that is stopped by this response opens no other session."""
     answers: list[int] = []
     session = client.client_id
     client.stop()
-    resuming = backend.resuming(session)
+    resuming = place.resuming(session)
 
     def refused(_session_id: int, timeout_ms: int) -> None:
         answers.append(timeout_ms)
@@ -399,6 +405,6 @@ def test_an_ended_session_is_not_resumed(backend: Backend, client: KazooClient) 
 
     observe_connect(resuming, 10_000, refused)
     resuming.start_async()
-    backend.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
+    place.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
     assert answers == [0]
     assert not resuming.connected

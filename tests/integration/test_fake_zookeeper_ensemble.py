@@ -1,4 +1,6 @@
-"""The fake ensemble has the faults of real ones: every case runs on it, and on three servers of 3.9.5 and of 3.4.6."""
+"""
+The fake ensemble has the faults of real ones: every test runs on the fake, and on three servers of 3.9.5 and of 3.4.6.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.embedded import ZooKeeperEnsemble
-from tests.helpers.fake_and_real_zookeeper import Backend, FakeServers, RealServers, Servers, closing
+from tests.helpers.fake_and_real_zookeeper import FakeServers, Place, RealServers, Servers, closing
 
 pytestmark = pytest.mark.integration
 
@@ -30,7 +32,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def healed(servers: Servers) -> Iterator[Servers]:
-    """The servers without faults. The fixture ends those of the test."""
+    """The servers without faults. The fixture ends the faults of the test."""
     try:
         yield servers
     finally:
@@ -38,16 +40,16 @@ def healed(servers: Servers) -> Iterator[Servers]:
 
 
 def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
-    """Commit a transaction that only checks a znode, which needs the quorum."""
+    """Commit a transaction that only checks a znode; it needs the quorum."""
     transaction = client.transaction()
     transaction.check(path, -1)
     return transaction.commit_async().get(timeout=timeout_s)
 
 
 def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers) -> None:
-    """While its followers are frozen, it answers a read and even a sync, but no transaction."""
-    with closing(healed.backend(0)) as backend:
-        client = backend.client()
+    """While its followers are frozen, the leader answers a read and even a sync, but no transaction."""
+    with closing(healed.place(0)) as place:
+        client = place.client()
         client.create("/quorum", b"", ephemeral=True)
         session = client.client_id[0]
         for follower in (1, 2):
@@ -57,29 +59,33 @@ def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers
         with pytest.raises((KazooTimeoutError, ConnectionLoss)):
             commit(client, "/quorum", SOON_S)
         healed.heal()
-        backend.wait(lambda: _commits(client, "/quorum"), "transactions are answered again")
+        place.wait(lambda: _commits(client, "/quorum"), "transactions are answered again")
         assert client.client_id[0] == session
 
 
 def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Servers) -> None:
-    """While the leader is frozen it answers reads only. Then another server leads, and the session continues."""
-    with closing(healed.backend()) as everywhere, closing(healed.backend(1)) as backend:
-        client = backend.client()
+    """
+    While the leader is frozen, the follower answers reads only. Then another server leads, and the session continues.
+    """
+    with closing(healed.place()) as everywhere, closing(healed.place(1)) as place:
+        client = place.client()
         client.create("/follower", b"", ephemeral=True)
         session = client.client_id
         healed.freeze(0)
         assert client.get_async("/follower").get(timeout=SOON_S)[0] == b""
         with pytest.raises((KazooTimeoutError, ConnectionLoss)):
             commit(client, "/follower", SOON_S)
-        backend.wait(lambda: _commits(client, "/follower"), "another server leads")
+        place.wait(lambda: _commits(client, "/follower"), "another server leads")
         assert client.client_id == session
         assert everywhere.client().exists("/follower").ephemeralOwner == session[0]
 
 
 def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
-    """It catches up with a request that passes the leader: a sync, or a transaction without a change."""
-    with closing(healed.backend(0)) as backend, closing(healed.backend(1)) as elsewhere:
-        writer, reader = backend.client(), elsewhere.client()
+    """
+    A sync, or a transaction without a change, brings the follower up to date, because both pass through the leader.
+    """
+    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
+        writer, reader = place.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
         elsewhere.wait(lambda: reader.exists("/lag"), "the follower has it")
         healed.lag(1, 0.5)
@@ -95,9 +101,9 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
 
 @pytest.mark.parametrize(("before", "now"), [(0, 1), (1, 0), (1, 2)])
 def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, before: int, now: int) -> None:
-    """A transaction on the older connection is refused, or that connection is closed, as for single writes."""
-    with closing(healed.backend(before)) as backend, closing(healed.backend(now)) as elsewhere:
-        client = backend.client()
+    """A transaction on the older connection is refused. At a single write the server closes that connection."""
+    with closing(healed.place(before)) as place, closing(healed.place(now)) as elsewhere:
+        client = place.client()
         client.create("/moved", b"", ephemeral=True)
         states: list[str] = []
         client.add_listener(states.append)
@@ -112,7 +118,7 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
                 assert isinstance(beside, RuntimeInconsistency)
             assert states == []
         if before == 0:
-            # The leader closes it at any request.
+            # The leader closes the connection at any request.
             asked = client.get_async("/moved")
         else:
             assert client.get("/moved")[0] == b""
@@ -120,20 +126,20 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
             asked = client.set_async("/moved", b"1")
         with pytest.raises(ConnectionLoss):
             asked.get(timeout=10.0)
-        backend.wait(lambda: KazooState.CONNECTED in states, "it connects again")
+        place.wait(lambda: KazooState.CONNECTED in states, "it connects again")
         assert commit(client, "/moved") == [True]
         assert client.get("/moved")[0] == b""
         assert client.exists("/moved-too") is None
 
 
 def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Servers) -> None:
-    """It answers no writes, but keeps those of clients that connect, and performs them when its followers resume."""
-    with closing(healed.backend(1)) as elsewhere, closing(healed.backend(0)) as backend:
+    """The leader answers no write of these sessions before its followers resume; then it executes the writes."""
+    with closing(healed.place(1)) as elsewhere, closing(healed.place(0)) as place:
         first = elsewhere.client()
         first.create("/came", b"", ephemeral=True)
         for follower in (1, 2):
             healed.freeze(follower)
-        client = backend.client(session=first.client_id)
+        client = place.client(session=first.client_id)
         states: list[str] = []
         client.add_listener(states.append)
         sent = client.set_async("/came", b"1")
@@ -143,26 +149,29 @@ def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Serve
 
 
 def test_a_session_survives_its_server(healed: Servers) -> None:
-    """After a kill of its server the session continues on another one, with its ephemerals."""
-    with closing(healed.backend()) as backend:
-        client = backend.client()
+    """After its server was killed, the session continues on another server, with its ephemeral znodes."""
+    with closing(healed.place()) as place:
+        client = place.client()
         states: list[str] = []
         client.create("/outlived", b"", ephemeral=True)
         before = client.client_id, client.exists("/outlived")
         client.add_listener(states.append)
-        for server in _killed_one_by_one(healed, backend, states):
+        for server in _killed_one_by_one(healed, place, states):
             assert states[:1] == [KazooState.SUSPENDED], server
-        backend.wait(lambda: _commits(client, "/outlived"), "writes are answered")
+        place.wait(lambda: _commits(client, "/outlived"), "writes are answered")
         assert (client.client_id, client.exists("/outlived")) == before
         assert KazooState.LOST not in states
 
 
-def _killed_one_by_one(servers: Servers, backend: Backend, states: list[str]) -> Iterator[int]:
-    """Kill one server after the other, healing in between, until it is the one that the client is connected to."""
+def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Iterator[int]:
+    """
+    Kill and heal one server after the other, up to the one to which the client is connected; yield that server's
+    number.
+    """
     for server in (2, 1, 0):
         servers.crash(server)
         try:
-            backend.wait(lambda: states, "the connection breaks", 1.5)
+            place.wait(lambda: states, "the connection breaks", 1.5)
         except AssertionError:
             servers.heal()
             continue
@@ -171,61 +180,63 @@ def _killed_one_by_one(servers: Servers, backend: Backend, states: list[str]) ->
 
 
 def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
-    """If the only server that the client reaches is frozen, its session ends after the timeout, not at half of it."""
-    with closing(healed.backend(0)) as backend, closing(healed.backend(1)) as elsewhere:
-        watcher = backend.client()
+    """
+    If the only server that the client can reach is frozen, the session ends after its timeout, not after half of it.
+    """
+    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
+        watcher = place.client()
         client = elsewhere.client(2.0)
         client.create("/mortal", b"", ephemeral=True)
         healed.freeze(1)
         gone: list[object] = []
         watcher.exists("/mortal", watch=gone.append)
         with pytest.raises(AssertionError):
-            backend.wait(lambda: gone, "the session ends too early", 1.0)
-        backend.wait(lambda: gone, "the session ends", 4.0)
+            place.wait(lambda: gone, "the session ends too early", 1.0)
+        place.wait(lambda: gone, "the session ends", 4.0)
         healed.heal()
 
 
 def test_a_follower_reports_active_sessions_to_a_leader_that_resumes(healed: Servers) -> None:
-    """A client writes while the leader is frozen, and is silent afterwards: the write extends its session."""
-    # The other servers may give up the leader and elect another one.
+    """A client writes while the leader is frozen, and sends nothing afterwards: the write extends its session."""
+    # In some attempts the other servers give up the frozen leader and elect another one.
     assert any(_a_write_extends_the_session(healed, f"/active-{attempt}") for attempt in range(30))
 
 
 def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
-    """Whether the case applied. It does not if another server leads afterwards, which renews every session."""
-    with closing(healed.backend(2)) as backend, closing(healed.backend(1)) as elsewhere:
-        watcher, client, leader = backend.client(), elsewhere.client(2.0), healed.leader
+    """Try the case; return False if another server leads afterwards, because a new leader renews every session."""
+    with closing(healed.place(2)) as place, closing(healed.place(1)) as elsewhere:
+        watcher, client, leader = place.client(), elsewhere.client(2.0), healed.leader
         client.create(path, b"", ephemeral=True)
         healed.freeze(0)
-        began_s = backend.now_s()
-        _pause(backend, 1.1)
+        began_s = place.now_s()
+        _pause(place, 1.1)
         transaction = client.transaction()
         transaction.check(path, -1)
         answered: list[object] = []
         transaction.commit_async().rawlink(answered.append)
-        _pause(backend, 0.1)
+        _pause(place, 0.1)
         healed.heal()
         if healed.leader is not leader:
             return False
-        backend.wait(lambda: answered, "the leader answers again")
-        # Longer than until the leader's next ping, shorter than until the client's.
-        _pause(backend, 0.4)
+        place.wait(lambda: answered, "the leader answers again")
+        # The pause ends after the leader's next ping and before the client's.
+        _pause(place, 0.4)
         healed.freeze(1)
         while _exists(watcher, path):
-            assert backend.now_s() - began_s < 20.0
-            _pause(backend, 0.05)
-        assert backend.now_s() - began_s > 1.1 + 1.9
+            assert place.now_s() - began_s < 20.0
+            _pause(place, 0.05)
+        assert place.now_s() - began_s > 1.1 + 1.9
         healed.heal()
         return True
 
 
-def _pause(backend: Backend, duration_s: float) -> None:
-    until_s = backend.now_s() + duration_s
-    backend.wait(lambda: backend.now_s() >= until_s, "time passes")
+def _pause(place: Place, duration_s: float) -> None:
+    until_s = place.now_s() + duration_s
+    place.wait(lambda: place.now_s() >= until_s, "time passes")
 
 
 def _exists(client: KazooClient, path: str) -> bool:
-    """Whether the znode exists, or may exist because the server does not answer."""
+    """Return whether the znode exists; True also if the server does not answer."""
     try:
         return client.exists_async(path).get(timeout=2.0) is not None
     except (KazooTimeoutError, ConnectionLoss):

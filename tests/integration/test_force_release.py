@@ -1,4 +1,6 @@
-"""A forced release takes partitions from a live member, from a frozen one, and from a name that is no member."""
+"""
+A forced release takes partitions from a live member and from a name without a member znode, and refuses other names.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
     cluster_39: Cluster, unique: Unique, options: tuple[str, ...]
 ) -> None:
     """
-    Its next heartbeat finds the member znode deleted. The member gives up its session and joins again; no two members
-    deliver at once.
+    The member's next heartbeat finds the member znode deleted. The member gives up its session and joins again; no two
+    members deliver at once.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
@@ -52,13 +54,19 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
 
 
 async def _command(cluster: Cluster, group: str, member: str, *options: str) -> tuple[int, str]:
-    """Run the command in a thread, because members run on this event loop. Return its status and last line."""
+    """
+    Run the command in a thread, because members run on this event loop; return its status and the last line of its
+    errors.
+    """
     done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts, *options)
     return done.returncode, done.stderr.splitlines()[-1]
 
 
 def test_claims_that_are_not_released_are_deleted_after_the_wait(cluster_39: Cluster, unique: Unique) -> None:
-    """The session timeout of a name that is no member is unknown. A claim by another member meanwhile is kept."""
+    """
+    Without a member znode the session timeout is unknown, so the wait is the longest one. A claim that another member
+    makes meanwhile is kept.
+    """
     name = unique("group")
     layout, member = GroupLayout(name), f"{name}_host-1-ff"
     with zookeeper(cluster_39) as holder, zookeeper(cluster_39) as client:
@@ -81,10 +89,13 @@ def test_claims_that_are_not_released_are_deleted_after_the_wait(cluster_39: Clu
 
 
 @pytest.mark.parametrize(("is_member", "waited_ms"), [(True, 6_000), (False, 1_000)])
-def test_the_given_wait_applies_to_names_that_are_no_members(
+def test_the_given_wait_applies_if_the_member_znode_is_gone(
     cluster_39: Cluster, unique: Unique, is_member: bool, waited_ms: int
 ) -> None:
-    """A member znode contains the session timeout, and no wait is shorter than that."""
+    """
+    ``wait_ms`` applies as given only if the member znode does not exist. Otherwise the wait is at least the session
+    timeout in that znode.
+    """
     name = unique("group")
     layout, member = GroupLayout(name), f"{name}_host-1-ff"
     info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=())
@@ -99,7 +110,9 @@ def test_the_given_wait_applies_to_names_that_are_no_members(
 
 
 def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None:
-    """Its id, the session id at its end, and its instance id are accepted. An ambiguous name is refused."""
+    """
+    The member's id, the session id at the end of it, and the instance id are accepted. An ambiguous name is refused.
+    """
     name = unique("group")
     layout = GroupLayout(name)
     ids = {f"{name}_host-1-aaaa": "shelf-1", f"{name}_host-2-bbbb": "shelf-2", f"{name}_host-3-bbbb": "shelf-2"}
@@ -117,7 +130,7 @@ def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None
 
 
 def test_a_group_that_does_not_exist_is_an_error(cluster_39: Cluster, unique: Unique) -> None:
-    """The error is that of ``describe``."""
+    """The error is the same as that of ``describe``."""
     name = unique("group")
     done = kiel_groups("release", name, "nobody", f"--zookeeper={cluster_39.zk_hosts}")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -126,7 +139,7 @@ def test_a_group_that_does_not_exist_is_an_error(cluster_39: Cluster, unique: Un
 
 @pytest.mark.parametrize("member", [".", "..", "", "a b"])
 def test_an_invalid_member_name_is_refused(cluster_39: Cluster, unique: Unique, member: str) -> None:
-    """It gives one line, and no znode with such a path is read."""
+    """The error is one line, and no znode with such a path is read."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")
@@ -135,8 +148,8 @@ def test_an_invalid_member_name_is_refused(cluster_39: Cluster, unique: Unique, 
     assert done.stderr.startswith(f"error: member: {member!r} is not a legal name")
 
 
-def test_a_member_that_does_not_exist_is_one_line(cluster_39: Cluster, unique: Unique) -> None:
-    """The line names the command that lists the members, if there are any."""
+def test_a_member_that_does_not_exist_gives_one_line(cluster_39: Cluster, unique: Unique) -> None:
+    """The line names the command that lists the members, or says that there are none."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         for remedy in ("it has no members at the moment", f"'kiel-groups describe {name}' lists its members"):

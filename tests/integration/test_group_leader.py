@@ -1,4 +1,4 @@
-"""A running leader follows the group settings, and reports owners that deviate from the plan."""
+"""A running leader follows the group settings, and reports owners that differ from the plan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
 async def test_a_leader_follows_the_allocator_in_the_settings(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It uses the new allocator from the next plan on. An unknown name is refused, and the previous one stays."""
+    """
+    The leader uses the new allocator from the next plan on. It refuses an unknown name and keeps the previous
+    allocator.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
     layout = GroupLayout(name)
@@ -64,7 +67,10 @@ async def test_a_leader_follows_the_allocator_in_the_settings(
 
 
 async def test_a_drained_member_gets_no_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """The settings name it. If all members are drained, partitions have no owner, and the group state the reason."""
+    """
+    The settings name the drained members. If all members are drained, no partition has an owner, and the group state
+    has the reason.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -87,14 +93,14 @@ async def test_a_drained_member_gets_no_partitions(cluster_39: Cluster, unique: 
 
 
 def alarms(group: Group) -> bool:
-    """Whether a leader has raised an alarm about an owner that deviates from the plan."""
+    """Return whether a leader has raised an alarm about an owner that differs from the plan."""
     return any(member.consumer.metrics.total("ownership_alarms") for member in group.members)
 
 
-async def test_a_deleted_claim_is_an_alarm(
+async def test_a_deleted_claim_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader logs which partition has no owner, and the member that it is assigned to."""
+    """The leader logs the partition without an owner, and the member to which the partition is assigned."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -109,10 +115,10 @@ async def test_a_deleted_claim_is_an_alarm(
             assert message in caplog.text
 
 
-async def test_an_owner_that_does_not_release_is_an_alarm(
+async def test_an_owner_that_does_not_release_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader logs the partition, its owner, the member that waits, and the likely reason."""
+    """The leader logs the partition, its owner, the member that waits for it, and the likely reason."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -134,10 +140,12 @@ async def test_an_owner_that_does_not_release_is_an_alarm(
         await eventually(lambda: late.partitions(topic) == [0, 1], "the partition is released")
 
 
-async def test_a_claim_of_no_member_is_an_alarm(
+async def test_a_claim_of_no_member_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operator created an owner znode, which no end of a session deletes. Deleting it frees the partition."""
+    """
+    An operator has created an owner znode that belongs to no session. When it is deleted, the partition is claimed.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     owner = GroupLayout(name).owner(TopicPartition(topic, 1))

@@ -1,4 +1,4 @@
-"""The tools and consumers of Kafka 0.8 and ZooKeeper beside groups of this protocol, on real servers."""
+"""The tools and consumers of Kafka 0.8 and ZooKeeper, used with groups of this protocol on real servers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ async def await_committed(cluster: Cluster, group: str, topic: str, records: int
 async def test_the_offset_checker_shows_offsets_lag_and_owners(
     shared_clusters: Clusters, unique: Unique, tool: str, broker: str
 ) -> None:
-    """It prints a row with lag and owner for each partition. After all members have left, the owner is none."""
+    """
+    The tool prints a row with offset, lag and owner for each partition. When all members have left, the owner is
+    ``none``.
+    """
     cluster, topic, name = shared_clusters("3.9.5", broker), unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     await produce(cluster, topic, 40)
@@ -70,7 +73,7 @@ async def test_the_offset_checker_shows_offsets_lag_and_owners(
 async def test_exported_offsets_are_changed_and_imported(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, tool: str
 ) -> None:
-    """The export has every partition. A stopped group starts at an import, and a running one adopts it."""
+    """The export has every partition. A stopped group starts at imported offsets, and a running group adopts them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 40)
@@ -107,7 +110,9 @@ async def test_exported_offsets_are_changed_and_imported(
 
 
 async def test_zkcli_reads_every_znode_and_resets_an_offset(cluster: Cluster, unique: Unique) -> None:
-    """``get`` shows JSON, and owners as text. A running group adopts an offset written by ``set``."""
+    """
+    ``get`` prints the JSON of each znode, and owners as text. A running group adopts an offset written by ``set``.
+    """
     version, topic, name = cluster.zookeeper.version, unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -123,7 +128,7 @@ async def test_zkcli_reads_every_znode_and_resets_an_offset(cluster: Cluster, un
         output = await asyncio.to_thread(
             zk_cli, version, cluster.zk_hosts, *commands, f"get {layout.topic_owners(topic)}/0"
         )
-        # zkCli reports its connection at any time, also in the middle of a line.
+        # zkCli reports its connection at any time, even in the middle of a line.
         documents = [json.loads(found) for found in re.findall(r"\{\".*\}", output)]
         assert [document for document in documents if document.get("subscription") == [topic]], output
         assert [document for document in documents if document.get("leader") == member_id], output
@@ -142,10 +147,13 @@ async def await_alarms(group: Group, alarms: int) -> None:
     await eventually(lambda: metrics.counter("foreign_members_alarms") == alarms, "the leader raises an alarm", 60)
 
 
-async def test_a_java_consumer_that_joins_later_is_an_alarm(
+async def test_a_java_consumer_that_joins_later_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader logs and counts it, and ``describe`` shows it. Claims do not change. Its end is logged, too."""
+    """
+    The leader logs and counts the consumer, and ``describe`` shows it. Claims do not change. The end of the consumer is
+    logged, too.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
@@ -163,7 +171,7 @@ async def test_a_java_consumer_that_joins_later_is_an_alarm(
                 )
                 assert outcome.returncode == 1
                 assert f"live consumer does not take part in the group's protocol: {java[0]}" in outcome.stdout
-                # It handles SIGTERM only after it has given up claiming the partitions of the group.
+                # The consumer handles SIGTERM only after it has given up claiming the group's partitions.
                 await asyncio.to_thread(process.end, signal.SIGKILL)
             await eventually(
                 lambda: any("the foreign members are gone" in record.message for record in caplog.records),
@@ -178,7 +186,7 @@ async def test_a_java_consumer_that_joins_later_is_an_alarm(
 async def test_a_java_consumer_keeps_members_from_joining(
     shared_clusters: Clusters, unique: Unique, version: str
 ) -> None:
-    """The error names it. The member leaves no znodes, and after the end of the consumer the same program joins."""
+    """The error names the consumer. The member leaves no znodes; when the consumer has ended, a member can join."""
     cluster, topic, name = shared_clusters("3.9.5", version), unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     consumer = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts)
@@ -200,8 +208,8 @@ async def test_a_java_consumer_keeps_members_from_joining(
         await group.balanced(topic, PARTITIONS)
 
 
-async def test_a_member_of_kiel_that_joins_later_is_an_alarm(cluster_39: Cluster, unique: Unique) -> None:
-    """kiel registers its members below its own znode, which the leader watches before it exists."""
+async def test_a_member_of_kiel_that_joins_later_raises_an_alarm(cluster_39: Cluster, unique: Unique) -> None:
+    """The leader counts the member, which kiel registers below its own znode, and ``describe`` shows it."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:

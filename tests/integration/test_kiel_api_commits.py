@@ -1,4 +1,4 @@
-"""kiel's ``GroupedConsumer``: which of the returned values are committed, and when."""
+"""kiel's ``GroupedConsumer``: the values that are committed, and the time of each commit."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-# Tests compare caplog.text with what the consumer logs; warnings of kazoo do not belong there.
+# Tests compare caplog.text with the consumer's log lines, so kazoo's warnings must not be in it.
 logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 async def test_autocommit_commits_values_of_earlier_calls(cluster_39: Cluster, unique: Unique) -> None:
-    """The next call finishes the values of the call before, and they are committed at once. The last are not."""
+    """The next call finishes the values of the previous call, which are committed at once, and not before."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2, 3)
@@ -41,7 +41,7 @@ async def test_autocommit_commits_values_of_earlier_calls(cluster_39: Cluster, u
 async def test_values_in_flight_in_one_coroutine_are_not_committed_by_another(
     cluster_39: Cluster, unique: Unique, way: str
 ) -> None:
-    """Values of a topic are finished when the coroutine that got them asks again, or has ended."""
+    """Values of a topic are finished when the coroutine that got them calls ``consume()`` again, or has ended."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 0, 1, partition=0)
@@ -71,7 +71,7 @@ async def test_values_in_flight_in_one_coroutine_are_not_committed_by_another(
 
 
 async def test_a_close_during_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
-    """The write in flight belongs to the same member. It must not count as a reset by another writer."""
+    """The member's own write in flight must not count as a reset by another writer."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, *range(400))
@@ -85,8 +85,11 @@ async def test_a_close_during_a_commit_commits_the_rest(cluster_39: Cluster, uni
     assert sorted(found) == list(range(400)), "no value is returned twice"
 
 
-async def test_without_autocommit_only_calls_commit(cluster_39: Cluster, unique: Unique) -> None:
-    """commit_offsets() stores exactly what was returned before it, also if the caller does not await it."""
+async def test_without_autocommit_only_explicit_commits_store_offsets(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    ``commit_offsets()`` stores the offsets of exactly the values returned before the call, even if the caller does not
+    await it. ``close()`` commits nothing.
+    """
     first, second, group = unique("first"), unique("second"), unique("group")
     for topic in (first, second):
         await cluster_39.create_topic(topic, 1)
@@ -111,7 +114,7 @@ async def test_without_autocommit_only_calls_commit(cluster_39: Cluster, unique:
 async def test_metadata_that_is_too_long_is_left_out(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers that write offsets refuse it with code 12. A warning is logged, and the offset stored without it."""
+    """Brokers refuse such metadata with code 12. A warning is logged, and the offset is stored without the metadata."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -132,7 +135,7 @@ async def test_metadata_that_is_too_long_is_left_out(
 async def test_a_commit_that_fails_is_logged_and_counted(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not raise, and consume() keeps returning values."""
+    """``commit_offsets()`` does not raise, and ``consume()`` continues to return values."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -177,7 +180,9 @@ async def test_values_of_abandoned_calls_are_delivered_again(
     abandon: Callable[[GroupedConsumer, str], Awaitable[None]],
     waits: bool,
 ) -> None:
-    """The caller had given up, so the values are not finished, whether the next call comes soon or late."""
+    """
+    The caller of ``consume()`` has given up, so the values are not finished, whether the next call comes soon or late.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     consumer = consumer_of(cluster_39, group, max_wait_time=30_000, auto_commit_interval_ms=60_000)
@@ -191,7 +196,7 @@ async def test_values_of_abandoned_calls_are_delivered_again(
         found = await asked or []
     else:
         await produce(cluster_39, topic, 1, 2)
-        # Time in which the values are fetched and set as the result of the abandoned call, if it still exists.
+        # Wait until the values would be fetched and set as the result of the abandoned call, if it still existed.
         await asyncio.sleep(1.2)
         await consumer.commit_offsets()
         found = []
@@ -202,7 +207,7 @@ async def test_values_of_abandoned_calls_are_delivered_again(
 
 
 async def test_a_rebalance_waits_for_values_in_flight(cluster_39: Cluster, unique: Unique) -> None:
-    """Values are in flight until they are committed, or the topic is asked for again."""
+    """Values are in flight until they are committed, or until their coroutine asks for the topic again."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -304,7 +309,10 @@ async def test_a_close_finishes_values_in_flight_if_their_coroutine_is_known(
     stored: int,
     most_s: float,
 ) -> None:
-    """They are finished if the closing coroutine has them, or if theirs continues; else they are delivered again."""
+    """
+    Values are finished if the closing coroutine received them, or if the coroutine that received them continues.
+    Otherwise they are delivered again.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)

@@ -50,7 +50,9 @@ def shares(topic: str, *members: Member) -> list[list[int]]:
 async def test_members_share_by_weight_and_follow_changes(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Few partitions move, and the cause is logged. Unreadable weights are reported once and not used."""
+    """
+    As few partitions as possible move, and the cause is logged. Unreadable weights are reported once and not used.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
     layout = GroupLayout(name)
@@ -91,7 +93,7 @@ async def test_members_share_by_weight_and_follow_changes(
 
 
 async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster_39: Cluster, unique: Unique) -> None:
-    """No plan is published because of them."""
+    """The leader publishes no plan because of the weights."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -114,7 +116,7 @@ async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster
 
 
 async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """The slower writer starts again with the new weights."""
+    """The slower writer repeats its change with the new weights."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(GroupLayout(name).root)
@@ -133,7 +135,9 @@ async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, u
 
 
 async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
-    """Weights come from arguments or a file. A warning is printed if the allocator does not use them."""
+    """
+    Weights come from arguments or from a file. A warning is printed if the group's allocator does not use weights.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 3)
     at = ("--zookeeper", cluster_39.zk_hosts)
@@ -176,7 +180,7 @@ async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, uni
         )
 
 
-async def test_mistakes_are_one_line(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """Each mistake gives one line, and nothing is written."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 3)

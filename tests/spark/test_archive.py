@@ -1,4 +1,4 @@
-"""Archives: their files have every record of a topic exactly once, also after failures."""
+"""Archives: their files contain every record of a topic exactly once, also after failures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
 
 
 def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The bound sets the number of batches. The summary counts the records, and the group has committed them."""
+    """The record limit sets the number of batches. The summary counts the records, and the group has committed them."""
     wanted = settings(
         cluster_39, topic, tmp_path, batch_records=25, group=f"lake-{topic}", zookeeper=cluster_39.zk_hosts
     )
@@ -64,7 +64,7 @@ def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, top
 
 
 def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """It also has the documented columns. The summary has the size of the files."""
+    """The table also has the other documented columns. The summary has the size of the files."""
     summary = archive(spark, settings(cluster_39, topic, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "archive"))
     assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
@@ -77,7 +77,7 @@ def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster
 def test_a_stopped_run_ends_after_its_batch(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Its batches are complete and committed. The next run reads the rest."""
+    """The batches of the stopped run are complete and committed. The next run reads the rest."""
     stopping = Event()
     some = archive(
         spark,
@@ -98,7 +98,7 @@ def test_a_stopped_run_ends_after_its_batch(
 def test_a_run_with_an_interval_continues_until_it_is_stopped(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """Records that are produced meanwhile are archived, too."""
+    """Records that are produced during the run are archived, too."""
     stopping, records = Event(), []
 
     def note(batch: Any) -> None:
@@ -114,7 +114,9 @@ def test_a_run_with_an_interval_continues_until_it_is_stopped(
 
 
 def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The lock belongs to the process, so it ends with it in every case."""
+    """
+    The second run fails at once. The lock belongs to the process, so the end of the process releases it in every case.
+    """
     wanted = settings(cluster_39, topic, tmp_path)
     checkpoint = tmp_path / "archive" / "_checkpoint"
     checkpoint.mkdir(parents=True)
@@ -125,8 +127,8 @@ def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, 
     assert archive(spark, wanted).records == len(VALUES)
 
 
-def test_an_error_in_spark_is_one_line(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The next run writes what could not be written."""
+def test_an_error_in_spark_gives_one_line(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """The error is one line, and the next run archives the records of the failed run."""
     wanted = settings(cluster_39, topic, tmp_path)
     ArchiveFolders(wanted, None).claim(brokers_of(cluster_39).split(","))
     obstacle = tmp_path / "archive" / f"topic={topic}"
@@ -140,7 +142,7 @@ def test_an_error_in_spark_is_one_line(spark: SparkSession, cluster_39: Cluster,
 
 
 def test_remote_folders_are_read_and_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """The test uses a local folder, which Spark's Java can access, too."""
+    """The test uses a local folder, which Spark's Java can read and write, too."""
     folder = HadoopFolder(spark, f"file://{tmp_path}/far away")
     assert (folder.names(), folder.names("in"), folder.read("in/a")) == ([], [], None)
     folder.write("in/a", "größer\n")
@@ -149,8 +151,8 @@ def test_remote_folders_are_read_and_written_by_spark(spark: SparkSession, tmp_p
     assert (set(folder.names()), set(folder.names("in")) - {".a.crc"}) == ({"in"}, {"a"})
 
 
-def test_a_folder_that_spark_cannot_use_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    """A scheme without a file system and a file in place of a folder give no traceback of Java or Python."""
+def test_a_folder_that_spark_cannot_use_gives_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """A scheme without a file system and a file in place of a folder give errors without a traceback."""
     with pytest.raises(FolderError, match=r"^nosuch://lake cannot be used: .*No FileSystem for scheme \"nosuch\"$"):
         HadoopFolder(spark, "nosuch://lake")
     (tmp_path / "file").touch()
@@ -163,7 +165,7 @@ def test_a_folder_that_spark_cannot_use_is_one_line(spark: SparkSession, tmp_pat
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check for a second, not for thirty, whether lost data reappears."""
+    """Wait for one second, not for thirty, to see whether lost data reappears."""
     given = ArchiveSettings.source_options
     quick = {"fetchOffset.retryIntervalMs": "10", "kafka.request.timeout.ms": "1000"}
     monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
@@ -203,7 +205,7 @@ def test_a_recreated_topic_ends_a_run(
 
 
 def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
-    """The error is that of a loss, not of an unknown topic, also if another topic exists."""
+    """The error reports lost records and not an unknown topic, even if another topic exists."""
     gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
     wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
     write_started(wanted, {gone: 60, kept: 50})
@@ -218,7 +220,7 @@ def test_a_deleted_topic_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_pat
 
 
 def write_started(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
-    """Write the folders of a run that has archived these numbers of records of the first partitions of topics."""
+    """Write the folders of a run that has archived ``reached[topic]`` records of partition 0 of each topic."""
     ArchiveFolders(wanted, None).claim(wanted.brokers.split(","))
     place = {topic: {"0": {"from": 0, "to": end, "token": 7}} for topic, end in reached.items()}
     lists = {"_checkpoint/offsets/0": f"v1\n{{}}\n{json.dumps(place)}", "_checkpoint/commits/0": "v1\n{}"}
@@ -234,7 +236,7 @@ def write_started(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
 def test_a_dry_run_prints_what_would_be_read(
     cluster_39: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It writes nothing to folders or ZooKeeper."""
+    """The command writes nothing to folders or ZooKeeper."""
     words = ["spark", "archive", topic, "--dry-run", "--brokers", brokers_of(cluster_39), "--zookeeper"]
     words += [cluster_39.zk_hosts, "--group", f"lake-{topic}", "--output", str(tmp_path / "archive")]
     assert run(words) == 0
@@ -250,7 +252,7 @@ def test_a_dry_run_prints_what_would_be_read(
 def test_a_missing_topic_is_an_error(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The brokers do not create it, and Spark is not started."""
+    """The command does not make the brokers create the topic, and does not start Spark."""
     words = ["spark", "archive", unique("none"), "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "a")]
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -261,7 +263,7 @@ def test_a_missing_topic_is_an_error(
 def test_missing_brokers_are_an_error_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], further: list[str]
 ) -> None:
-    """The error is one line, as for every command, and Spark is not started."""
+    """The error is one line, as for every command, and the command does not start Spark."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -272,7 +274,7 @@ def test_missing_brokers_are_an_error_at_once(
 
 
 def test_a_plan_starts_at_the_checkpoint(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """It contains only new records."""
+    """The plan contains new records only."""
     archive(spark, settings(cluster_39, topic, tmp_path))
     fill(cluster_39, topic, [b"60", b"61"])
     plan = plan_archive(settings(cluster_39, topic, tmp_path))

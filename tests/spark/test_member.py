@@ -1,4 +1,4 @@
-"""Queries that are members of a group, by the contract of Spark's readers, with real servers and without a JVM."""
+"""Queries that are members of a group, called as Spark calls its readers, with real servers and without a JVM."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def group(unique: Unique) -> str:
 
 
 def joining(cluster: Cluster, topic: str, group: str, checkpoint: Checkpoint | None = None, **options: str) -> Query:
-    """A query that is a member."""
+    """Return a query that is a member."""
     given = {"subscribe": topic, "kafka_group_id": group, "membership": "join", "startingOffsets": "earliest"}
     return Query(cluster, checkpoint, kiel_zookeeper_connect=cluster.zk_hosts, **{**given, **options})
 
@@ -63,7 +63,7 @@ def members(cluster: Cluster, group: str) -> list[str]:
 
 
 def planned(query: Query) -> set[int]:
-    """The partitions that the last planned batch may read."""
+    """Return the partitions that the last planned batch may read."""
     ends = json.loads(query.checkpoint.ends[-1])
     return {int(number) for entries in ends.values() for number in entries}
 
@@ -83,7 +83,9 @@ def trigger_until(query: Query, condition: Callable[[], bool], what: str) -> lis
 
 
 def test_a_batch_is_committed_when_the_next_is_planned(cluster_39: Cluster, topic: str, group: str) -> None:
-    """It is not committed before, because its sink may have failed. Owners and offsets are as for any member."""
+    """
+    The batch is not committed before, because its sink may have failed. Owner znodes and offsets are as for any member.
+    """
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group, kafka_client_id="nightly job")) as query:
         assert values_of(query.trigger()) == numbered(0, 100)
@@ -103,7 +105,10 @@ def test_a_batch_is_committed_when_the_next_is_planned(cluster_39: Cluster, topi
 def test_the_last_batch_is_committed_if_the_checkpoint_has_it(
     cluster_39: Cluster, topic: str, group: str, tmp_path: Path, done: bool, offset: int
 ) -> None:
-    """The query is stopped between two triggers, and commits before it leaves. A planned batch is not committed."""
+    """
+    The query is stopped between two triggers, and commits the finished batch before it leaves. A batch that was only
+    planned is not committed.
+    """
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group, checkpointLocation=str(tmp_path))) as query:
         query.trigger()
@@ -113,7 +118,7 @@ def test_the_last_batch_is_committed_if_the_checkpoint_has_it(
 
 
 def test_a_restarted_query_reads_no_record_twice(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Its last batch is done and not committed. No other member has read further, so the checkpoint decides."""
+    """The query's last batch is done and not committed. No other member has read further, so the checkpoint applies."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 50)
@@ -125,7 +130,7 @@ def test_a_restarted_query_reads_no_record_twice(cluster_39: Cluster, topic: str
 
 
 def test_a_failed_batch_is_repeated_unchanged(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The next run repeats the batch, which does not contain newer records, and then continues."""
+    """The next run repeats the batch without newer records, and then continues."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger(fails=True)) == numbered(0, 50)
@@ -140,7 +145,7 @@ def test_a_failed_batch_is_repeated_unchanged(cluster_39: Cluster, topic: str, g
 def test_a_partition_that_returns_is_read_from_the_committed_offset(
     cluster_39: Cluster, topic: str, group: str
 ) -> None:
-    """A consumer owns a share while the query runs, and leaves: no record is lost or repeated."""
+    """A consumer owns some partitions while the query runs, and leaves. No record is lost or repeated."""
     got: list[bytes] = []
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group)) as query:
@@ -148,7 +153,7 @@ def test_a_partition_that_returns_is_read_from_the_committed_offset(
         assert planned(query) == set(range(PARTITIONS))
         with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
             consumer.subscribe(topic)
-            # Partitions that the batch reads are not released before it is done.
+            # The partitions that the batch reads are not released before the batch is done.
             assert consumer.allocation == {}
             got += [
                 r.value
@@ -195,7 +200,7 @@ def test_two_queries_share_a_group(cluster_39: Cluster, topic: str, group: str) 
 
 
 def test_an_idle_query_releases_without_a_trigger(cluster_39: Cluster, topic: str, group: str) -> None:
-    """No batch reads the partitions, so the release does not wait."""
+    """No batch reads the partitions, so their release waits for no trigger."""
     with running(joining(cluster_39, topic, group)) as query:
         query.trigger()
 
@@ -207,13 +212,16 @@ def test_an_idle_query_releases_without_a_trigger(cluster_39: Cluster, topic: st
 def test_a_batch_of_a_lost_partition_is_not_committed(
     cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The session ends between its planning and its end. A warning is logged, and the records are read again."""
+    """
+    The session ends after the batch was planned and before it is finished. A warning is logged, and the records are
+    read again.
+    """
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 50)
         (member,) = members(cluster_39, group)
         with zookeeper(cluster_39) as client:
-            # As with an operator's forced release, the claims of the session do not count any more.
+            # As after an operator's forced release, the session's claims are no longer valid.
             client.delete(f"{GroupLayout(group).members}/{member}")
         eventually_blocking(lambda: members(cluster_39, group) not in ([], [member]), "it has joined again", 60)
         got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 50, "the records are committed")
@@ -222,7 +230,7 @@ def test_a_batch_of_a_lost_partition_is_not_committed(
 
 
 def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The running query starts another interval at the operator's offset."""
+    """The running query starts a new interval at the operator's offset."""
     fill(cluster_39, topic, numbered(0, 10), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 10)
@@ -230,7 +238,7 @@ def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: s
         with zookeeper(cluster_39) as client:
             client.set(GroupLayout(group).offset(TopicPartition(topic, 0)), b"7")
         fill(cluster_39, topic, numbered(10, 12), partition=0)
-        # The current batch finishes what it has read, and commits nothing.
+        # The current batch reads to its end, and is not committed.
         assert values_of(query.trigger()) == numbered(10, 12)
         assert values_of(query.trigger()) == numbered(7, 12)
         assert query.trigger() == []
@@ -238,7 +246,10 @@ def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: s
 
 
 def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Detecting it commits nothing, so both remedies in the error work. The group then reads the new log."""
+    """
+    The failed query commits nothing, so both remedies in its error work: a reset of the offset, and
+    failOnDataLoss=false. The group then reads the new log.
+    """
     impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
@@ -269,7 +280,7 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
 
 
 def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, topic: str, group: str) -> None:
-    """It does with failOnDataLoss=false, whether the query or the group detects it first."""
+    """With failOnDataLoss=false the query reads the new log, whether the query or the group detects it first."""
     options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:
@@ -284,7 +295,7 @@ def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, top
 
 
 def test_a_group_with_another_reset_policy_refuses_the_query(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The error names the option to change. With 'group' the query uses the group's policy."""
+    """The error names the option to change. With startingOffsets=group the query uses the group's policy."""
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
         consumer.subscribe(topic)
         refused = joining(cluster_39, topic, group, startingOffsets="latest")
@@ -295,7 +306,7 @@ def test_a_group_with_another_reset_policy_refuses_the_query(cluster_39: Cluster
 
 
 def test_a_sigterm_leaves_the_group(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Spark ends a query by SIGTERM. The process leaves the group before its end, and commits finished batches."""
+    """Spark ends a query by SIGTERM. Before the process ends, it commits finished batches and leaves the group."""
     fill(cluster_39, topic, numbered(0, 30))
     arguments = ["-m", "tests.helpers.spark.member_process", *cluster_39.brokers, cluster_39.zk_hosts]
     with Running([*arguments, topic, group]) as process:
@@ -306,10 +317,10 @@ def test_a_sigterm_leaves_the_group(cluster_39: Cluster, topic: str, group: str)
     assert committed(cluster_39, group, topic) == 30
 
 
-def test_a_long_batch_is_an_alarm_that_names_the_job(
+def test_a_long_batch_raises_an_alarm_that_names_the_job(
     cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another member waits for partitions that the batch reads, and the group's leader logs their owner."""
+    """Another member waits for partitions that the batch reads, and the group's leader logs the owner's name."""
     fill(cluster_39, topic, numbered(0, 30))
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, drain_alarm_ms=200) as leader:
         leader.connect()

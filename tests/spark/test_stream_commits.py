@@ -1,4 +1,4 @@
-"""Which offsets of a group a stream commits, and when."""
+"""The offsets that a stream commits to a group, and the time of each commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(100)]
 
-#: Check for a second whether lost data reappears.
+#: Wait for one second only to see whether lost data reappears.
 IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
 
 
@@ -62,7 +62,7 @@ def test_a_finished_batch_is_committed_when_the_next_is_planned(
 def test_the_last_batch_of_a_stream_is_committed_if_the_checkpoint_has_it(
     cluster_39: Cluster, topic: str, unique: Unique, tmp_path: Path, done: bool, offset: int
 ) -> None:
-    """The query is stopped between two triggers. A planned batch is not committed."""
+    """The query is stopped between two triggers. A batch that was only planned is not committed."""
     group = unique("group")
     options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     query = Query(cluster_39, **options, startingOffsets="earliest", checkpointLocation=f"file://{tmp_path}")
@@ -74,7 +74,7 @@ def test_the_last_batch_of_a_stream_is_committed_if_the_checkpoint_has_it(
 
 
 def test_committed_offsets_never_decrease(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """A query that reads again does not commit until it has passed the group's offsets."""
+    """A query that starts again at an earlier offset does not commit until it has passed the group's offsets."""
     group = unique("group")
     options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     with zookeeper(cluster_39) as client:
@@ -90,7 +90,7 @@ def test_committed_offsets_never_decrease(cluster_39: Cluster, topic: str, uniqu
 def test_commits_of_another_query_are_not_overwritten(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If another query of the group is ahead, one warning a partition is logged until this query has passed it."""
+    """If another query of the group is ahead, one warning is logged until this query has passed the other's offset."""
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     slow = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
@@ -134,7 +134,9 @@ def test_a_query_does_not_commit_while_the_group_has_members(
 def test_offsets_of_an_earlier_log_are_reported(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The query never decreases them. A warning at the commit and an error at the start tell the operator."""
+    """
+    The query never decreases these offsets. A warning at the commit and an error at the start inform the operator.
+    """
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts, **IMPATIENT}
     with running(Query(cluster_39, **options, startingOffsets="earliest")) as query:
@@ -167,7 +169,7 @@ def test_a_query_can_read_without_commits(cluster_39: Cluster, topic: str, uniqu
 
 
 def test_a_group_with_live_members_is_refused(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The query would change the members' offsets. Without ZooKeeper it cannot check for members."""
+    """The query would change the members' offsets. Without ZooKeeper the query cannot check for members."""
     group = unique("group")
     with pytest.raises(ConfigError, match=r"name it with kiel\.zookeeper\.connect, or set kiel\.commit to false"):
         Query(cluster_39, subscribe=topic, kafka_group_id=group).trigger()
@@ -186,7 +188,7 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Otherwise it is logged, and the next commit stores the offsets."""
+    """By default the failure is logged, and the next commit stores the offsets."""
 
     async def refuse(*_: object) -> None:
         raise BrokerError("the broker does not want to")
@@ -206,8 +208,8 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
         assert sum(stored_offsets(client, group["kafka_group_id"], topic).values()) == len(VALUES)
 
 
-def test_brokers_that_store_no_offsets_are_read_without(release_cluster: Cluster, unique: Unique) -> None:
-    """Brokers of 0.8.0 do not. On every release a stream reads all records."""
+def test_brokers_that_store_no_offsets_can_be_read(release_cluster: Cluster, unique: Unique) -> None:
+    """Brokers of 0.8.0 store no offsets. On every release a stream reads all records."""
     name = unique("topic")
     create_topic(release_cluster.zk_hosts, name, 2)
     fill(release_cluster, name, VALUES)
