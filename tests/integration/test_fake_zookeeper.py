@@ -21,27 +21,27 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 
 from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.embedded import Cluster
-from tests.helpers.fake_and_real_zookeeper import FakePlace, Place, RealPlace
+from tests.helpers.fake_and_real_zookeeper import Backend, FakeBackend, RealBackend
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(params=["fake", "3.9.5", "3.4.6"])
-def place(
+def backend(
     request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
-) -> Iterator[Place]:
+) -> Iterator[Backend]:
     """A ZooKeeper without other clients: the fake or a real server."""
     if request.param == "fake":
-        made: Place = FakePlace()
+        made: Backend = FakeBackend()
     else:
-        made = RealPlace(shared_clusters(request.param).zk_hosts, f"/{unique('chroot')}")
+        made = RealBackend(shared_clusters(request.param).zk_hosts, f"/{unique('chroot')}")
     yield made
     made.close()
 
 
 @pytest.fixture
-def client(place: Place) -> KazooClient:
-    return place.client()
+def client(backend: Backend) -> KazooClient:
+    return backend.client()
 
 
 def failure(request: Callable[..., Any], *arguments: Any, **options: Any) -> type[BaseException]:
@@ -171,35 +171,35 @@ def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> 
     assert client.get("/d") == (b"old", before)
 
 
-def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
+def test_a_watch_fires_once(backend: Backend, client: KazooClient) -> None:
     """A watch on data fires once, at a change or at the deletion."""
-    other, seen = place.client(), Seen()
+    other, seen = backend.client(), Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
     other.set("/w", b"1")
     other.set("/w", b"2")
-    place.wait(lambda: seen.events, "the watch fires")
+    backend.wait(lambda: seen.events, "the watch fires")
     client.get("/w")
     assert seen.events == [(EventType.CHANGED, "/w")]
     client.get("/w", watch=seen)
     other.delete("/w")
-    place.wait(lambda: len(seen.events) == 2, "the watch fires again")
+    backend.wait(lambda: len(seen.events) == 2, "the watch fires again")
     assert seen.events[1] == (EventType.DELETED, "/w")
 
 
-def test_exists_watches_for_a_creation(place: Place, client: KazooClient) -> None:
+def test_exists_watches_for_a_creation(backend: Backend, client: KazooClient) -> None:
     """``exists`` sets a watch on a missing znode; a failed ``get`` sets none."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError
     client.create("/x", b"")
-    place.wait(lambda: exists.events, "the creation is notified")
+    backend.wait(lambda: exists.events, "the creation is notified")
     client.delete("/x")
     client.sync("/")
     assert (exists.events, get.events) == ([(EventType.CREATED, "/x")], [])
 
 
-def test_a_watch_on_children_notifies_of_children_only(place: Place, client: KazooClient) -> None:
+def test_a_watch_on_children_notifies_of_children_only(backend: Backend, client: KazooClient) -> None:
     """The watch fires when a child is created or deleted and when the parent is deleted, but not when data changes."""
     client.create("/p", b"")
     for change, event in (
@@ -213,11 +213,11 @@ def test_a_watch_on_children_notifies_of_children_only(place: Place, client: Kaz
             client.set("/p", b"data")
             assert seen.events == []
         change()
-        place.wait(lambda seen=seen: seen.events, "the children changed")
+        backend.wait(lambda seen=seen: seen.events, "the children changed")
         assert seen.events == [(event, "/p")]
 
 
-def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooClient) -> None:
+def test_a_transaction_fires_every_watch_it_touches(backend: Backend, client: KazooClient) -> None:
     """When a znode is deleted and created again in one transaction, each watch fires once."""
     data, children = Seen(), Seen()
     client.create("/p")
@@ -228,16 +228,16 @@ def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooC
     transaction.delete("/p/m")
     transaction.create("/p/m", b"", ephemeral=True)
     transaction.commit()
-    place.wait(lambda: data.events and children.events, "both watches fire")
+    backend.wait(lambda: data.events and children.events, "both watches fire")
     client.exists("/p")
     assert data.events == [(EventType.DELETED, "/p/m")]
     assert children.events == [(EventType.CHILD, "/p")]
 
 
-def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
+def test_an_event_arrives_before_the_answer_that_shows_the_change(backend: Backend, client: KazooClient) -> None:
     """A client that reads the new value has received the watch event before."""
     order: list[str] = []
-    other = place.client()
+    other = backend.client()
     client.create("/o", b"old")
     client.get("/o", watch=lambda _: order.append("event"))
     other.set("/o", b"new")
@@ -245,31 +245,31 @@ def test_an_event_arrives_before_the_answer_that_shows_the_change(place: Place, 
     def read() -> bool:
         value = client.get("/o")[0]
         if value == b"new" and "value" not in order:
-            place.wait(lambda: "event" in order, "the event was sent before")
+            backend.wait(lambda: "event" in order, "the event was sent before")
             order.append("value")
         return value == b"new"
 
-    place.wait(read, "the change is seen")
+    backend.wait(read, "the change is seen")
     assert order == ["event", "value"]
 
 
-def test_one_watcher_is_notified_once_of_one_change(place: Place, client: KazooClient) -> None:
+def test_one_watcher_is_notified_once_of_one_change(backend: Backend, client: KazooClient) -> None:
     """A function that is set twice as the watcher of one znode is called once."""
     seen = Seen()
     client.create("/w", b"")
     client.get("/w", watch=seen)
     client.exists("/w", watch=seen)
     client.set("/w", b"1")
-    place.wait(lambda: seen.events, "the watch fires")
+    backend.wait(lambda: seen.events, "the watch fires")
     client.sync("/w")
     assert len(seen.events) == 1
 
 
-def test_the_server_bounds_the_session_timeout(place: Place) -> None:
+def test_the_server_bounds_the_session_timeout(backend: Backend) -> None:
     """A session timeout is at least 2 and at most 20 ticks, whatever the client requests."""
     granted = {}
     for asked_s in (0.1, 5.0, 60.0):
-        client = place.client(asked_s)
+        client = backend.client(asked_s)
         granted[asked_s] = _granted_ms(client)
     assert granted == {0.1: 1000, 5.0: 5000, 60.0: 10_000}
 
@@ -293,47 +293,47 @@ def _granted_ms(client: KazooClient) -> int:
     return int(found[-1])
 
 
-def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: KazooClient) -> None:
+def test_closing_a_session_deletes_its_ephemerals_at_once(backend: Backend, client: KazooClient) -> None:
     """A watcher is notified of the deletion, and persistent znodes remain."""
-    other, seen = place.client(), Seen()
+    other, seen = backend.client(), Seen()
     other.create("/e", b"", ephemeral=True)
     other.create("/stays", b"")
     client.exists("/e", watch=seen)
     other.stop()
-    place.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
+    backend.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
     assert seen.events == [(EventType.DELETED, "/e")]
     assert client.exists("/stays") is not None
 
 
-def test_a_client_is_notified_of_its_expiry_and_opens_another_session(place: Place, client: KazooClient) -> None:
+def test_a_client_is_notified_of_its_expiry_and_opens_another_session(backend: Backend, client: KazooClient) -> None:
     """
     Another client ends the session. The state becomes LOST, the ephemeral znodes are deleted, and kazoo opens a
     session.
     """
     states: list[str] = []
-    doomed = place.client()
+    doomed = backend.client()
     doomed.create("/e", b"", ephemeral=True)
     before = doomed.client_id
     doomed.add_listener(states.append)
-    place.end(before)
-    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo has opened another session")
+    backend.end(before)
+    backend.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo has opened another session")
     assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
     assert doomed.client_id[0] != before[0]
     assert client.exists("/e") is None
 
 
-def test_a_request_over_a_mebibyte_breaks_the_connection(place: Place, client: KazooClient) -> None:
+def test_a_request_over_a_mebibyte_breaks_the_connection(backend: Backend, client: KazooClient) -> None:
     """The server reads the length and closes the connection. The session continues."""
     session = client.client_id[0]
     client.create("/large", b"")
     client.set("/large", b"x" * 1_000_000)
     assert failure(client.set, "/large", b"x" * 1_100_000) is ConnectionLoss
-    place.wait(lambda: client.connected, "it is connected again")
+    backend.wait(lambda: client.connected, "it is connected again")
     assert client.get("/large")[1].version == 1
     assert client.client_id[0] == session
 
 
-def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, client: KazooClient) -> None:
+def test_a_reconnected_client_has_its_session_and_no_watches(backend: Backend, client: KazooClient) -> None:
     """After a broken connection the session and its ephemeral znodes remain. Watchers are notified of the break."""
     seen, states = Seen(), []
     client.create("/e", b"", ephemeral=True)
@@ -341,7 +341,7 @@ def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, clien
     client.get("/e", watch=seen)
     client.add_listener(states.append)
     client._connection._socket.shutdown(2)
-    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is connected again")
+    backend.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is connected again")
     assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
     assert seen.events == [(EventType.NONE, None)]
     assert client.client_id[0] == session
@@ -353,51 +353,51 @@ def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, clien
 
 @pytest.mark.parametrize("what", ["request", "reply"])
 def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
-    place: Place, what: Literal["request", "reply"]
+    backend: Backend, what: Literal["request", "reply"]
 ) -> None:
     """The transaction was executed or not. In both cases the client gets ConnectionLoss, and keeps its session."""
-    watcher = place.client()
-    with place.lossy() as lossy:
+    watcher = backend.client()
+    with backend.lossy() as lossy:
         client, session = lossy.client, lossy.client.client_id
         transaction = client.transaction()
         transaction.create("/lost", b"")
         lossy.lose(what, "/lost")
         answer = transaction.commit_async()
         if what == "reply":
-            place.wait(lambda: watcher.exists("/lost"), "the transaction is performed")
+            backend.wait(lambda: watcher.exists("/lost"), "the transaction is performed")
         lossy.reconnect()
         with pytest.raises(ConnectionLoss):
             answer.get(timeout=20.0)
-        place.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
+        backend.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
         assert client.client_id == session
         assert (client.exists("/lost") is not None) == (what == "reply")
 
 
-def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client: KazooClient) -> None:
+def test_a_session_is_resumed_and_closed_by_another_client(backend: Backend, client: KazooClient) -> None:
     """
     The other client needs the id and the password. Its first request may be the close, which deletes the ephemeral
     znodes.
     """
-    first = place.client()
+    first = backend.client()
     session_id = first.client_id[0]
     first.create("/e", b"", ephemeral=True)
     answers: list[tuple[int, int]] = []
-    resuming = place.resuming(first.client_id)
+    resuming = backend.resuming(first.client_id)
     observe_connect(resuming, 10_000, lambda *answer: answers.append(answer))
     resuming.start_async()
-    place.wait(lambda: resuming.connected, "it is resumed")
+    backend.wait(lambda: resuming.connected, "it is resumed")
     begin_stop(resuming)
-    place.wait(lambda: resuming.client_state == KeeperState.CLOSED, "it is closed")
+    backend.wait(lambda: resuming.client_state == KeeperState.CLOSED, "it is closed")
     assert answers == [(session_id, 10_000)]
     assert client.exists("/e") is None
 
 
-def test_an_ended_session_is_not_resumed(place: Place, client: KazooClient) -> None:
+def test_an_ended_session_is_not_resumed(backend: Backend, client: KazooClient) -> None:
     """The server responds with a timeout of 0. A client that is stopped by this response opens no other session."""
     answers: list[int] = []
     session = client.client_id
     client.stop()
-    resuming = place.resuming(session)
+    resuming = backend.resuming(session)
 
     def refused(_session_id: int, timeout_ms: int) -> None:
         answers.append(timeout_ms)
@@ -405,6 +405,6 @@ def test_an_ended_session_is_not_resumed(place: Place, client: KazooClient) -> N
 
     observe_connect(resuming, 10_000, refused)
     resuming.start_async()
-    place.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
+    backend.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
     assert answers == [0]
     assert not resuming.connected

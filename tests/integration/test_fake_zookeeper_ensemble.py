@@ -13,7 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.embedded import ZooKeeperEnsemble
-from tests.helpers.fake_and_real_zookeeper import FakeServers, Place, RealServers, Servers, closing
+from tests.helpers.fake_and_real_zookeeper import Backend, FakeServers, RealServers, Servers, closing
 
 pytestmark = pytest.mark.integration
 
@@ -48,8 +48,8 @@ def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
 
 def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers) -> None:
     """While its followers are frozen, the leader answers a read and even a sync, but no transaction."""
-    with closing(healed.place(0)) as place:
-        client = place.client()
+    with closing(healed.backend(0)) as backend:
+        client = backend.client()
         client.create("/quorum", b"", ephemeral=True)
         session = client.client_id[0]
         for follower in (1, 2):
@@ -59,7 +59,7 @@ def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers
         with pytest.raises((KazooTimeoutError, ConnectionLoss)):
             commit(client, "/quorum", SOON_S)
         healed.heal()
-        place.wait(lambda: _commits(client, "/quorum"), "transactions are answered again")
+        backend.wait(lambda: _commits(client, "/quorum"), "transactions are answered again")
         assert client.client_id[0] == session
 
 
@@ -67,15 +67,15 @@ def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Serve
     """
     While the leader is frozen, the follower answers reads only. Then another server leads, and the session continues.
     """
-    with closing(healed.place()) as everywhere, closing(healed.place(1)) as place:
-        client = place.client()
+    with closing(healed.backend()) as everywhere, closing(healed.backend(1)) as backend:
+        client = backend.client()
         client.create("/follower", b"", ephemeral=True)
         session = client.client_id
         healed.freeze(0)
         assert client.get_async("/follower").get(timeout=SOON_S)[0] == b""
         with pytest.raises((KazooTimeoutError, ConnectionLoss)):
             commit(client, "/follower", SOON_S)
-        place.wait(lambda: _commits(client, "/follower"), "another server leads")
+        backend.wait(lambda: _commits(client, "/follower"), "another server leads")
         assert client.client_id == session
         assert everywhere.client().exists("/follower").ephemeralOwner == session[0]
 
@@ -84,8 +84,8 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
     """
     A sync, or a transaction without a change, brings the follower up to date, because both pass through the leader.
     """
-    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
-        writer, reader = place.client(), elsewhere.client()
+    with closing(healed.backend(0)) as backend, closing(healed.backend(1)) as elsewhere:
+        writer, reader = backend.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
         elsewhere.wait(lambda: reader.exists("/lag"), "the follower has it")
         healed.lag(1, 0.5)
@@ -102,8 +102,8 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
 @pytest.mark.parametrize(("before", "now"), [(0, 1), (1, 0), (1, 2)])
 def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, before: int, now: int) -> None:
     """A transaction on the older connection is refused. At a single write the server closes that connection."""
-    with closing(healed.place(before)) as place, closing(healed.place(now)) as elsewhere:
-        client = place.client()
+    with closing(healed.backend(before)) as backend, closing(healed.backend(now)) as elsewhere:
+        client = backend.client()
         client.create("/moved", b"", ephemeral=True)
         states: list[str] = []
         client.add_listener(states.append)
@@ -126,7 +126,7 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
             asked = client.set_async("/moved", b"1")
         with pytest.raises(ConnectionLoss):
             asked.get(timeout=10.0)
-        place.wait(lambda: KazooState.CONNECTED in states, "it connects again")
+        backend.wait(lambda: KazooState.CONNECTED in states, "it connects again")
         assert commit(client, "/moved") == [True]
         assert client.get("/moved")[0] == b""
         assert client.exists("/moved-too") is None
@@ -134,12 +134,12 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
 
 def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Servers) -> None:
     """The leader answers no write of these sessions before its followers resume; then it executes the writes."""
-    with closing(healed.place(1)) as elsewhere, closing(healed.place(0)) as place:
+    with closing(healed.backend(1)) as elsewhere, closing(healed.backend(0)) as backend:
         first = elsewhere.client()
         first.create("/came", b"", ephemeral=True)
         for follower in (1, 2):
             healed.freeze(follower)
-        client = place.client(session=first.client_id)
+        client = backend.client(session=first.client_id)
         states: list[str] = []
         client.add_listener(states.append)
         sent = client.set_async("/came", b"1")
@@ -150,20 +150,20 @@ def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Serve
 
 def test_a_session_survives_its_server(healed: Servers) -> None:
     """After its server was killed, the session continues on another server, with its ephemeral znodes."""
-    with closing(healed.place()) as place:
-        client = place.client()
+    with closing(healed.backend()) as backend:
+        client = backend.client()
         states: list[str] = []
         client.create("/outlived", b"", ephemeral=True)
         before = client.client_id, client.exists("/outlived")
         client.add_listener(states.append)
-        for server in _killed_one_by_one(healed, place, states):
+        for server in _killed_one_by_one(healed, backend, states):
             assert states[:1] == [KazooState.SUSPENDED], server
-        place.wait(lambda: _commits(client, "/outlived"), "writes are answered")
+        backend.wait(lambda: _commits(client, "/outlived"), "writes are answered")
         assert (client.client_id, client.exists("/outlived")) == before
         assert KazooState.LOST not in states
 
 
-def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Iterator[int]:
+def _killed_one_by_one(servers: Servers, backend: Backend, states: list[str]) -> Iterator[int]:
     """
     Kill and heal one server after the other, up to the one to which the client is connected; yield that server's
     number.
@@ -171,7 +171,7 @@ def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Ite
     for server in (2, 1, 0):
         servers.crash(server)
         try:
-            place.wait(lambda: states, "the connection breaks", 1.5)
+            backend.wait(lambda: states, "the connection breaks", 1.5)
         except AssertionError:
             servers.heal()
             continue
@@ -183,16 +183,16 @@ def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
     """
     If the only server that the client can reach is frozen, the session ends after its timeout, not after half of it.
     """
-    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
-        watcher = place.client()
+    with closing(healed.backend(0)) as backend, closing(healed.backend(1)) as elsewhere:
+        watcher = backend.client()
         client = elsewhere.client(2.0)
         client.create("/mortal", b"", ephemeral=True)
         healed.freeze(1)
         gone: list[object] = []
         watcher.exists("/mortal", watch=gone.append)
         with pytest.raises(AssertionError):
-            place.wait(lambda: gone, "the session ends too early", 1.0)
-        place.wait(lambda: gone, "the session ends", 4.0)
+            backend.wait(lambda: gone, "the session ends too early", 1.0)
+        backend.wait(lambda: gone, "the session ends", 4.0)
         healed.heal()
 
 
@@ -204,35 +204,35 @@ def test_a_follower_reports_active_sessions_to_a_leader_that_resumes(healed: Ser
 
 def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
     """Try the case; return False if another server leads afterwards, because a new leader renews every session."""
-    with closing(healed.place(2)) as place, closing(healed.place(1)) as elsewhere:
-        watcher, client, leader = place.client(), elsewhere.client(2.0), healed.leader
+    with closing(healed.backend(2)) as backend, closing(healed.backend(1)) as elsewhere:
+        watcher, client, leader = backend.client(), elsewhere.client(2.0), healed.leader
         client.create(path, b"", ephemeral=True)
         healed.freeze(0)
-        began_s = place.now_s()
-        _pause(place, 1.1)
+        began_s = backend.now_s()
+        _pause(backend, 1.1)
         transaction = client.transaction()
         transaction.check(path, -1)
         answered: list[object] = []
         transaction.commit_async().rawlink(answered.append)
-        _pause(place, 0.1)
+        _pause(backend, 0.1)
         healed.heal()
         if healed.leader is not leader:
             return False
-        place.wait(lambda: answered, "the leader answers again")
+        backend.wait(lambda: answered, "the leader answers again")
         # The pause ends after the leader's next ping and before the client's.
-        _pause(place, 0.4)
+        _pause(backend, 0.4)
         healed.freeze(1)
         while _exists(watcher, path):
-            assert place.now_s() - began_s < 20.0
-            _pause(place, 0.05)
-        assert place.now_s() - began_s > 1.1 + 1.9
+            assert backend.now_s() - began_s < 20.0
+            _pause(backend, 0.05)
+        assert backend.now_s() - began_s > 1.1 + 1.9
         healed.heal()
         return True
 
 
-def _pause(place: Place, duration_s: float) -> None:
-    until_s = place.now_s() + duration_s
-    place.wait(lambda: place.now_s() >= until_s, "time passes")
+def _pause(backend: Backend, duration_s: float) -> None:
+    until_s = backend.now_s() + duration_s
+    backend.wait(lambda: backend.now_s() >= until_s, "time passes")
 
 
 def _exists(client: KazooClient, path: str) -> bool:
