@@ -171,6 +171,18 @@ def test_a_broker_restores_a_deleted_offset(world: World) -> None:
 # The checker
 
 
+def test_the_checker_accepts_a_commit_over_an_offset_that_was_garbled_before_the_member_read_it(world: World) -> None:
+    """The operator who set the offset garbles it at once. The member keeps its position and learns of no epoch."""
+    (consumer,) = world.consumers
+    process_and_commit(world, consumer)
+    for data in (b"1", b"garbage"):
+        world.operator.set(world.layout.offset(PARTITION), data)
+    process_some(world, consumer)
+    world.run_for(LATE_S)
+    process_and_commit(world, consumer)
+    assert stored_offsets(world) == [9]
+
+
 def test_the_checker_finds_a_request_after_the_lease(world: World) -> None:
     (consumer,) = world.consumers
     process_and_commit(world, consumer)

@@ -298,9 +298,12 @@ class History:
     def known(self, consumer: Consumer, partition: TopicPartition) -> int | None:
         """The ``processed`` offset if the consumer knows the offset's current epoch, else None."""
         finished = consumer.finished(partition)
-        if finished is None or self.epoch_at(partition, finished[0]) != self._epochs[partition]:
+        if finished is None:
             return None
-        return self._processed[partition]
+        # A garbled offset has a version, but a consumer that reads it learns of no epoch.
+        is_damaged = partition in self.damaged
+        epoch = consumer.opened.get(partition) if is_damaged else self.epoch_at(partition, finished[0])
+        return self._processed[partition] if epoch == self._epochs[partition] else None
 
     def owner_mistakes_version(self, partition: TopicPartition) -> bool:
         """Whether the owner claimed the partition before its offset znode was deleted, so versions may mislead it."""
