@@ -50,7 +50,7 @@ def force_release(
     member_id: MemberId,
     *,
     wait_ms: int | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Released:
     """
@@ -63,7 +63,7 @@ def force_release(
         wait_ms: How long to wait before owner znodes are deleted if the session timeout is unknown because the member
             znode is gone; ``LONGEST_SESSION_MS`` unless given. For an existing member the wait is at least its session
             timeout: a shorter one could make two owners.
-        tell: Called with one line about what the call waits for.
+        report: Called with one line about what the call waits for.
         sleep: Waits for a number of seconds.
 
     Raises:
@@ -87,7 +87,7 @@ def force_release(
     if owned:
         status = f"{member_id} is {'no longer a member' if granted_ms is None else 'removed from the group'}"
         claims = counted(owned, "claim is", "claims are")
-        tell(f"{status}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
+        report(f"{status}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
     waited_ms = 0
     while waited_ms < wait_ms and _any_left(client, layout, owned):
         pause_ms = min(round(1000 * LOOK_S), wait_ms - waited_ms)
@@ -162,8 +162,8 @@ def _children(client: Client, path: str) -> list[str]:
 
 def _any_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
     """Return whether any of these owner znodes still exists, as the one that was read."""
-    looks = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
-    return any((stat := look.get()) is not None and stat.czxid == czxid for look, czxid in looks)
+    requests = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
+    return any((stat := request.get()) is not None and stat.czxid == czxid for request, czxid in requests)
 
 
 def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:

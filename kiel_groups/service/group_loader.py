@@ -18,11 +18,11 @@ from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.ops.group_view import GroupView, view_group
 
-__all__ = ["Look", "load_group", "load_groups", "follow_group"]
+__all__ = ["LoadedGroups", "load_group", "load_groups", "follow_group"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LoadedGroups:
     """
     The views of groups at one moment.
 
@@ -36,7 +36,7 @@ class Look:
     seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
-def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
+def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups:
     """
     Load one group with its lag.
 
@@ -51,13 +51,13 @@ def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
         ChrootMissingError: The chroot does not exist.
         CoordinationError: Reading from ZooKeeper failed.
     """
-    with _looking(zookeeper, group, timeout_s) as look:
-        return look()
+    with _loader(zookeeper, group, timeout_s) as load:
+        return load()
 
 
 def follow_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
-) -> Generator[Look | KielGroupsError, None, None]:
+) -> Generator[LoadedGroups | KielGroupsError, None, None]:
     """
     Load the group whenever the caller requests the next item; if the load fails, the item is the error.
 
@@ -68,9 +68,9 @@ def follow_group(
     """
     while True:
         try:
-            with _looking(zookeeper, group, timeout_s) as look:
+            with _loader(zookeeper, group, timeout_s) as load:
                 while True:
-                    yield look()
+                    yield load()
         except ConfigError:
             raise
         except KielGroupsError as error:
@@ -78,13 +78,13 @@ def follow_group(
 
 
 @contextmanager
-def _looking(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], Look]]:
+def _loader(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], LoadedGroups]]:
     check_name(group, "group")
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
-        yield partial(_look, client, zookeeper, group, timeout_s)
+        yield partial(_load, client, zookeeper, group, timeout_s)
 
 
-def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> Look:
+def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> LoadedGroups:
     if not client.connected:
         # A read would wait without limit for a new connection.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
@@ -94,7 +94,7 @@ def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
     return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s)
 
 
-def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
+def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups:
     """
     Load an outline of all groups: members and the state of the plans; with ``with_lag``, offsets and lag as well.
 
@@ -106,18 +106,18 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
         topics = cluster_admin.topics(client) if with_lag else []
     views = tuple(view_group(group, znodes) for group in groups)
     if not with_lag:
-        return Look(views, _count(brokers))
+        return LoadedGroups(views, _count(brokers))
     return _with_lag(views, brokers, topics, timeout_s)
 
 
-def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> Look:
+def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> LoadedGroups:
     """Add the log ends of existing topics. A broker may create an unknown topic that it is asked about."""
     existing = frozenset(topics)
     partitions = {
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
     }
     ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    return Look(
+    return LoadedGroups(
         tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in views), _count(brokers), ends.problem
     )
 

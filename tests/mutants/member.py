@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "a member reads its assignment without a watch",
         _OWNED_PARTITIONS,
-        "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._look.set)\n",
+        "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._due.set)\n",
         "claims.Replaced:\n        node = await self._session.get(self._assignment_path)\n",
         "tests/sim/test_member_assignments.py",
     ),
@@ -164,14 +164,14 @@ MUTANTS = (
         "a hint during each read of the assignment postpones the audit for ever",
         _OWNED_PARTITIONS,
         "if loop.time() >= audit_due_s:",
-        "if loop.time() >= audit_due_s and not self._look.is_set():",
+        "if loop.time() >= audit_due_s and not self._due.is_set():",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
         "a hint during a read of the assignment is forgotten",
         _OWNED_PARTITIONS,
-        "            self._look.clear()\n            read = await self._read_assignment()\n",
-        "            read = await self._read_assignment()\n            self._look.clear()\n",
+        "            self._due.clear()\n            read = await self._read_assignment()\n",
+        "            read = await self._read_assignment()\n            self._due.clear()\n",
         "tests/sim/test_stale_reads.py",
     ),
     Mutant(
@@ -198,8 +198,8 @@ MUTANTS = (
     Mutant(
         "every hint restarts the interval of the audit",
         _OWNED_PARTITIONS,
-        "            self._look.clear()\n",
-        "            self._look.clear()\n"
+        "            self._due.clear()\n",
+        "            self._due.clear()\n"
         "            audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)\n",
         "tests/sim/test_member_assignments.py",
     ),

@@ -47,11 +47,11 @@ def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_repor
 
     async def follow_assignment(owned: OwnedPartitions) -> None:
         while True:
-            owned._look.clear()
+            owned._due.clear()
             owned._feed(await owned._read_assignment())
             try:
                 async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
-                    await owned._look.wait()
+                    await owned._due.wait()
             except TimeoutError:
                 await owned._audit()
 

@@ -80,7 +80,7 @@ def test_a_scenario_with_a_livelock_names_its_seed(monkeypatch: pytest.MonkeyPat
     """A member reads its assignment again and again, because each read sets the hint to read it."""
 
     async def read_and_hint(owned: OwnedPartitions) -> claims.AssignmentRead:
-        owned._look.set()
+        owned._due.set()
         return claims.AssignmentRead(None)
 
     monkeypatch.setattr(OwnedPartitions, "_read_assignment", read_and_hint)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from kiel_groups.ops.checks import Finding
     from kiel_groups.ops.report import Listed
-    from kiel_groups.service.group_loader import Look
+    from kiel_groups.service.group_loader import LoadedGroups
 
 __all__ = ["describe"]
 
 _INTERVAL_S = 2.0
 _PLANS = 10
 
-#: A little longer than ``WATCHED_MS``, so that the second look is certainly at least that much later.
+#: A little longer than ``WATCHED_MS``, so that the second load is certainly at least that much later.
 _WATCHED_S = 16.0
 
 
@@ -108,20 +108,20 @@ def describe(
     wanted = cast("Listed | None", listed)
     presenter = _Presenter(zookeeper, as_json=as_json, listed=wanted, generations=generations or 0)
     if interval_s is not None:
-        with closing(follow_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as looks:
-            watch(lines, looks, presenter.show_next, interval_s)
-    look = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    if check and presenter.needs_time(look):
+        with closing(follow_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as loads:
+            watch(lines, loads, presenter.show_next, interval_s)
+    loaded = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
+    if check and presenter.needs_time(loaded):
         lines.say("info", f"some partitions are behind without a recent commit; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
-        look = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    is_well = presenter.show(look)
+        loaded = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
+    is_well = presenter.show(loaded)
     return FAILED if check and not is_well else DONE
 
 
 class _Presenter:
     """
-    Shows successive looks at a group, each with the problems that all looks so far have revealed.
+    Shows successive loads of a group, each with the problems that all loads so far have revealed.
 
     ``listed`` selects the partitions to list, None for the default. ``generations`` is the number of plans to show.
     """
@@ -135,58 +135,60 @@ class _Presenter:
         self._generations = generations
         self._progress = ProgressTracker()
 
-    def needs_time(self, look: Look) -> bool:
-        """Whether a second look, ``_WATCHED_S`` later, may find a problem that one look cannot."""
-        self._progress.take(look.groups[0], look.seen_ms)
-        return self._progress.suspects(look.seen_ms)
+    def needs_time(self, loaded: LoadedGroups) -> bool:
+        """Whether a second load, ``_WATCHED_S`` later, may reveal a problem that one load cannot."""
+        self._progress.take(loaded.groups[0], loaded.seen_ms)
+        return self._progress.suspects(loaded.seen_ms)
 
-    def show(self, look: Look) -> bool:
-        """Show a single look; return whether every problem, if there is any, passes by itself."""
+    def show(self, loaded: LoadedGroups) -> bool:
+        """Show a single load; return whether every problem, if there is any, passes by itself."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
-        findings = self._findings(look)
+        findings = self._findings(loaded)
         if self._as_json:
-            show_json(self._document(look, findings))
+            show_json(self._document(loaded, findings))
         else:
-            show(*self._report(look, findings, self._listed or "all"))
+            show(*self._report(loaded, findings, self._listed or "all"))
         return all(finding.passing for finding in findings)
 
-    def show_next(self, look: Look, first: bool) -> None:
-        """Show one of the looks of ``--watch``."""
+    def show_next(self, loaded: LoadedGroups, first: bool) -> None:
+        """Show one of the loads of ``--watch``."""
         from kiel_groups.cli.terminal.rendering import show_json
         from kiel_groups.cli.terminal.watch import clock, show_next
 
-        findings = self._findings(look)
+        findings = self._findings(loaded)
         if self._as_json:
-            show_json(self._document(look, findings), on_one_line=True)
+            show_json(self._document(loaded, findings), on_one_line=True)
             return
         now = clock()
-        show_next(lambda listed: self._report(look, findings, listed, now), self._listed, first=first)
+        show_next(lambda listed: self._report(loaded, findings, listed, now), self._listed, first=first)
 
-    def _findings(self, look: Look) -> Sequence[Finding]:
+    def _findings(self, loaded: LoadedGroups) -> Sequence[Finding]:
         from kiel_groups.ops.checks import check_group
 
-        view = look.groups[0]
-        return (*self._progress.take(view, look.seen_ms), *check_group(view, look.seen_ms))
+        view = loaded.groups[0]
+        return (*self._progress.take(view, loaded.seen_ms), *check_group(view, loaded.seen_ms))
 
     def _report(
-        self, look: Look, findings: Sequence[Finding], listed: Listed, clock: str = ""
+        self, loaded: LoadedGroups, findings: Sequence[Finding], listed: Listed, clock: str = ""
     ) -> Sequence[RenderableType]:
         from kiel_groups.ops.report import group_report
 
         return group_report(
-            look.groups[0],
+            loaded.groups[0],
             findings,
             place=self._zookeeper,
-            lag_problem=look.lag_problem,
-            now_ms=look.seen_ms,
+            lag_problem=loaded.lag_problem,
+            now_ms=loaded.seen_ms,
             clock=clock,
             listed=listed,
             generations=self._generations,
         )
 
-    def _document(self, look: Look, findings: Sequence[Finding]) -> dict[str, Any]:
+    def _document(self, loaded: LoadedGroups, findings: Sequence[Finding]) -> dict[str, Any]:
         from kiel_groups.ops.json_documents import group_document
 
-        document = group_document(look.groups[0], findings, lag_problem=look.lag_problem, generations=self._generations)
-        return {**document, "looked_at": look.seen_ms}
+        document = group_document(
+            loaded.groups[0], findings, lag_problem=loaded.lag_problem, generations=self._generations
+        )
+        return {**document, "looked_at": loaded.seen_ms}

@@ -31,17 +31,17 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     from kiel_groups.service.group_loader import load_groups
     from kiel_groups.wording import some
 
-    look = load_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
-    for view in look.groups:
+    loaded = load_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
+    for view in loaded.groups:
         if view.closed:
             lines.say("warning", f"an ACL denies reading parts of group {view.group}: {some(view.closed)}")
-    if with_lag and look.lag_problem:
-        lines.say("warning", f"the lag is not fully known: {look.lag_problem}")
+    if with_lag and loaded.lag_problem:
+        lines.say("warning", f"the lag is not fully known: {loaded.lag_problem}")
     if as_json:
-        show_json([outline_document(view, with_lag=with_lag) for view in look.groups])
-    elif look.groups:
-        show(groups_table(look.groups, with_lag=with_lag))
+        show_json([outline_document(view, with_lag=with_lag) for view in loaded.groups])
+    elif loaded.groups:
+        show(groups_table(loaded.groups, with_lag=with_lag))
     else:
-        aside = "" if look.brokers else ", and no broker: is the chroot right?"
+        aside = "" if loaded.brokers else ", and no broker: is the chroot right?"
         lines.say("info", f"there are no groups in ZooKeeper at {zookeeper}{aside}")
     return DONE

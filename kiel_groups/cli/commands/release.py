@@ -45,7 +45,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         check_group(client, group, zookeeper)
         member = find_member_id(client, group, member)
-        released = force_release(client, group, member, wait_ms=wait_ms, tell=lambda text: lines.say("info", text))
+        released = force_release(client, group, member, wait_ms=wait_ms, report=lambda text: lines.say("info", text))
     if as_json:
         owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))
         show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})

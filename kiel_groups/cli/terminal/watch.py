@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.ops.report import Listed
-    from kiel_groups.service.group_loader import Look
+    from kiel_groups.service.group_loader import LoadedGroups
 
 __all__ = ["clock", "show_next", "watch"]
 
@@ -28,31 +28,34 @@ _SPARE_ROWS: Final = 2
 
 
 def watch(
-    lines: Lines, looks: Iterator[Look | KielGroupsError], show: Callable[[Look, bool], object], interval_s: float
+    lines: Lines,
+    loads: Iterator[LoadedGroups | KielGroupsError],
+    show: Callable[[LoadedGroups, bool], object],
+    interval_s: float,
 ) -> NoReturn:
     """
-    Show looks until Ctrl-C.
+    Show each load until Ctrl-C.
 
-    An error before the first look is raised. A later error is printed, but not again while it repeats.
+    An error before the first load is raised. A later error is printed, but not again while it repeats.
 
     Args:
         lines: Prints errors.
-        looks: An endless iterator; its next item is taken when it is due.
-        show: Called with each look, and whether it is the first.
-        interval_s: The pause between two looks, in seconds.
+        loads: An endless iterator; its next item is taken when it is due.
+        show: Called with each load, and whether it is the first.
+        interval_s: The pause between two loads, in seconds.
     """
     from kiel_groups.errors import KielGroupsError
 
     printed: str | None = None
     while True:
-        look = next(looks)
-        if not isinstance(look, KielGroupsError):
-            show(look, printed is None)
+        loaded = next(loads)
+        if not isinstance(loaded, KielGroupsError):
+            show(loaded, printed is None)
             printed = ""
         elif printed is None:
-            raise look
-        elif str(look) != printed:
-            printed = str(look)
+            raise loaded
+        elif str(loaded) != printed:
+            printed = str(loaded)
             lines.say("error", _fitting(f"{clock()}, trying again: {printed}", len("error: ")))
         time.sleep(interval_s)
 

@@ -287,7 +287,7 @@ class RecordDelivery:
             raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
         if self._looping:
             raise ConfigError(
-                "another loop over this consumer goes on: the consumer could not know which of its records are"
+                "another loop over this consumer is active: the consumer could not know which of its records are"
                 " finished; leave that one first, or use a consumer for each"
             )
         self._looping = self._iterated = True

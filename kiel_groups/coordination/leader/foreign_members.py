@@ -87,7 +87,7 @@ class ForeignMemberMonitor:
         self._tasks = tasks
         self._metrics = metrics
         self._active = False
-        self._looking = False
+        self._is_reading = False
         self._again = False
         self._seen = ForeignMembers()
 
@@ -105,11 +105,11 @@ class ForeignMemberMonitor:
 
     def _changed(self) -> None:
         self._again = self._active
-        if self._active and not self._looking:
-            self._tasks.start(self._look())
+        if self._active and not self._is_reading:
+            self._tasks.start(self._read())
 
-    async def _look(self) -> None:
-        self._looking = True
+    async def _read(self) -> None:
+        self._is_reading = True
         try:
             while self._again:
                 self._again = False
@@ -117,7 +117,7 @@ class ForeignMemberMonitor:
                 if self._active:  # The monitor may have been stopped meanwhile.
                     self._report(found)
         finally:
-            self._looking = False
+            self._is_reading = False
 
     def _report(self, found: ForeignMembers) -> None:
         if found == self._seen:

@@ -126,9 +126,9 @@ class LeaderDriver:
     def _on_change(self, cause: str) -> None:
         self.changed(cause)
         if self.is_leader and self._planned_from is not None and self._planned_from.away:
-            self._tasks.start(self._look_for_returned(tuple(self._planned_from.away)))
+            self._tasks.start(self._check_returned(tuple(self._planned_from.away)))
 
-    async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
+    async def _check_returned(self, away: tuple[Slot, ...]) -> None:
         """Plan at once if a static member is back: its partitions were kept, so no debounce is necessary."""
         if await self._reader.returned(away):
             self._feed(leader_state.Changed("return", _now_s(), urgent=True))

@@ -66,9 +66,9 @@ class OwnershipMonitor:
         self._timer = asyncio.get_running_loop().call_later(self._limit_s / 2, self._due)
 
     def _due(self) -> None:
-        self._tasks.start(self._look(self._timer))
+        self._tasks.start(self._check(self._timer))
 
-    async def _look(self, timer: asyncio.TimerHandle | None) -> None:
+    async def _check(self, timer: asyncio.TimerHandle | None) -> None:
         try:
             owners = await self._owners()
         except SessionLostError:

@@ -247,9 +247,9 @@ class PlanReader:
         watchers = [self._watcher(what) for what in whats]
         nodes = await self._session.get_many(paths, watchers)
         absent = [number for number, node in enumerate(nodes) if node is None]
-        looks = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
+        answers = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
         # Znodes that were created between the two reads.
-        late = [number for number, node in zip(absent, looks, strict=True) if node is not None]
+        late = [number for number, node in zip(absent, answers, strict=True) if node is not None]
         found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
         for number, node in zip(late, found, strict=True):
             nodes[number] = node

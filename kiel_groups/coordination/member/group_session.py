@@ -105,7 +105,7 @@ class GroupSession:
         self._heartbeat.start()
         self._watchdog.start()
         self._election.feed(election.EnterElection())
-        self._tasks.start(self._look_regularly())
+        self._tasks.start(self._check_regularly())
         self._step = "what follows the registration"
         await self._on_joined()
 
@@ -168,7 +168,7 @@ class GroupSession:
             self._allocator,
             self._tasks,
             metrics,
-            self._look_at_candidates,
+            self._check_candidacy,
         )
         self._election = Election(
             session, layout, self.member_id, proof, self._tasks, metrics, self._lead, self._resign
@@ -218,19 +218,19 @@ class GroupSession:
 
     def _recheck(self) -> None:
         """Read again everything that is watched: the watches may have been lost."""
-        self._look_at_candidates()
+        self._check_candidacy()
 
-    async def _look_regularly(self) -> None:
+    async def _check_regularly(self) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
             await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
-            self._look_at_candidates()
+            self._check_candidacy()
             await self._restore_registration()
 
     async def _restore_registration(self) -> None:
         """Restore znodes of this process that an operator deleted and that other processes rely on."""
 
-    def _look_at_candidates(self) -> None:
+    def _check_candidacy(self) -> None:
         """Read the candidates again: an operator may have deleted the election znode, or a watch was lost."""
         self._election.feed(election.Resumed())
 

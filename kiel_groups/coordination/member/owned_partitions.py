@@ -94,7 +94,7 @@ class OwnedPartitions:
         self._metrics = metrics
         self._claims = claims.Claims()
         self._unopened = UnopenedClaims(config.group, metrics)
-        self._look = asyncio.Event()
+        self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
         self._freed: set[TopicPartition] = set()
@@ -121,9 +121,9 @@ class OwnedPartitions:
 
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
-        self._look.set()
+        self._due.set()
         self._topics.recheck()
-        self._look_at_owners(self._watches)
+        self._check_owners(self._watches)
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
@@ -166,7 +166,7 @@ class OwnedPartitions:
         loop = asyncio.get_running_loop()
         audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
         while True:
-            self._look.clear()
+            self._due.clear()
             read = await self._read_assignment()
             self.follow_subscription()
             self._feed(read)
@@ -174,16 +174,16 @@ class OwnedPartitions:
                 await self._stop_replaced()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(audit_due_s):
-                    await self._look.wait()
+                    await self._due.wait()
             # The deadline may have passed without a timeout: ``wait`` returns first if the event is set already.
             if loop.time() >= audit_due_s:
                 await self._audit()
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
 
     async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
-        node = await self._session.get(self._assignment_path, self._look.set)
-        if node is None and await self._session.exists(self._assignment_path, self._look.set) is not None:
-            node = await self._session.get(self._assignment_path, self._look.set)
+        node = await self._session.get(self._assignment_path, self._due.set)
+        if node is None and await self._session.exists(self._assignment_path, self._due.set) is not None:
+            node = await self._session.get(self._assignment_path, self._due.set)
         if node is None:
             return claims.AssignmentRead(None)
         try:
@@ -229,7 +229,7 @@ class OwnedPartitions:
 
     async def confirm_leaders(self) -> None:
         """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
-        await self._leaders.look(self._owned())
+        await self._leaders.pass_on(self._owned())
 
     # Claims
 
@@ -254,7 +254,7 @@ class OwnedPartitions:
             case claims.WatchOwner(partitions):
                 for partition in partitions:
                     self._watches.setdefault(partition, _OwnerWatch(self, partition))
-                self._look_at_owners(partitions)
+                self._check_owners(partitions)
             case claims.Open(partitions):
                 self._to_open |= partitions
                 if not self._claiming:
@@ -312,13 +312,13 @@ class OwnedPartitions:
             self._session.forget(watch)
         return False
 
-    def _look_at_owners(self, partitions: Collection[TopicPartition]) -> None:
+    def _check_owners(self, partitions: Collection[TopicPartition]) -> None:
         if awaited := [partition for partition in sorted(partitions) if self._awaits(partition)]:
             self._tasks.start(self._find_free([self._watches[partition] for partition in awaited]))
 
     async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
         """Find the awaited partitions that are free now, and watch the owner znodes of the others."""
-        free, mine = await self._owner_znodes.wait_free({watch.partition: watch for watch in watches})
+        free, mine = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
         if mine:
             self._feed(claims.Claimed(mine))
         if free:

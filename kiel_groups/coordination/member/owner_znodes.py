@@ -134,7 +134,7 @@ class OwnerZnodes:
         self._store.forget(gone)
         return gone
 
-    async def wait_free(
+    async def watch(
         self, watchers: Mapping[TopicPartition, Callable[[], None]]
     ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """
@@ -157,7 +157,7 @@ class OwnerZnodes:
         committed here. A partition whose offset another writer has changed is released without a commit, and that
         offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
-        stored, gone = await self._look_at_unopened(partitions)
+        stored, gone = await self._read_unopened(partitions)
         waiting = {
             partition: self._release(partition, stored.get(partition)) for partition in sorted(set(partitions) - gone)
         }
@@ -193,7 +193,7 @@ class OwnerZnodes:
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
-    async def _look_at_unopened(
+    async def _read_unopened(
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """

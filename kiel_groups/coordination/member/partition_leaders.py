@@ -51,9 +51,9 @@ class PartitionLeaders:
         self._metrics = metrics
         self._is_refused = False
 
-    async def look(self, partitions: Collection[TopicPartition]) -> None:
+    async def pass_on(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Read the leaders of these partitions, and pass them to the handler.
+        Read the leaders of these partitions, and pass them on to the handler.
 
         A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
         partition whose znode cannot be parsed is left out, too. For partitions that are left out, the brokers' metadata

@@ -43,7 +43,7 @@ class OwnedOffsets:
     """
     Stores the offsets of the subscription state during one session, and adopts those of other writers.
 
-    ``held`` returns the partitions that the member owns now, without those that are being revoked.
+    ``owned`` returns the partitions that the member owns now, without those that are being revoked.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class OwnedOffsets:
         handler: PartitionHandler,
         subscription: SubscriptionState,
         metrics: Metrics,
-        held: Callable[[], frozenset[TopicPartition]],
+        owned: Callable[[], frozenset[TopicPartition]],
     ) -> None:
         self._config = config
         self._store = store
         self._handler = handler
         self._subscription = subscription
         self._metrics = metrics
-        self._owned = held
+        self._owned = owned
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 

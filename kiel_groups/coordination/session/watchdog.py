@@ -96,7 +96,7 @@ class Watchdog:
         # If this thread slept longer than the pause, so did the whole process or the computer: that is no stall.
         passed_s, self._last_s = min(now_s - self._last_s, self._pause_s), now_s
         try:
-            stalled = self._look_at_loop(passed_s) or self._look_at_work(passed_s)
+            stalled = self._check_loop(passed_s) or self._check_work(passed_s)
         except BaseException:
             # The application's own objects may raise anything, SystemExit included. The thread must survive that: its
             # end would go unnoticed.
@@ -109,7 +109,7 @@ class Watchdog:
         log.error("%s: this member's session is closed", stalled)
         return None
 
-    def _look_at_loop(self, passed_s: float) -> Stall | None:
+    def _check_loop(self, passed_s: float) -> Stall | None:
         """Schedule a callback on the loop, and add up the time until it runs; return its stall at the limit."""
         if not self._loop_limit_s:
             return None
@@ -122,7 +122,7 @@ class Watchdog:
     def _loop_ran(self) -> None:
         self._loop_probe = None
 
-    def _look_at_work(self, passed_s: float) -> Stall | None:
+    def _check_work(self, passed_s: float) -> Stall | None:
         if not self._work_limit_s:
             return None
         before = {id(watched.work.token): watched for watched in self._watched}

@@ -14,20 +14,20 @@ from kiel_groups.cli.terminal.watch import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.report import Listed
-from kiel_groups.service.group_loader import Look
+from kiel_groups.service.group_loader import LoadedGroups
 
 pytestmark = pytest.mark.unit
 
-LOOK = Look((view_group("g", {}),), brokers=1)
+LOADED = LoadedGroups((view_group("g", {}),), brokers=1)
 OUTAGE = CoordinationError("the connection broke")
 Rows = Callable[[int], None]
 
 
-def watched(*readings: Look | KielGroupsError) -> list[bool]:
+def watched(*readings: LoadedGroups | KielGroupsError) -> list[bool]:
     """Watch these readings, and return for each shown one whether it was the first."""
     first_ones: list[bool] = []
     with pytest.raises(StopIteration):
-        watch(Lines(), iter(readings), lambda look, first: first_ones.append(first), 0)
+        watch(Lines(), iter(readings), lambda loaded, first: first_ones.append(first), 0)
     return first_ones
 
 
@@ -35,7 +35,7 @@ def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: p
     """A later outage with the same text is reported again. Lines have the time, because users may read them later."""
     times = iter(["14:03:05", "14:04:05"])
     monkeypatch.setattr(watching, "clock", lambda: next(times))
-    assert watched(LOOK, OUTAGE, OUTAGE, LOOK, OUTAGE, OUTAGE, LOOK) == [True, False, False]
+    assert watched(LOADED, OUTAGE, OUTAGE, LOADED, OUTAGE, OUTAGE, LOADED) == [True, False, False]
     assert capsys.readouterr().err.splitlines() == [
         "error: 14:03:05, trying again: the connection broke",
         "error: 14:04:05, trying again: the connection broke",
@@ -45,7 +45,7 @@ def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_an_error_of_the_first_reading_ends_the_command() -> None:
     """A mistyped address is no outage."""
     with pytest.raises(CoordinationError, match="the connection broke"):
-        watch(Lines(), iter([OUTAGE]), lambda look, first: None, 0)
+        watch(Lines(), iter([OUTAGE]), lambda loaded, first: None, 0)
 
 
 def test_an_error_fits_one_row_of_a_terminal(
@@ -54,7 +54,7 @@ def test_an_error_fits_one_row_of_a_terminal(
     """A longer text is cut, because a second row would scroll the report."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    watched(LOOK, CoordinationError("long " * 30))
+    watched(LOADED, CoordinationError("long " * 30))
     line = capsys.readouterr().err.removesuffix("\n")
     assert (len(line), line[-1]) == (60, "…")
 

@@ -15,7 +15,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.partition_progress import STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.service import group_loader
-from kiel_groups.service.group_loader import Look
+from kiel_groups.service.group_loader import LoadedGroups
 
 pytestmark = pytest.mark.unit
 
@@ -90,7 +90,7 @@ def test_check_reads_twice_only_if_there_are_suspects(
     monkeypatch.setattr(describe.time, "sleep", pauses_s.append)
 
     def checked(*views: GroupView) -> tuple[int, list[str]]:
-        readings = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(views)]
+        readings = [LoadedGroups((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(views)]
         monkeypatch.setattr(group_loader, "load_group", lambda *_, **__: readings.pop(0))
         status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
         assert readings == []

@@ -12,18 +12,18 @@ from kiel_groups.admin import cluster_admin
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.service import group_loader
-from kiel_groups.service.group_loader import Look, follow_group
+from kiel_groups.service.group_loader import LoadedGroups, follow_group
 
 pytestmark = pytest.mark.unit
 
-LOOK = Look((view_group("g", {}),), brokers=1)
+LOADED = LoadedGroups((view_group("g", {}),), brokers=1)
 
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """
     Return the sessions that are opened. A reading fails unless its session is ``connected``; otherwise it returns
-    ``LOOK``.
+    ``LOADED``.
     """
     opened: list[SimpleNamespace] = []
 
@@ -36,13 +36,13 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         finally:
             session.closed = True
 
-    def look(client: SimpleNamespace, *args: object) -> Look:
+    def load(client: SimpleNamespace, *args: object) -> LoadedGroups:
         if client.connected:
-            return LOOK
+            return LOADED
         raise CoordinationError("connection lost")
 
     monkeypatch.setattr(cluster_admin, "zookeeper", zookeeper)
-    monkeypatch.setattr(group_loader, "_look", look)
+    monkeypatch.setattr(group_loader, "_load", load)
     return opened
 
 
@@ -51,12 +51,12 @@ def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) 
     After a failed reading, the session is closed, the error is returned, and the next reading opens another session.
     """
     readings = follow_group("z:2181", "g")
-    assert [next(readings) for _ in range(3)] == [LOOK] * 3
+    assert [next(readings) for _ in range(3)] == [LOADED] * 3
     assert len(sessions) == 1
     sessions[0].connected = False
     assert isinstance(next(readings), KielGroupsError)
     assert sessions[0].closed
-    assert [next(readings) for _ in range(2)] == [LOOK] * 2
+    assert [next(readings) for _ in range(2)] == [LOADED] * 2
     assert [session.closed for session in sessions] == [True, False]
     readings.close()
     assert [session.closed for session in sessions] == [True, True]
@@ -65,10 +65,10 @@ def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) 
 def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
     """The group was deleted, or its name is wrong; a retry would not help."""
 
-    def unknown(*args: object) -> Look:
+    def unknown(*args: object) -> LoadedGroups:
         raise UnknownGroupError("there is none")
 
-    monkeypatch.setattr(group_loader, "_look", unknown)
+    monkeypatch.setattr(group_loader, "_load", unknown)
     with pytest.raises(UnknownGroupError):
         next(follow_group("z:2181", "g"))
     assert [session.closed for session in sessions] == [True]

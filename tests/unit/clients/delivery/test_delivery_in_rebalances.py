@@ -138,7 +138,7 @@ async def test_a_second_loop_is_refused_while_one_runs() -> None:
     bench.fetcher.add(P0, 10)
     bench.delivery.begin_loop()
     bench.take()
-    with pytest.raises(ConfigError, match="another loop over this consumer goes on"):
+    with pytest.raises(ConfigError, match="another loop over this consumer is active"):
         bench.delivery.begin_loop()
     assert bench.delivery.stop([P0]) == {P0}
     assert bench.finished == {}

@@ -87,11 +87,11 @@ async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: py
     loop = asyncio.get_running_loop()
     now_s = loop.time()
     monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
-    await monitor._look(monitor._timer)
+    await monitor._check(monitor._timer)
     monitor.stop()
     monkeypatch.setattr(loop, "time", lambda: now_s + 700.0)
     monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
-    await monitor._look(monitor._timer)
+    await monitor._check(monitor._timer)
     assert len(session.checks) == 2
     assert metrics.total("ownership_alarms") == 0
     monitor.stop()
@@ -105,7 +105,7 @@ async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> 
     tasks = TaskSet(failures.append)
     monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
     began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    check, answer = monitor._look, session.get_many
+    check, answer = monitor._check, session.get_many
 
     async def delayed(paths: Sequence[str]) -> list[Node | None]:
         began.set()
@@ -117,7 +117,7 @@ async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> 
         ended.set()
 
     session.get_many = delayed  # type: ignore[method-assign]
-    monitor._look = recorded  # type: ignore[method-assign]
+    monitor._check = recorded  # type: ignore[method-assign]
     async with asyncio.timeout(5.0):
         monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
         await began.wait()

@@ -64,11 +64,11 @@ async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
     handler, metrics = RecordingHandler(), Metrics()
     make: Any = PartitionLeaders
     leaders = make(znodes, znodes, handler, metrics)
-    await leaders.look([TopicPartition("t", number) for number in range(5)])
+    await leaders.pass_on([TopicPartition("t", number) for number in range(5)])
     assert handler.calls == [({T0: 1}, {1: HostPort("one", 9092)})]
     assert znodes.steps == ["proof", "children", "2 reads", "5 reads"]
     assert metrics.counter("znodes_unreadable") == 1
-    await leaders.look([])
+    await leaders.pass_on([])
     assert handler.calls[1:] == [({}, {})], "no leader is named of a partition that is not owned"
     assert len(znodes.steps) == 4, "and nothing is read"
 
@@ -85,10 +85,10 @@ async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.
     make: Any = PartitionLeaders
     leaders = make(znodes, znodes, handler, metrics)
     for _ in range(2):
-        await leaders.look([T0])
+        await leaders.pass_on([T0])
     assert handler.calls == [({}, {}), ({}, {})]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert metrics.counter("leaders_unreadable") == 2
     errors.append(SessionLostError("over"))
     with pytest.raises(SessionLostError):
-        await leaders.look([T0])
+        await leaders.pass_on([T0])
