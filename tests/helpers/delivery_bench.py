@@ -14,7 +14,8 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
-from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 
@@ -123,11 +124,11 @@ class DeliveryBench:
 
     def claim(self, *partitions: TopicPartition) -> None:
         """Own these partitions, at offset 10 and with their assigned hook ended."""
-        self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
+        self.subscription.offsets.open({p: StartPosition(10, 1, 1) for p in partitions})
         self.delivery._ready._ready.update(partitions)
 
-    def state(self, partition: TopicPartition = P0) -> PartitionState:
-        found = self.subscription.state(partition)
+    def state(self, partition: TopicPartition = P0) -> PartitionOffsets:
+        found = self.subscription.offsets.of(partition)
         assert found is not None
         return found
 
@@ -139,7 +140,7 @@ class DeliveryBench:
     @property
     def finished(self) -> dict[TopicPartition, int]:
         """The offsets that a commit would store."""
-        return self.subscription.all_consumed_offsets()
+        return self.subscription.offsets.has_uncommitted()
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:

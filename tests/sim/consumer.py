@@ -16,7 +16,9 @@ from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.offset_tracker import CommitRules
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -45,7 +47,7 @@ class InFlight:
     ``position`` is the consumer's position after them. ``counts`` is False if they were cut off the log meanwhile.
     """
 
-    state: PartitionState
+    state: PartitionOffsets
     epoch: int
     start: int
     until: int
@@ -75,13 +77,13 @@ class Consumer:
         self.closing = False
         self.closed = False
         self._finished_some = asyncio.Event()
-        self._subscription = SubscriptionState()
+        config, zookeeper = world.settings(instance_id)
+        self._subscription = SubscriptionState(CommitRules.of(config))
         self._subscription.subscribe(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
-        config, zookeeper = world.settings(instance_id)
         #: A unique object for each partition that is fetched; fetching again from another position gets a new one.
         self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
@@ -125,7 +127,7 @@ class Consumer:
 
     @property
     def topics(self) -> frozenset[str]:
-        return self._subscription.subscription
+        return self._subscription.topics
 
     @property
     def is_running(self) -> bool:
@@ -142,12 +144,12 @@ class Consumer:
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
         """The offset znode's version and the next offset, as the consumer knows them; None if it is not the owner."""
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         return None if state is None else (state.version, state.finished)
 
     def created(self, partition: TopicPartition) -> int:
         """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         return 0 if state is None else state.created
 
     @property
@@ -164,7 +166,7 @@ class Consumer:
 
     def has_pending_reset(self, partition: TopicPartition) -> bool:
         """Whether the consumer has chosen a reset of a partition and not stored it yet."""
-        return partition in self._subscription.resetting()
+        return partition in self._subscription.offsets.resetting()
 
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
         """The partitions whose claims are in ``phase`` in the current member session."""
@@ -189,7 +191,7 @@ class Consumer:
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
             return
         partition = idle[int(choice * len(idle))]
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         if state is None:
             return
         log = self.world.logs[partition]
@@ -206,7 +208,7 @@ class Consumer:
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
-    def _finish(self, partition: TopicPartition, state: PartitionState) -> None:
+    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
         delivered = self.in_flight.get(partition)
         if delivered is None or delivered.state is not state:
             return
@@ -239,7 +241,7 @@ class Consumer:
 
     def fetch(self, partition: TopicPartition) -> None:
         """Start a reset of the position if the log does not have it."""
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
@@ -247,7 +249,7 @@ class Consumer:
             self.process.start(self._reset(partition, self._fetches[partition]))
 
     async def _reset(self, partition: TopicPartition, fetch: object) -> None:
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         while state is not None and self._fetches.get(partition) is fetch:
             with suppress(KielGroupsError):
                 stored = await self._position_reset(partition, state.position)
@@ -281,7 +283,7 @@ class Consumer:
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """Handle a chosen reset: in-flight records at and after ``end``, where the log ends, do not count."""
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         assert state is not None
         assert state.reset is not None
         found = Range(state.reset.lost, state.reset.start, state.reset.end)
@@ -322,7 +324,7 @@ class Consumer:
 
     def _open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None:
                 self._forget_fetch(partition)
                 self._fetches[partition] = object()
@@ -384,7 +386,7 @@ class Consumer:
         """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         assert state is not None
         return self.world.history.epoch_at(partition, state.version)
 

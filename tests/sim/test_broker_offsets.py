@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
 from tests.sim.commits import process_some

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
@@ -69,7 +70,7 @@ def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world
     world.operator.delete(world.layout.offset(partition))
     commit(world, consumer)
     commit(world, consumer)
-    state = consumer._subscription.state(partition)
+    state = consumer._subscription.offsets.of(partition)
     assert state is not None
     state.finished = 6
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 9 to 6"):
@@ -81,7 +82,7 @@ def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: Wo
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
-    consumer._subscription.seek(partition, 1)
+    consumer._subscription.offsets.seek(partition, 1)
     with pytest.raises(Violation, match="goes back in t0:0 to 1, and 3 is stored"):
         commit(world, consumer)
 
@@ -99,7 +100,7 @@ def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
     """Without a stored reset, the next owner would choose again; this applies to resets in both directions."""
 
     async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
-        offsets._subscription.seek(partition, chosen.position)
+        offsets._subscription.offsets.seek(partition, chosen.position)
         return chosen.position
 
     monkeypatch.setattr(OwnedOffsets, "store_reset", store_reset)
@@ -148,7 +149,7 @@ def test_an_offset_that_moves_back_without_a_reset_is_reported(world: World, cau
         assert world.history.resets == 1
         commit(world, consumer)
         commit(world, consumer)
-    state = consumer._subscription.state(partition)
+    state = consumer._subscription.offsets.of(partition)
     assert state is not None
     state.finished = 0
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 6 to 0"):
@@ -160,7 +161,7 @@ def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypat
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
-    monkeypatch.setattr(PartitionState, "reset_offset", lambda *_, **__: None)
+    monkeypatch.setattr(PartitionOffsets, "reset_offset", lambda *_, **__: None)
     consumer.work(0.0, 3, 2.0)
     world.retain(partition, 100)
     world.run_for(1.0)
@@ -179,7 +180,7 @@ def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(wor
     commit(world, consumer)
     world.operator.delete(world.layout.offset(partition))
     commit(world, consumer)
-    consumer._subscription.seek(partition, 1_500)
+    consumer._subscription.offsets.seek(partition, 1_500)
     with pytest.raises(Violation, match="continues in t0:0 at 1500"):
         commit(world, consumer)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session

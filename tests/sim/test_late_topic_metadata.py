@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
-
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
@@ -207,7 +207,7 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         world.operator.set(world.layout.offset(partition), b"50")
         world.operator.delete(owner_path)
         world.run_for(10.0)
-        state = joined._subscription.state(partition)
+        state = joined._subscription.offsets.of(partition)
         assert state is not None
         assert state.position == 50
 

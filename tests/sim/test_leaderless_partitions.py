@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.coordination.member import owned_partitions
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
@@ -238,7 +238,7 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
         world.operator.ensure_path(world.layout.offset(TopicPartition("t0", number)))
         world.operator.set(world.layout.offset(TopicPartition("t0", number)), b"7")
         world.run_for(10.0)
-        assert returned._subscription.position(TopicPartition("t0", number)) == 7
+        assert returned._subscription.offsets.position(TopicPartition("t0", number)) == 7
 
 
 def test_an_alarm_is_raised_while_a_look_up_hangs(

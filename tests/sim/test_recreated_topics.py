@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.group.znodes.layout import topic_path

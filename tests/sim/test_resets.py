@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
-
 from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
+
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import process_some
 from tests.sim.world import World, at_rest

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
-
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path

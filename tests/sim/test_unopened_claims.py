@@ -7,15 +7,16 @@ from typing import Any, cast
 
 import pytest
 from kazoo.client import KazooClient
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -56,7 +57,7 @@ class DisturbedRelease(SessionBench):
             owner_znodes = OwnerZnodes(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
             assert await owner_znodes.claim([P0]) == {P0}
             if self.opened:
-                self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
+                self.subscription.offsets.open({P0: StartPosition(5, 0, 1)})
             if when == "before":
                 self._disturb(change)
                 await writer.prove()

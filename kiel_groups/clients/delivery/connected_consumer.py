@@ -106,7 +106,7 @@ class ConnectedConsumer:
     async def start(self) -> None:
         """Connect to the brokers and join the group. If either fails, close everything again."""
         try:
-            await self._cluster.refresh(self._subscription.subscription, "connect")
+            await self._cluster.refresh(self._subscription.topics, "connect")
             if self._settings.group.store == BROKER_V0:
                 await check_offset_api(self._cluster, self._settings.group.group)
             await self.member.start()
@@ -158,7 +158,7 @@ class ConnectedConsumer:
         """Leave the group without an event loop: let the session's threads close it, and give up all partitions."""
         self.delivery.end()
         self.member.abandon(ABANDON_S)
-        self._subscription.unassign(self._subscription.assigned_partitions())
+        self._subscription.offsets.end(self._subscription.offsets.open_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
         """Stop all deliveries. Loops end, or raise ``error`` if there is one."""
@@ -265,7 +265,7 @@ class ConnectedConsumer:
     async def _renew_metadata(self) -> None:
         while True:
             # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
-            await self._cluster.refresh_when_old(lambda: self._subscription.subscription)
+            await self._cluster.refresh_when_old(lambda: self._subscription.topics)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)

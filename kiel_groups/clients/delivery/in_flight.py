@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.group.member.subscription import PartitionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["InFlight", "RecordInFlight", "ValuesInFlight", "Span", "UNCLAIMED_S"]
@@ -42,7 +42,7 @@ class RecordInFlight:
 
     def __init__(self) -> None:
         self.record: Record | None = None
-        self.state: PartitionState | None = None
+        self.state: PartitionOffsets | None = None
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         if self.record is None or self.record.topic_partition not in partitions:
@@ -78,7 +78,7 @@ class Span(NamedTuple):
     ``state`` is the partition's state, whose ``finished`` offset they advance; None if they are no longer counted.
     """
 
-    state: PartitionState | None
+    state: PartitionOffsets | None
     start: int
     end: int
 

@@ -81,7 +81,7 @@ class PositionReset:
             SessionLostError: The member has no session with which it could read the leaders.
         """
         is_fetched = self._delivery.while_fetched(partition)
-        reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
         await self._delivery.wait_until_consumed(partition, is_fetched)
@@ -108,7 +108,7 @@ class PositionReset:
                 " 'latest'"
             )
         reset = PendingReset(position, start, end, start if self._policy == "earliest" else end)
-        self._subscription.choose_reset(partition, reset)
+        self._subscription.offsets.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset
 

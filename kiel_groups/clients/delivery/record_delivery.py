@@ -25,7 +25,8 @@ from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
@@ -68,7 +69,7 @@ class RecordDelivery:
         self._metrics = metrics
         # The batch being delivered: its partition and that partition's state (None without a batch), and its records.
         self._batch_of: TopicPartition | None = None
-        self._state: PartitionState | None = None
+        self._state: PartitionOffsets | None = None
         self._records: list[Record] = []
         self._next = 0
         self._loop_record = RecordInFlight()
@@ -124,7 +125,7 @@ class RecordDelivery:
         if self._drains:
             self._progress.set()
         while not self._ended and (batch := self._fetcher.poll()) is not None:
-            state = self._subscription.state(batch.topic_partition)
+            state = self._subscription.offsets.of(batch.topic_partition)
             if state is None:
                 continue
             self._metrics.count("records_handed_out", len(batch.records))
@@ -149,7 +150,7 @@ class RecordDelivery:
         room = most_bytes
         while room > 0 and (batch := self._poll_topic(topic, or_raise=not spans)) is not None:
             tp = batch.topic_partition
-            state = self._subscription.state(tp)
+            state = self._subscription.offsets.of(tp)
             if state is None:
                 continue
             parts.append(self._deserializing.part(tp, batch.records, state.token))
@@ -208,7 +209,7 @@ class RecordDelivery:
 
     def _redeliver(self, starts: Mapping[TopicPartition, int]) -> None:
         for partition, start in starts.items():
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None and partition in self._ready and not self._ended:
                 log.info("%s: delivering again from offset %d: no caller received the values", partition, start)
                 self._metrics.count("values_unclaimed")
@@ -333,17 +334,16 @@ class RecordDelivery:
         A partition is skipped while its assigned hook runs or its topic is not subscribed to; a later call fetches it.
         """
         self._drop(partitions)
-        topics = self._subscription.subscription
+        topics = self._subscription.topics
         positions, lost = {}, set()
         for partition in partitions:
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None and partition in self._ready and partition.topic in topics:
                 positions[partition] = state.position
                 reset = state.reset
                 if reset is not None and reset.start <= state.position <= reset.end:
                     # The dropped records are still in the log, so they are fetched again before the reset applies.
-                    # Offsets beyond the end of the log do not count as finished.
-                    state.finished, state.reset = min(state.finished, reset.end), None
+                    self._subscription.offsets.withdraw_reset(partition)
                 elif reset is not None:
                     # The log may have grown past the lost position, and a fetch from there would skip earlier records.
                     positions[partition] = reset.lost
@@ -353,13 +353,13 @@ class RecordDelivery:
 
     def follow_subscription(self) -> None:
         """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
-        topics, fetched = self._subscription.subscription, self._fetcher.assignment
+        topics, fetched = self._subscription.topics, self._fetcher.assignment
         self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
         self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
     def start_unknown(self, topic: str, error: KielGroupsError) -> None:
         """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
-        if topic in self._subscription.subscription:
+        if topic in self._subscription.topics:
             self._refused[topic] = error
             self._fetcher.wake(topic)
 
@@ -437,7 +437,7 @@ class RecordDelivery:
         """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
         for each in self._in_flight():
             each.stop_counting([partition])
-        if (state := self._subscription.state(partition)) is not None:
+        if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self._fetch([partition])
 

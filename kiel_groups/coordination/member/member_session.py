@@ -8,16 +8,22 @@ from contextlib import suppress
 from typing import Any
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.admission import check_admission
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
+from kiel_groups.coordination.offsets.commit_path import CommitPath, ZooKeeperCommits
+from kiel_groups.coordination.offsets.new_logs import NewLogs
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
+from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.errors import SessionLostError
@@ -73,53 +79,52 @@ class MemberSession(GroupSession):
             config,
             self.member_id,
             self._started_ms,
-            lambda: self._subscription.subscription,
+            lambda: self._subscription.topics,
             metrics,
         )
-        topics = TopicIncarnations(session, self._tasks)
+        tracker, group, handler = self._subscription.offsets, config.group, self._handler
+        topics = TopicIncarnations(session, self._tasks, tracker)
         writer = FencedWriter(session, member_znode, topics.catch_up)
-        store = self._offset_store(writer, topics)
-        owner_znodes = OwnerZnodes(
-            session,
-            layout,
-            self.member_id,
-            writer,
-            store,
-            self._subscription,
-            metrics,
-            commits=config.autocommit,
+        znodes = OffsetZnodes(session, layout, writer, metrics)
+        commits = self._commit_path(znodes, writer)
+        offsets = OwnedOffsets(group, znodes, commits, handler, tracker, metrics)
+        new_logs = NewLogs(group, znodes, topics, tracker.rules, metrics)
+        starts = StartOffsets(
+            session, layout, writer, handler.log_offsets, config.auto_offset_reset, topics.unless_recreated
         )
         self.owned_partitions = OwnedPartitions(
             session,
             layout,
             self.member_id,
             config,
-            owner_znodes,
-            store,
-            self._handler,
-            self._subscription,
+            OwnerZnodes(session, layout, self.member_id, writer, znodes, tracker, topics, metrics),
+            ClaimOpener(session, layout, writer, znodes, commits, topics, tracker, starts, new_logs),
+            commits,
+            offsets,
             topics,
-            PartitionLeaders(session, writer, self._handler, metrics),
+            RecreatedTopics(group, topics, new_logs, handler, tracker, offsets.writing, self._tasks, metrics),
+            handler,
+            self._subscription,
+            PartitionLeaders(session, writer, handler, metrics),
             self._tasks,
             metrics,
         )
         self._set_up(member_znode)
 
-    def _offset_store(self, writer: FencedWriter, topics: TopicIncarnations) -> ZooKeeperOffsetStore:
-        kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
-        store = kind(
-            self.session,
-            self._layout,
+    def _commit_path(self, znodes: OffsetZnodes, writer: FencedWriter) -> CommitPath:
+        tracker = self._subscription.offsets
+        if not tracker.rules.through_brokers:
+            return ZooKeeperCommits(znodes, tracker)
+        return BrokerCommits(
+            self._config.group,
+            znodes,
             writer,
-            topics,
+            self.session.gate,
+            tracker,
+            self._handler.send_commit,
+            self._handler.fetch_offsets,
             self._metrics,
-            self._handler.log_offsets,
-            self._config.auto_offset_reset,
         )
-        if isinstance(store, BrokerOffsetStore):
-            store.send_commit = self._handler.send_commit
-            store.fetch_offsets = self._handler.fetch_offsets
-        return store
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """Check that these topics can be registered; raises as ``SubscriptionRegistration.check``."""

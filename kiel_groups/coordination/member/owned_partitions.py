@@ -17,9 +17,11 @@ from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener, Starts
+from kiel_groups.coordination.offsets.commit_path import CommitPath
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import Starts, ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
@@ -32,8 +34,9 @@ from kiel_groups.errors import (
     ProtocolError,
 )
 from kiel_groups.group.member import claims
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -71,10 +74,13 @@ class OwnedPartitions:
         member_id: MemberId,
         config: GroupConfig,
         owner_znodes: OwnerZnodes,
-        store: ZooKeeperOffsetStore,
+        opener: ClaimOpener,
+        commits: CommitPath,
+        offsets: OwnedOffsets,
+        topics: TopicIncarnations,
+        recreated_topics: RecreatedTopics,
         handler: PartitionHandler,
         subscription: SubscriptionState,
-        topics: TopicIncarnations,
         leaders: PartitionLeaders,
         tasks: TaskSet,
         metrics: Metrics,
@@ -86,10 +92,15 @@ class OwnedPartitions:
         self._unsubscribed_topics = UnsubscribedTopics(session, layout, member_id, metrics)
         self._config = config
         self._owner_znodes = owner_znodes
-        self._store = store
+        self._opener = opener
+        self._commits = commits
+        self._offsets = offsets
+        self._topics = topics
+        self._recreated_topics = recreated_topics
         self._handler = handler
         self._leaders = leaders
         self._subscription = subscription
+        self._tracker = subscription.offsets
         self._tasks = tasks
         self._metrics = metrics
         self._claims = claims.Claims()
@@ -102,9 +113,6 @@ class OwnedPartitions:
         self._to_claim: set[TopicPartition] = set()
         self._to_open: set[TopicPartition] = set()
         self._claiming = False
-        self._topics = topics
-        topics.on_recreated = self._recreated
-        self._offsets = OwnedOffsets(config, store, handler, subscription, metrics, self._owned)
 
     @property
     def settled(self) -> bool:
@@ -113,11 +121,14 @@ class OwnedPartitions:
 
     def start(self) -> None:
         """Start to follow the assignment."""
+        # Claims of an earlier session that it never opened.
+        self._tracker.end_unopened()
+        self._tasks.start(self._recreated_topics.run())
         self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
         """Apply the current subscription: only partitions of its topics are claimed."""
-        self._feed(claims.Subscribed(self._subscription.subscription))
+        self._feed(claims.Subscribed(self._subscription.topics))
 
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
@@ -127,7 +138,7 @@ class OwnedPartitions:
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
-        self._store.hurry(LEAVING_S)
+        self._commits.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
         await self.all_released()
@@ -193,7 +204,7 @@ class OwnedPartitions:
             self._metrics.count("znodes_unreadable")
             return claims.AssignmentRead(None)
         if found.member_id == self._member_id:
-            await self._unsubscribed_topics.check(node, found, self._subscription.subscription)
+            await self._unsubscribed_topics.check(node, found, self._subscription.topics)
             return claims.AssignmentRead(found.partitions)
         # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
         # was deleted was not replaced either: the leader knows only its predecessor, and this member will join again.
@@ -223,7 +234,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.adopt_foreign_offsets()
+        await self._offsets.adopt_foreign_offsets(self._owned())
         await self.confirm_leaders()
         self.recheck()
 
@@ -354,7 +365,7 @@ class OwnedPartitions:
             created = self._topics.creation(topic)
             if created != before and any(start.created < created for start in starts.values()):
                 # The topic was created again while positions were read: they may belong to the old log.
-                self._recreated(topic, created)
+                self._topics.announce(topic)
             waiting -= starts.keys()
             if waiting and not starts:
                 gone = await self._owner_znodes.verify(waiting)
@@ -367,16 +378,11 @@ class OwnedPartitions:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
 
-    def _recreated(self, topic: str, created: int) -> None:
-        """Reset the partitions of a recreated topic; from now on, positions of its old log are not committed."""
-        self._subscription.mark_recreated(topic, created)
-        self._tasks.start(self._offsets.reset_recreated(topic, created))
-
     async def _starts(
         self, topic: str, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, StartPosition]:
         try:
-            starts = await self._store.start(partitions)
+            starts = await self._opener.start(partitions)
         except CoordinationError:
             raise
         except KielGroupsError as error:
@@ -394,7 +400,7 @@ class OwnedPartitions:
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
         opening = self._claims.in_phase(claims.Phase.OPENING)
         fresh = {partition: start for partition, start in starts.items() if partition in opening}
-        self._subscription.assign_from_subscribed(fresh)
+        self._tracker.open(fresh)
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
@@ -421,17 +427,16 @@ class OwnedPartitions:
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
-            if self._config.autocommit and not self._store.commits_with_release:
+            if self._tracker.rules.autocommit and self._tracker.rules.through_brokers:
                 # Without resets: the release itself writes their positions, which a late broker must not overwrite.
-                await self._offsets.store_finished(partitions - self._subscription.resetting())
+                await self._offsets.store_finished(partitions - self._tracker.resetting())
             done = await self._owner_znodes.release(partitions)
-            self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
         self._feed(claims.Released(done.released))
 
     def _lose(self, partitions: frozenset[TopicPartition]) -> None:
         self._metrics.count("partitions_lost", len(partitions))
-        self._subscription.unassign(partitions)
+        self._tracker.end(partitions)
         self._handler.lost(partitions)
 
 

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.member.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
+from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.wording import counted
@@ -40,22 +42,19 @@ class OwnerZnodes:
         layout: GroupLayout,
         member_id: MemberId,
         writer: FencedWriter,
-        store: ZooKeeperOffsetStore,
-        subscription: SubscriptionState,
+        offsets: OffsetZnodes,
+        tracker: OffsetTracker,
+        topics: TopicIncarnations,
         metrics: Metrics,
-        *,
-        commits: bool,
     ) -> None:
         self._session = session
         self._layout = layout
         self._writer = writer
-        self._store = store
-        self._subscription = subscription
+        self._offsets = offsets
+        self._tracker = tracker
+        self._topics = topics
         self._metrics = metrics
         self._owner = encode_owner(member_id)
-        #: Whether finished records are committed automatically, and whether the release's transaction commits them.
-        self._autocommit = commits
-        self._commits = commits and store.commits_with_release
         #: The topics whose offsets folder exists or was created on this session.
         self._prepared: set[str] = set()
 
@@ -101,7 +100,7 @@ class OwnerZnodes:
 
     async def _prepare(self, topics: Collection[str]) -> None:
         if fresh := set(topics) - self._prepared:
-            await self._store.prepare(fresh)
+            await self._offsets.ensure_parents(fresh)
             self._prepared |= fresh
 
     def _creation(self, partition: TopicPartition) -> tuple[Operation, ...]:
@@ -125,13 +124,13 @@ class OwnerZnodes:
         return mine, free
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own, and stop tracking them as being opened."""
+        """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
         mine, _ = await self._owned_and_free(partitions)
         gone = frozenset(partitions) - mine
-        self._store.forget(gone)
+        self._tracker.end_unopened(gone)
         return gone
 
     async def watch(
@@ -165,7 +164,7 @@ class OwnerZnodes:
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
         def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
-            return operations if partition in seen or not self._is_outdated(partition) else None
+            return operations if partition in seen or self._tracker.may_store(partition) else None
 
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
@@ -178,18 +177,18 @@ class OwnerZnodes:
             doubtful = outcome.unknown | outcome.dropped.keys()
             left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             # Offsets are read before owners, so that the next attempt checks a version read before the owner znode.
-            stored = await self._store.read([*sorted(outcome.dropped), *left_alone])
+            stored = await self._offsets.read([*sorted(outcome.dropped), *left_alone])
             mine, _ = await self._owned_and_free(doubtful)
             # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
-            again = (outcome.unknown & mine) | await self._store.restore_parents(refused)
+            again = (outcome.unknown & mine) | await self._offsets.restore_parents(refused)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= self._release_changed({p: stored.get(p) for p in refused if p not in again})
             seen |= {partition: stored.get(partition) for partition in left_alone}
             waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
-        self._store.forget(partitions)
+        self._tracker.end(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
@@ -205,46 +204,53 @@ class OwnerZnodes:
         Returns:
             The stored offsets, and the claims that are gone.
         """
-        unopened = sorted(p for p in partitions if self._subscription.state(p) is None)
+        unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
             return {}, set()
         await self._writer.prove()
-        stored = await self._store.read(unopened)
+        stored = await self._offsets.read(unopened)
         mine, _ = await self._owned_and_free(unopened)
         return stored, set(unopened) - mine
 
-    def _release(self, partition: TopicPartition, found: StoredOffset | None = None) -> tuple[Operation, ...]:
-        """
-        Return the operations that commit or check the offset, and delete the owner znode.
-
-        A new owner writes the offset at once, which changes its version. So the check fails if an operator has deleted
-        the owner znode and another member has claimed the partition since.
-
-        If the topic was created again, no position in the old log is committed. A position that was stored before this
-        member noticed (``found``) would count as an offset in the new log, whose start is not known. So 0 replaces it.
-        """
+    def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
+        """Return the operations that store or verify the offset, and delete the owner znode."""
         deletion = Delete(self._layout.owner(partition))
-        state = self._subscription.state(partition)
-        if found is not None and self._is_of_old_log(partition, found):
-            return (self._store.write(partition, 0, state.version if state else found.version), deletion)
-        if state is None:
-            # Without an offset znode there is no version to check; the owner znode has just been read.
-            return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)
-        offset = self._offset_to_leave(state)
-        if (state.unreadable or offset != state.committed) and not state.outdated:
-            return (self._store.write(partition, offset, state.version), deletion)
-        return (Check(self._layout.offset(partition), state.version), deletion)
+        if decision.version is None:
+            return (deletion,)
+        if decision.offset is None:
+            return (self._offsets.check(partition, decision.version), deletion)
+        return (self._offsets.write(partition, decision.offset, decision.version), deletion)
 
-    def _offset_to_leave(self, state: PartitionState) -> int:
-        """
-        Return the offset for the next owner.
+    def _release(self, partition: TopicPartition, found: StoredOffset | None) -> tuple[Operation, ...]:
+        return self._operations(partition, self._tracker.release(partition, found, self._created(partition)))
 
-        It is that of a chosen reset, else the finished offset, or the committed one if the release does not commit.
-        """
-        chosen = state.reset_offset(autocommit=self._autocommit)
-        if chosen is not None:
-            return chosen
-        return state.finished if self._commits else state.committed
+    def _release_changed(
+        self, stored: Mapping[TopicPartition, StoredOffset | None]
+    ) -> dict[TopicPartition, tuple[Operation, ...]]:
+        """Return the operations that release partitions whose stored offset is not the expected one."""
+        decisions = {p: self._tracker.release_changed(p, found, self._created(p)) for p, found in stored.items()}
+        self._warn(
+            [partition for partition, decision in decisions.items() if decision.is_superseded],
+            "commits_superseded",
+            "were changed by another writer; they are released without a commit",
+        )
+        return {partition: self._operations(partition, decision) for partition, decision in decisions.items()}
+
+    def _created(self, partition: TopicPartition) -> int:
+        return self._topics.creation(partition.topic)
+
+    def _on_refused(
+        self, partition: TopicPartition, operation: Operation, failure: Failure
+    ) -> tuple[Operation, ...] | None:
+        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
+        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
+            return None
+        deletion = Delete(self._layout.owner(partition))
+        offset = self._tracker.offset_to_restore(partition)
+        if offset is None:
+            return (deletion,)
+        # If the creation was refused, the parent znode is missing.
+        return None if isinstance(operation, Create) else (self._offsets.creation(partition, offset), deletion)
 
     def _warn(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
         """Log one warning for all of these partitions."""
@@ -257,60 +263,3 @@ class OwnerZnodes:
                 min(partitions),
                 what,
             )
-
-    def _is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether the partition's position, known or still being opened, belongs to the log of a deleted topic."""
-        return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
-
-    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
-        """
-        Whether a stored offset is a position in the old log, although it is newer than the recreated topic.
-
-        An operator's offset is not: its version is the adopted one in the partition's state, if there is a state.
-        """
-        state = self._subscription.state(partition)
-        is_set = state is not None and found.version == state.adopted and self._store.versions_identify_writers
-        if found.offset is None or is_set:
-            return False
-        return found.mzxid > self._store.creation(partition.topic) and self._is_outdated(partition)
-
-    def _release_changed(
-        self, stored: Mapping[TopicPartition, StoredOffset | None]
-    ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Return the operations that release partitions whose stored offset is not the expected one."""
-        operations, given_up = {}, []
-        for partition, found in stored.items():
-            state = self._subscription.state(partition)
-            if found and state and found.offset is None:
-                self._subscription.mark_unreadable(partition, found.version)
-                operations[partition] = self._release(partition, found)
-            elif (
-                found
-                and state
-                and found.offset is not None
-                and (state.made(found.offset, found.version) or self._store.sent(partition, found.offset))
-            ):
-                # A commit of this consumer whose answer was lost.
-                self._subscription.mark_committed(partition, found.offset, found.version)
-                operations[partition] = self._release(partition, found)
-            else:
-                deletion = Delete(self._layout.owner(partition))
-                check = () if found is None else (Check(self._layout.offset(partition), found.version),)
-                operations[partition] = (*check, deletion)
-                if state is not None:
-                    given_up.append(partition)
-        self._warn(given_up, "commits_superseded", "were changed by another writer; they are released without a commit")
-        return operations
-
-    def _on_refused(
-        self, partition: TopicPartition, operation: Operation, failure: Failure
-    ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
-        state = self._subscription.state(partition)
-        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
-            return None
-        deletion = Delete(self._layout.owner(partition))
-        if state is None or state.outdated:
-            return (deletion,)
-        creation = self._store.on_refused(partition, operation, failure, self._offset_to_leave(state))
-        return None if creation is None else (*creation, deletion)

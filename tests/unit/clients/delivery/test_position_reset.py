@@ -21,8 +21,9 @@ from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker, message_set
@@ -73,22 +74,22 @@ class ResetBench:
         if state.reset is not reset:
             return None
         self.stored.append(reset.offset_after(state.finished))
-        self.subscription.seek(partition, self.stored[-1])
+        self.subscription.offsets.seek(partition, self.stored[-1])
         return state.position
 
     @property
-    def state(self) -> PartitionState:
-        found = self.subscription.state(T0)
+    def state(self) -> PartitionOffsets:
+        found = self.subscription.offsets.of(T0)
         assert found is not None
         return found
 
     @property
     def committed(self) -> int | None:
         """The offset that a commit would store now."""
-        return self.subscription.all_consumed_offsets().get(T0)
+        return self.subscription.offsets.has_uncommitted().get(T0)
 
     async def claim(self, offset: int) -> None:
-        self.subscription.assign_from_subscribed({T0: StartPosition(offset, 1, 1)})
+        self.subscription.offsets.open({T0: StartPosition(offset, 1, 1)})
         await self.delivery.assigned([T0])
 
     def produce(self, count: int) -> None:
@@ -391,7 +392,7 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         if event == "moved":
-            bench.subscription.seek(T0, 1)
+            bench.subscription.offsets.seek(T0, 1)
             bench.delivery.offset_changed(T0, 1)
         elif event == "lost":
             bench.delivery.lost([T0])

@@ -7,16 +7,17 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
 import pytest
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
 from kiel_groups.metrics import Metrics
@@ -68,7 +69,7 @@ async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pyte
     Partitions whose stored offset is not the member's own are released without a commit, and one warning names them.
     """
     session, metrics, subscription = Session(), Metrics(), SubscriptionState()
-    subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
+    subscription.offsets.open(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
     topics = TopicIncarnations(cast(Any, session), TaskSet(print))
     writer = FencedWriter(cast(Any, session), "/m", topics.catch_up)
     store = BrokerOffsetStore(session, LAYOUT, writer, topics, metrics, None, "earliest")

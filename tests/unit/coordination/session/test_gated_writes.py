@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
@@ -24,7 +24,8 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.coordination.zookeeper.runtime import replaced
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
 from kiel_groups.metrics import Metrics
@@ -104,8 +105,8 @@ class Owner:
         self.session, self.handler = FakeSession(runtime), Handler()
         session, metrics = cast(Any, self.session), Metrics()
         self.subscription = SubscriptionState()
-        self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
-        self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
+        self.subscription.offsets.open({P0: StartPosition(10, 1, 5)})
+        self.subscription.offsets.of(P0).finished = 12  # type: ignore[union-attr]
         self.topics = topics = TopicIncarnations(session, TaskSet(print))
         self.writer = FencedWriter(session, "/m", topics.catch_up)
         arguments = (session, LAYOUT, self.writer, topics, metrics, None, "earliest")

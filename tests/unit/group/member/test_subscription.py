@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
