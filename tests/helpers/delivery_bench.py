@@ -140,7 +140,7 @@ class DeliveryBench:
     @property
     def finished(self) -> dict[TopicPartition, int]:
         """The offsets that a commit would store."""
-        return self.subscription.offsets.has_uncommitted()
+        return {partition: commit.offset for partition, commit in self.subscription.offsets.commits().items()}
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 
 from kiel_groups.config import BROKER_V0
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
 from tests.sim.commits import process_some
@@ -73,17 +73,16 @@ def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch)
     """Brokers check nothing, so a request after the release might overwrite an offset of the next owner."""
     with at_rest(members=1, topics=(1, 1), reset="earliest", store=BROKER_V0) as world:
         (consumer,) = world.consumers
-        member_session, pausing, claimed = consumer.member._member_session, list[bool](), list[bool]()
-        assert member_session is not None
+        send, pausing, claimed = consumer.send_commit, list[bool](), list[bool]()
 
         async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:
             if not pausing:
                 pausing.append(True)
                 await asyncio.sleep(2.0)
             claimed.append(world.layout.owner(PARTITION) in world.ensemble.tree.znodes)
-            return await consumer.send_commit(offsets, metadata)
+            return await send(offsets, metadata)
 
-        monkeypatch.setattr(member_session.owned_partitions._store, "send_commit", slowly)
+        monkeypatch.setattr(consumer, "send_commit", slowly)
         process_some(world, consumer)
         consumer.process.start(consumer.member.commit_on_session())
         consumer.subscribe(["t1"])
@@ -212,7 +211,7 @@ def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch
     """An operator's offset may be overwritten only if it was set right before the request."""
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
-    monkeypatch.setattr(BrokerOffsetStore, "_read_own_and_foreign", _find_nothing)
+    monkeypatch.setattr(BrokerCommits, "read", _find_nothing)
     world.operator.set(world.layout.offset(PARTITION), b"1")
     world.run_for(NOTIFIED_S + 0.1)
     process_some(world, consumer)
@@ -225,7 +224,7 @@ def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     process_some(world, consumer)
-    monkeypatch.setattr(BrokerOffsetStore, "_send", _send_nothing)
+    monkeypatch.setattr(BrokerCommits, "_send", _send_nothing)
     with pytest.raises(Violation, match="c1 releases t0:0 at 3, finished is 6"):
         world.close(20.0)
 
@@ -236,7 +235,7 @@ def request(consumer: Consumer, offset: int) -> None:
 
 
 async def _find_nothing(*_: Any) -> Any:
-    return {}, {}
+    return {}
 
 
 async def _send_nothing(*_: Any) -> None:

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
+from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
@@ -100,7 +98,7 @@ def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
     """Without a stored reset, the next owner would choose again; this applies to resets in both directions."""
 
     async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
-        offsets._subscription.offsets.seek(partition, chosen.position)
+        offsets._tracker.seek(partition, chosen.position)
         return chosen.position
 
     monkeypatch.setattr(OwnedOffsets, "store_reset", store_reset)
@@ -191,7 +189,7 @@ def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monke
     recreate_within_a_write(world, monkeypatch)
     commit(world, consumer)
     world.run_for(2.0)
-    monkeypatch.setattr(OwnerZnodes, "_is_of_old_log", lambda *_: False)
+    monkeypatch.setattr(OffsetTracker, "_is_of_old_log", lambda *_: False)
     consumer.leave()
     with pytest.raises(Violation, match="releases t0:0 at 3 of a log that is gone"):
         world.run_for(2.0)
@@ -293,7 +291,7 @@ def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_rep
 ) -> None:
     """Only a commit on a session that cannot know of the new topic is excused."""
     (consumer,) = world.consumers
-    monkeypatch.setattr(SubscriptionState, "mark_recreated", lambda *_: frozenset())
+    monkeypatch.setattr(OffsetTracker, "recreated", lambda *_: frozenset())
     process_some(world, consumer)
     recreate(world)
     world.run_for(NOTIFIED_S + 0.1)
@@ -327,7 +325,7 @@ def test_a_release_that_loses_what_was_finished_in_the_new_log_is_reported(
     recreate(world)
     world.run_for(2.0)
     process_some(world, consumer)
-    monkeypatch.setattr(OwnerZnodes, "_offset_to_leave", lambda _, state: state.committed)
+    monkeypatch.setattr(OffsetTracker, "_offset_to_leave", lambda _, state: state.committed)
     with pytest.raises(Violation, match="releases t0:0 at 0, finished is 3"):
         world.close(20.0)
 
@@ -336,7 +334,7 @@ def test_a_partition_that_is_never_reset_to_its_new_log_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner may keep a position in a deleted log only until its reset to the new log is due."""
-    monkeypatch.setattr(SubscriptionState, "reset_recreated", lambda *_: None)
+    monkeypatch.setattr(OffsetTracker, "restart", lambda *_: None)
     recreate(world)
     with pytest.raises(Violation, match=r"not reset to a new log: \[TopicPartition\(topic='t0', partition=0\)"):
         world.settle(30.0)
@@ -347,7 +345,12 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
 ) -> None:
     """Only a member that is opening its claim is excused (seed 999201219745)."""
     (partition,) = world.partitions()
-    monkeypatch.setattr(ZooKeeperOffsetStore, "versions_identify_writers", False)
+    (consumer,) = world.consumers
+    monkeypatch.setattr(
+        consumer.member._member_session.owned_partitions._offsets.recreated_topics._new_logs,
+        "_rules",
+        CommitRules(through_brokers=True),
+    )  # type: ignore[union-attr]
     with monkeypatch.context() as silent:
         no_broker_knows(silent)
         recreate(world)

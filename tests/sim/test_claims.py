@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
-from tests.sim.session_bench import SessionBench
+from tests.sim.session_bench import SessionBench, owner_znodes_of
 from tests.sim.topics import recreate
 from tests.sim.world import at_rest
 
@@ -53,19 +49,17 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
 def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim's rewrite of the offset expects the version that it has read, so the operator's offset stays."""
     with at_rest(members=3) as world:
-        rewrite, reset = ZooKeeperOffsetStore._rewrite, list[TopicPartition]()
+        rewrite, reset = ClaimOpener._rewrite, list[TopicPartition]()
 
-        async def rewriting(
-            store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], found: Any, renew: Any
-        ) -> Any:
+        async def rewriting(opener: ClaimOpener, partitions: Sequence[TopicPartition], found: Any, renew: Any) -> Any:
             if found and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
                 while world.history.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
-            return await rewrite(store, partitions, found, renew)
+            return await rewrite(opener, partitions, found, renew)
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_rewrite", rewriting)
+        monkeypatch.setattr(ClaimOpener, "_rewrite", rewriting)
         world.consumers[0].kill()
         world.run_for(40.0)
         (partition,) = reset
@@ -82,9 +76,7 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
     operator = fake_client(Host(bench.ensemble))
 
     async def work(session: Session, writer: FencedWriter) -> None:
-        topics = TopicIncarnations(session, TaskSet(print))
-        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        owner_znodes = owner_znodes_of(session, writer, OffsetTracker())
         assert await owner_znodes.claim([partition]) == {partition}
         assert await owner_znodes.verify([partition]) == frozenset()
         follower.lag_s = 1.0
@@ -106,9 +98,7 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
     other = fake_client(Host(bench.ensemble))
 
     async def claim(session: Session, writer: FencedWriter) -> frozenset[TopicPartition]:
-        topics = TopicIncarnations(session, TaskSet(print))
-        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        owner_znodes = owner_znodes_of(session, writer, OffsetTracker())
         await session.ensure([layout.topic_owners("t")])
         other.create_async(layout.owner(partition), b"other", ephemeral=True)
         while layout.owner(partition) not in bench.ensemble.tree.znodes:

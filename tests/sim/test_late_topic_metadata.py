@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
@@ -185,17 +185,17 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         (consumer,) = world.consumers
         process_all(world, consumer)
         world.close(20.0)
-        complete, interrupted = ZooKeeperOffsetStore._find_or_create, list[str]()
+        complete, interrupted = ClaimOpener._find_or_create, list[str]()
 
-        async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
-            found = await complete(store, topic, mine)
+        async def completing(opener: ClaimOpener, topic: str, mine: Any) -> Any:
+            found = await complete(opener, topic, mine)
             if not interrupted:
                 interrupted.append(topic)
                 world.recreate_topic("t0", 0.0, 8.0)
                 await asyncio.sleep(0.3)
             return found
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
+        monkeypatch.setattr(ClaimOpener, "_find_or_create", completing)
         joined = world.join(world.topics)
         world.timeline.run_until(lambda: interrupted, 20.0)
         world.run_for(1.0)

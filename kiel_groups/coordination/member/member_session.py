@@ -15,17 +15,9 @@ from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
-from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.offsets.commit_path import CommitPath, ZooKeeperCommits
-from kiel_groups.coordination.offsets.new_logs import NewLogs
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
-from kiel_groups.coordination.offsets.start_offsets import StartOffsets
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
@@ -72,7 +64,6 @@ class MemberSession(GroupSession):
         """Create the parts that depend on the member id, which is known once the session is open."""
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
         self._choose_member_id()
-        member_znode = layout.member(self.member_id)
         self._registration = SubscriptionRegistration(
             session,
             layout,
@@ -82,49 +73,18 @@ class MemberSession(GroupSession):
             lambda: self._subscription.topics,
             metrics,
         )
-        tracker, group, handler = self._subscription.offsets, config.group, self._handler
-        topics = TopicIncarnations(session, self._tasks, tracker)
-        writer = FencedWriter(session, member_znode, topics.catch_up)
-        znodes = OffsetZnodes(session, layout, writer, metrics)
-        commits = self._commit_path(znodes, writer)
-        offsets = OwnedOffsets(group, znodes, commits, handler, tracker, metrics)
-        new_logs = NewLogs(group, znodes, topics, tracker.rules, metrics)
-        starts = StartOffsets(
-            session, layout, writer, handler.log_offsets, config.auto_offset_reset, topics.unless_recreated
+        context = MemberContext(
+            config, layout, self.member_id, session, self._handler, self._subscription.offsets, self._tasks, metrics
         )
+        offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(
-            session,
-            layout,
-            self.member_id,
-            config,
-            OwnerZnodes(session, layout, self.member_id, writer, znodes, tracker, topics, metrics),
-            ClaimOpener(session, layout, writer, znodes, commits, topics, tracker, starts, new_logs),
-            commits,
+            context,
+            OwnerZnodes(context, offsets.writer, offsets.znodes, offsets.topics),
             offsets,
-            topics,
-            RecreatedTopics(group, topics, new_logs, handler, tracker, offsets.writing, self._tasks, metrics),
-            handler,
+            PartitionLeaders(session, offsets.writer, self._handler, metrics),
             self._subscription,
-            PartitionLeaders(session, writer, handler, metrics),
-            self._tasks,
-            metrics,
         )
-        self._set_up(member_znode)
-
-    def _commit_path(self, znodes: OffsetZnodes, writer: FencedWriter) -> CommitPath:
-        tracker = self._subscription.offsets
-        if not tracker.rules.through_brokers:
-            return ZooKeeperCommits(znodes, tracker)
-        return BrokerCommits(
-            self._config.group,
-            znodes,
-            writer,
-            self.session.gate,
-            tracker,
-            self._handler.send_commit,
-            self._handler.fetch_offsets,
-            self._metrics,
-        )
+        self._set_up(layout.member(self.member_id))
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """Check that these topics can be registered; raises as ``SubscriptionRegistration.check``."""

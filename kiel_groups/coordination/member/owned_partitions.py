@@ -12,19 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
-from kiel_groups.coordination.offsets.claim_opening import ClaimOpener, Starts
-from kiel_groups.coordination.offsets.commit_path import CommitPath
-from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.claim_opening import Starts
+from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import (
     CoordinationError,
@@ -38,9 +33,7 @@ from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
@@ -69,42 +62,30 @@ class OwnedPartitions:
 
     def __init__(
         self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
-        config: GroupConfig,
+        context: MemberContext,
         owner_znodes: OwnerZnodes,
-        opener: ClaimOpener,
-        commits: CommitPath,
-        offsets: OwnedOffsets,
-        topics: TopicIncarnations,
-        recreated_topics: RecreatedTopics,
-        handler: PartitionHandler,
-        subscription: SubscriptionState,
+        offsets: MemberOffsets,
         leaders: PartitionLeaders,
-        tasks: TaskSet,
-        metrics: Metrics,
+        subscription: SubscriptionState,
     ) -> None:
-        self._session = session
-        self._member_id = member_id
-        self._member_path = layout.member(member_id)
-        self._assignment_path = layout.assignment(config.instance_id or member_id)
-        self._unsubscribed_topics = UnsubscribedTopics(session, layout, member_id, metrics)
-        self._config = config
+        self._context = context
+        self._session = context.session
+        self._handler = context.handler
+        self._tracker = context.tracker
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._config = context.config
+        self._member_path = context.layout.member(context.member_id)
+        self._assignment_path = context.layout.assignment(context.config.instance_id or context.member_id)
+        self._unsubscribed_topics = UnsubscribedTopics(
+            context.session, context.layout, context.member_id, context.metrics
+        )
         self._owner_znodes = owner_znodes
-        self._opener = opener
-        self._commits = commits
         self._offsets = offsets
-        self._topics = topics
-        self._recreated_topics = recreated_topics
-        self._handler = handler
         self._leaders = leaders
         self._subscription = subscription
-        self._tracker = subscription.offsets
-        self._tasks = tasks
-        self._metrics = metrics
         self._claims = claims.Claims()
-        self._unopened = UnopenedClaims(config.group, metrics)
+        self._unopened = UnopenedClaims(context.group, context.metrics)
         self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
@@ -123,7 +104,7 @@ class OwnedPartitions:
         """Start to follow the assignment."""
         # Claims of an earlier session that it never opened.
         self._tracker.end_unopened()
-        self._tasks.start(self._recreated_topics.run())
+        self._tasks.start(self._offsets.recreated_topics.run())
         self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
@@ -133,12 +114,12 @@ class OwnedPartitions:
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
         self._due.set()
-        self._topics.recheck()
+        self._offsets.topics.recheck()
         self._check_owners(self._watches)
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
-        self._commits.hurry(LEAVING_S)
+        self._offsets.commits.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
         await self.all_released()
@@ -160,11 +141,11 @@ class OwnedPartitions:
 
     async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
         """Store the next offset of each owned partition that has newly finished records; see ``OwnedOffsets``."""
-        return await self._offsets.commit_finished(metadata)
+        return await self._offsets.owned.commit_finished(metadata)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """Store the position that a reset chose; see ``OwnedOffsets``."""
-        return await self._offsets.store_reset(partition, reset)
+        return await self._offsets.owned.store_reset(partition, reset)
 
     # The assignment
 
@@ -203,7 +184,7 @@ class OwnedPartitions:
             log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
             return claims.AssignmentRead(None)
-        if found.member_id == self._member_id:
+        if found.member_id == self._context.member_id:
             await self._unsubscribed_topics.check(node, found, self._subscription.topics)
             return claims.AssignmentRead(found.partitions)
         # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
@@ -218,12 +199,12 @@ class OwnedPartitions:
             "group %s: a later member of instance %s has taken the place of %s, which releases its partitions",
             self._config.group,
             self._config.instance_id,
-            self._member_id,
+            self._context.member_id,
         )
         await self.all_released()
         raise DuplicateInstanceError(
             f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
-            f" place ({self._assignment_path}); this one, {self._member_id}, has stopped. Give every process an"
+            f" place ({self._assignment_path}); this one, {self._context.member_id}, has stopped. Give every process an"
             " instance_id of its own"
         )
 
@@ -234,7 +215,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.adopt_foreign_offsets(self._owned())
+        await self._offsets.owned.adopt_foreign_offsets(self._owned())
         await self.confirm_leaders()
         self.recheck()
 
@@ -357,15 +338,15 @@ class OwnedPartitions:
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
         waiting, pause_s = partitions, REOPEN_S
-        await self._topics.follow({topic})
+        await self._offsets.topics.follow({topic})
         while waiting:
-            before = self._topics.creation(topic)
+            before = self._offsets.topics.creation(topic)
             starts = await self._starts(topic, waiting)
             self._opened(starts)
-            created = self._topics.creation(topic)
+            created = self._offsets.topics.creation(topic)
             if created != before and any(start.created < created for start in starts.values()):
                 # The topic was created again while positions were read: they may belong to the old log.
-                self._topics.announce(topic)
+                self._offsets.topics.announce(topic)
             waiting -= starts.keys()
             if waiting and not starts:
                 gone = await self._owner_znodes.verify(waiting)
@@ -382,7 +363,7 @@ class OwnedPartitions:
         self, topic: str, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, StartPosition]:
         try:
-            starts = await self._opener.start(partitions)
+            starts = await self._offsets.opener.start(partitions)
         except CoordinationError:
             raise
         except KielGroupsError as error:
@@ -426,10 +407,10 @@ class OwnedPartitions:
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
-        async with self._offsets.writing:
+        async with self._offsets.owned.writing:
             if self._tracker.rules.autocommit and self._tracker.rules.through_brokers:
                 # Without resets: the release itself writes their positions, which a late broker must not overwrite.
-                await self._offsets.store_finished(partitions - self._tracker.resetting())
+                await self._offsets.owned.store_finished(partitions - self._tracker.resetting())
             done = await self._owner_znodes.release(partitions)
         self._feed(claims.ClaimGone(done.gone))
         self._feed(claims.Released(done.released))

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 __all__ = ["OwnerZnodes", "Releases"]
@@ -37,24 +34,16 @@ class OwnerZnodes:
     """Claims and releases partitions for one member on one session."""
 
     def __init__(
-        self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
-        writer: FencedWriter,
-        offsets: OffsetZnodes,
-        tracker: OffsetTracker,
-        topics: TopicIncarnations,
-        metrics: Metrics,
+        self, context: MemberContext, writer: FencedWriter, offsets: OffsetZnodes, topics: TopicIncarnations
     ) -> None:
-        self._session = session
-        self._layout = layout
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
+        self._metrics = context.metrics
         self._writer = writer
         self._offsets = offsets
-        self._tracker = tracker
         self._topics = topics
-        self._metrics = metrics
-        self._owner = encode_owner(member_id)
+        self._owner = encode_owner(context.member_id)
         #: The topics whose offsets folder exists or was created on this session.
         self._prepared: set[str] = set()
 

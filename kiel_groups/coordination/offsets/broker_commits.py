@@ -13,26 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
-from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
-__all__ = ["BrokerCommits", "FetchOffsets", "SendCommit"]
+__all__ = ["BrokerCommits"]
 
 log = logging.getLogger(__name__)
-
-#: Asks brokers to store next offsets, with a metadata text.
-SendCommit = Callable[[Mapping[TopicPartition, int], str], Awaitable[object]]
-
-#: Asks brokers for committed next offsets; raises NoOffsetsError if they refuse permanently.
-FetchOffsets = Callable[[Collection[TopicPartition]], Awaitable[object]]
 
 
 class BrokerCommits:
@@ -40,35 +32,16 @@ class BrokerCommits:
     Commits that brokers write to the offset znodes.
 
     Args:
-        group: The group's name, for log lines.
+        context: The member; the lease of its session limits each wait for brokers.
         znodes: The offset znodes.
         writer: The writer that proves the member's session.
-        gate: The session's gate, whose lease limits each wait for brokers.
-        tracker: The offsets of the member's partitions.
-        send_commit: Asks brokers to store offsets.
-        fetch_offsets: Asks brokers for offsets.
-        metrics: Counts the commits that brokers did not answer in time.
     """
 
-    def __init__(
-        self,
-        group: str,
-        znodes: OffsetZnodes,
-        writer: FencedWriter,
-        gate: DeliveryGate,
-        tracker: OffsetTracker,
-        send_commit: SendCommit,
-        fetch_offsets: FetchOffsets,
-        metrics: Metrics,
-    ) -> None:
-        self._group = group
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, writer: FencedWriter) -> None:
+        self._context = context
         self._znodes = znodes
         self._writer = writer
-        self._gate = gate
-        self._tracker = tracker
-        self._send_commit = send_commit
-        self._fetch_offsets = fetch_offsets
-        self._metrics = metrics
+        self._tracker = context.tracker
         #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
         self._give_up_s = math.inf
         self._timeout: asyncio.Timeout | None = None
@@ -85,7 +58,7 @@ class BrokerCommits:
         The answer is not used. The offsets themselves are read from the znodes on the member's session, because a
         broker also reports "no offset" for a topic that it does not know yet.
         """
-        await self._fetch_offsets(partitions)
+        await self._context.handler.fetch_offsets(partitions)
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
@@ -112,15 +85,15 @@ class BrokerCommits:
         return self._tracker.judge(partition, stored) not in (Finding.UNCHANGED, Finding.OWN)
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        lease_s = self._gate.deadline_s - boot_time_s()
+        lease_s = self._context.session.gate.deadline_s - boot_time_s()
         until_s = min(asyncio.get_running_loop().time() + lease_s, self._give_up_s)
         self._tracker.requested(offsets)
         try:
             async with asyncio.timeout_at(until_s) as self._timeout:
-                await self._send_commit(offsets, metadata)
+                await self._context.handler.send_commit(offsets, metadata)
         except TimeoutError:
-            self._metrics.count("commits_timed_out")
-            log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._group)
+            self._context.metrics.count("commits_timed_out")
+            log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._context.group)
         finally:
             self._timeout = None
 

@@ -17,12 +17,11 @@ from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Renew
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StartOrigin, StartPosition, StoredOffset
 from kiel_groups.group.znodes.contents import parse_topic
-from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Operation
 from kiel_groups.model import TopicPartition
 
@@ -69,23 +68,21 @@ class ClaimOpener:
 
     def __init__(
         self,
-        session: Session,
-        layout: GroupLayout,
+        context: MemberContext,
         writer: FencedWriter,
         znodes: OffsetZnodes,
         commits: CommitPath,
         topics: TopicIncarnations,
-        tracker: OffsetTracker,
         start_offsets: StartOffsets,
         new_logs: NewLogs,
     ) -> None:
-        self._session = session
-        self._layout = layout
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
         self._writer = writer
         self._znodes = znodes
         self._commits = commits
         self._topics = topics
-        self._tracker = tracker
         self._start_offsets = start_offsets
         self._new_logs = new_logs
 

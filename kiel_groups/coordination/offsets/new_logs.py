@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import Renew
-from kiel_groups.group.member.offset_tracker import CommitRules
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
@@ -24,14 +23,12 @@ ANY_VERSION = -1
 class NewLogs:
     """Stores the start offsets of new logs for one group, on one member's session."""
 
-    def __init__(
-        self, group: str, znodes: OffsetZnodes, topics: TopicIncarnations, rules: CommitRules, metrics: Metrics
-    ) -> None:
-        self._group = group
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, topics: TopicIncarnations) -> None:
+        self._group = context.group
+        self._rules = context.tracker.rules
+        self._metrics = context.metrics
         self._znodes = znodes
         self._topics = topics
-        self._rules = rules
-        self._metrics = metrics
 
     async def store_starts(
         self,

@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome, Renew
-from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.group.znodes.contents import encode_offset, parse_offset
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["OffsetZnodes", "Written"]
@@ -41,11 +40,11 @@ class Written(NamedTuple):
 class OffsetZnodes:
     """The offset znodes of one group, used on one member's session."""
 
-    def __init__(self, session: Session, layout: GroupLayout, writer: FencedWriter, metrics: Metrics) -> None:
-        self._session = session
-        self._layout = layout
+    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+        self._session = context.session
+        self._layout = context.layout
         self._writer = writer
-        self._metrics = metrics
+        self._metrics = context.metrics
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Read the stored offsets; a partition without an offset znode is left out."""

@@ -14,11 +14,9 @@ from typing import NamedTuple, TypeAlias
 
 from kiel_groups.coordination.offsets.commit_path import CommitPath
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
-from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["OwnedOffsets"]
@@ -39,21 +37,13 @@ class _Attempt(NamedTuple):
 class OwnedOffsets:
     """Stores the offsets of a member's partitions during one session, and adopts those of other writers."""
 
-    def __init__(
-        self,
-        group: str,
-        znodes: OffsetZnodes,
-        path: CommitPath,
-        handler: PartitionHandler,
-        tracker: OffsetTracker,
-        metrics: Metrics,
-    ) -> None:
-        self._group = group
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, path: CommitPath) -> None:
+        self._group = context.group
+        self._handler = context.handler
+        self._tracker = context.tracker
+        self._metrics = context.metrics
         self._znodes = znodes
         self._path = path
-        self._handler = handler
-        self._tracker = tracker
-        self._metrics = metrics
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 

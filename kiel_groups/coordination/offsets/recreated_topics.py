@@ -8,12 +8,9 @@ from collections.abc import Collection, Mapping
 
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.errors import CoordinationError, KielGroupsError
-from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import StoredOffset
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
@@ -31,35 +28,23 @@ class RecreatedTopics:
     Restarts the partitions of one member in new logs during one session.
 
     Args:
-        group: The group's name, for log lines.
+        context: The member; its handler looks up where logs start, and continues there.
         topics: Announces the recreated topics.
         new_logs: Stores the start offsets.
-        handler: Looks up where logs start, and continues there.
-        tracker: The offsets of the member's partitions.
         writing: The lock that is held by all writes of offsets.
-        tasks: Runs one task for each recreated topic.
-        metrics: Counts the restarts that were put off.
     """
 
     def __init__(
-        self,
-        group: str,
-        topics: TopicIncarnations,
-        new_logs: NewLogs,
-        handler: PartitionHandler,
-        tracker: OffsetTracker,
-        writing: asyncio.Lock,
-        tasks: TaskSet,
-        metrics: Metrics,
+        self, context: MemberContext, topics: TopicIncarnations, new_logs: NewLogs, writing: asyncio.Lock
     ) -> None:
-        self._group = group
+        self._group = context.group
+        self._handler = context.handler
+        self._tracker = context.tracker
+        self._tasks = context.tasks
+        self._metrics = context.metrics
         self._topics = topics
         self._new_logs = new_logs
-        self._handler = handler
-        self._tracker = tracker
         self._writing = writing
-        self._tasks = tasks
-        self._metrics = metrics
 
     async def run(self) -> None:
         """Restart the partitions of each topic that is announced as recreated, until this task is cancelled."""

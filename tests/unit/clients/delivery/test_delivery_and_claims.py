@@ -32,7 +32,7 @@ def operator_resets(bench: DeliveryBench, offset: int) -> None:
 
 def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
     """Reset the position, as a member does after a topic was created again."""
-    bench.subscription.reset_recreated(P0, offset, 7, 1)
+    bench.subscription.offsets.restart(P0, offset, 7, 1)
     bench.delivery.offset_changed(P0, offset)
 
 

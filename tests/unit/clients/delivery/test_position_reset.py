@@ -21,7 +21,7 @@ from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -86,7 +86,8 @@ class ResetBench:
     @property
     def committed(self) -> int | None:
         """The offset that a commit would store now."""
-        return self.subscription.offsets.has_uncommitted().get(T0)
+        commit = self.subscription.offsets.commits().get(T0)
+        return None if commit is None else commit.offset
 
     async def claim(self, offset: int) -> None:
         self.subscription.offsets.open({T0: StartPosition(offset, 1, 1)})
@@ -333,7 +334,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
         await bench.claim(1_000)
         await bench.broker.wait_for_requests(LIST_OFFSETS, 1)
         (resetting,) = (task for task in bench.fetcher._tasks if "reset" in task.get_name())
-        bench.subscription.adopt(T0, 3, 2)
+        bench.subscription.offsets.read(T0, StoredOffset(3, 2))
         bench.delivery.offset_changed(T0, 3)
         bench.broker.gates[LIST_OFFSETS].set()
         await asyncio.wait({resetting})

@@ -11,13 +11,14 @@ import pytest
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import SessionLostError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
 
 class Topics:
-    """A session with one topic. Reads wait for ``may_answer``; ``created`` lists the reported incarnations."""
+    """A session with one topic. Reads wait for ``may_answer``."""
 
     def __init__(self) -> None:
         self.czxid = 1
@@ -25,14 +26,20 @@ class Topics:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.errors: list[BaseException] = []
-        self.created: list[tuple[str, int]] = []
-        self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append))
-        self.incarnations.on_recreated = lambda *created: self.created.append(created)
+        self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append), OffsetTracker())
 
     async def exists(self, _path: str, _watcher: object) -> object:
         self.reads += 1
         await self.may_answer.wait()
         return SimpleNamespace(czxid=self.czxid)
+
+    @property
+    def created(self) -> list[tuple[str, int]]:
+        """The topics that were announced as recreated, in order; the next call returns later ones only."""
+        announced = []
+        while not self.incarnations.recreations.empty():
+            announced.append(self.incarnations.recreations.get_nowait())
+        return announced
 
     async def recreate(self) -> None:
         """Follow the topic, create it again, and start a check, which waits for ``may_answer``."""

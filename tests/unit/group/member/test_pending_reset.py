@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.partition_offsets import Commit, StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
@@ -45,13 +45,13 @@ def test_commits_during_a_reset() -> None:
     assert state is not None
     subscription.offsets.choose_reset(P0, PendingReset(150, 0, 100, 100))
     state.finished = 101
-    assert subscription.offsets.has_uncommitted() == {}
+    assert not subscription.offsets.has_uncommitted()
     state.finished = 100
-    assert subscription.offsets.has_uncommitted() == {P0: 100}
+    assert subscription.offsets.commits() == {P0: Commit(100, 1)}
     state.finished = 101
     subscription.offsets.seek(P0, 100)
     assert subscription.offsets.resetting() == frozenset()
-    assert subscription.offsets.has_uncommitted() == {P0: 100}
+    assert subscription.offsets.commits() == {P0: Commit(100, 1)}
 
 
 def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() -> None:
