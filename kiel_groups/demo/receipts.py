@@ -20,7 +20,7 @@ __all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
 
 
 class Receipt(NamedTuple):
-    """One delivery: the record's partition and offset, and its number; None if the demo did not send it."""
+    """One delivery: partition, offset and number of the record; ``number`` is None if the demo did not send it."""
 
     partition: int
     offset: int

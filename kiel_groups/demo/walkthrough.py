@@ -40,7 +40,7 @@ _STEP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """``places`` maps a record's number to the partition and offset that the broker acknowledged."""
+    """The sent records: ``places`` maps a record's number to the partition and offset that the broker acknowledged."""
 
     places: Mapping[int, tuple[int, int]]
 

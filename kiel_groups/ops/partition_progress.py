@@ -51,7 +51,7 @@ class ProgressTracker:
         return (_finding(stuck, now_ms),) if stuck else ()
 
     def suspects(self, now_ms: int) -> bool:
-        """Whether another view, taken ``WATCHED_MS`` after the last one, may show a stuck partition."""
+        """Return whether another view, ``WATCHED_MS`` after the last view, may show a stuck partition."""
         return any(_old(each, now_ms) for each, _ in self._waiting.values())
 
 

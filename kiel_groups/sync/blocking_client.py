@@ -263,5 +263,5 @@ def _exit() -> None:
             log.exception("a client could not be closed at the exit of the interpreter")
 
 
-# Not ``atexit``: by then the executors that the loops use have been shut down.
+# ``atexit`` would be too late: by then the executors that the loops use have been shut down.
 threading._register_atexit(_exit)  # type: ignore[attr-defined]
