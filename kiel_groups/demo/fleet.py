@@ -27,7 +27,7 @@ class DemoError(KielGroupsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """The options of all consumers: ``rate`` in records per second, and ``number_in_key`` as in ``input_records.Input``."""
+    """The options of all consumers: ``rate`` in records per second, ``number_in_key`` as in ``input_records.Input``."""
 
     brokers: str
     zookeeper: str

@@ -30,10 +30,10 @@ class LineSender:
     Sends each line of an input as a record; used once.
 
     Args:
-        producer: Not connected yet; it is closed at the end.
+        producer: A producer that is not connected yet; ``run`` connects and closes it.
         topic: The topic to send to.
         key_separator: The text between key and value of a line; without one, lines have no key.
-        partition: The only partition; without one, the producer's partitioner chooses.
+        partition: The partition of all records; by default, the producer's partitioner chooses.
         say: Called with a message about each kind of failure, when it first occurs.
 
     ``show`` is called ten times a second, for a display of the progress.

@@ -18,7 +18,8 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
         """
-        Print a line, unless the previous line of this level ended with the same text, or an earlier one reported it.
+        Print a line, unless it repeats the level and end of the previous line, or an error that an earlier line
+        reports.
 
         Args:
             level: The level, such as ``error``, with which the line begins.

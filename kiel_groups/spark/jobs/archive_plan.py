@@ -46,7 +46,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
     Args:
         settings: The archive.
-        spark: A session; needed if the folders are not on this machine (``settings.is_local``).
+        spark: A session; needed unless the folders are on this machine (``settings.is_local``).
 
     Raises:
         ConfigError: A topic does not exist, a folder or the cluster is another archive's, or the group has live
@@ -93,7 +93,7 @@ def _starts(
 
 
 def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``starts`` to the ends of the logs; handle data loss as the source does."""
+    """Return the ranges from ``starts`` to the ends of the logs. Handle data loss as the source does."""
     bounds = BatchBounds(view, options)
     spans = {partition: Span(start, start) for partition, start in starts.items()}
     ends = bounds.ends(spans)

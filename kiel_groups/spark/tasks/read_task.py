@@ -2,8 +2,8 @@
 Read the ranges of one Spark task from their leaders, as Arrow batches.
 
 With more than one range, a task has two requests in flight, for different ranges: the broker works on one while the
-other's answer is decoded and passed to Spark. If a leader has moved, the task looks up the new one. A task fails when
-it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
+task decodes the other answer and passes it to Spark. If a leader has moved, the task looks up the new one. A task fails
+when it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
 """
 
 from __future__ import annotations
