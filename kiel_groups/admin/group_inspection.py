@@ -169,7 +169,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 
 
 def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Read the znodes that exist; add the paths of those with children to ``parents``."""
+    """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
     found = {}
     for some in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in some]:

@@ -54,12 +54,12 @@ def change_weights(
     client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
 ) -> dict[TopicPartition, float]:
     """
-    Compute new weights from the current ones and set them; a concurrent change by another client is not lost.
+    Compute new weights from the current weights, and set them. A concurrent change by another client is not lost.
 
     Args:
         client: The caller's own session.
         group: The group's name.
-        change: Computes the new weights from the current ones. It is called again if another client was faster.
+        change: Computes the new weights from the current weights. It is called again if another client was faster.
 
     Returns:
         The weights that are set now.

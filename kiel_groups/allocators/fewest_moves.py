@@ -20,7 +20,8 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["fewest_moves"]
 
-#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to those of one more.
+#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to members of one
+#: more.
 Node: TypeAlias = Slot | tuple[Slot, ...] | tuple[int]
 
 #: An ordered set.
@@ -176,7 +177,7 @@ class _Exchange:
             self._give(partition, taker)
 
     def _choose(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
-        """Choose a partition that returns to its previous owner, one that moves anyway, or else any of the pool."""
+        """Choose a partition that returns to its previous owner, one that moves anyway, or any other of the pool."""
         displaced = self._displaced[giver].get(taker, ())
         returning = (partition for partition in displaced if self._pools[partition.topic] == pool)
         others = self._moved[giver].get(pool) or self._kept[giver][pool]

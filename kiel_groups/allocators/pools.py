@@ -35,7 +35,7 @@ class GroupAllocatorBase(ABC):
 
         Args:
             eligible: The members that may own a topic's partitions. Topics without eligible members are ignored.
-            partitions: All partitions. Those of topics without eligible members stay unassigned.
+            partitions: All partitions. Partitions of topics without eligible members stay unassigned.
             current: The partitions that members own now. Members and partitions that no longer exist are ignored.
         """
 

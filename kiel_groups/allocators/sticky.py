@@ -77,7 +77,7 @@ class _Shares:
         return [partition for partition in partitions if partition not in self._previous]
 
     def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Assign each to the eligible member with fewest partitions; small pools first, as larger ones compensate."""
+        """Assign each to the eligible member with fewest partitions. Small pools come first: larger ones compensate."""
         shared: dict[Pool, list[TopicPartition]] = {}
         for partition in partitions:
             shared.setdefault(self._pools[partition.topic], []).append(partition)
@@ -158,7 +158,7 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to one that owns at least two partitions less, or [] without one."""
+        """Return a shortest chain from a member to one that owns at least two partitions less, or [] if none exists."""
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
             # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with

@@ -11,7 +11,7 @@ Rules
      less. Measured loads vary a little every day, and such noise must not move partitions.
   5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
      giver's excess or the taker's shortage, whichever is less, plus half of the tolerated difference.
-  6. A partition of unknown load weighs as much as the median of the known ones.
+  6. A partition of unknown load weighs as much as the median of the known loads.
 
 So members with the same subscription differ by at most the load of the heaviest partition. If all partitions weigh the
 same, or no load is known, the result is that of the sticky allocator.

@@ -50,7 +50,7 @@ def run_demo(
         broker_port: The broker's port on 127.0.0.1; 0 lets the system choose one.
 
     Returns:
-        0 if every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
+        0 if every record was delivered at least once and all offsets are committed, 143 after SIGTERM, or 1.
 
     Raises:
         ConfigError: The file of records cannot be used.

@@ -140,7 +140,7 @@ class Fleet:
 
     def read_receipts(self) -> int:
         """
-        Read new receipts of all consumers; return how many receipts there are in total.
+        Read new receipts of all consumers. Return how many receipts there are in total.
 
         Raises:
             DemoError: A consumer ended unexpectedly.
@@ -150,7 +150,7 @@ class Fleet:
         return sum(len(worker.receipts.receipts) for worker in self.workers)
 
     def receipts(self) -> Iterator[Receipt]:
-        """Iterate over the receipts of all consumers, including those that have ended."""
+        """Iterate over the receipts of all consumers, including consumers that have ended."""
         for worker in self.workers:
             yield from worker.receipts.receipts
 

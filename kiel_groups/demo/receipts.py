@@ -45,7 +45,7 @@ class ReceiptFile:
         self.receipts: list[Receipt] = []
 
     def read_new(self) -> int:
-        """Read the complete lines written since the last call; return how many receipts there are now."""
+        """Read the complete lines written since the last call. Return how many receipts there are now."""
         if not self._path.exists():
             return 0
         with self._path.open("rb") as file:

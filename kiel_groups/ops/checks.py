@@ -39,7 +39,7 @@ class Finding:
 
 def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     """
-    Return the problems of a group; those that need an operator come first.
+    Return the problems of a group. Problems that need an operator come first.
 
     Args:
         view: The group.

@@ -51,7 +51,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, the partitions that the plan assigns to it (``target``), and those it has claimed (``owned``)."""
+    """A live member, the partitions that the plan assigns to it (``target``), and the claimed ones (``owned``)."""
 
     info: MemberInfo
     leads: bool

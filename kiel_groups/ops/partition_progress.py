@@ -34,7 +34,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view; return a finding if the views so far show stuck partitions.
+        Add a view. Return a finding if the views so far show stuck partitions.
 
         Args:
             view: The group as it is now.

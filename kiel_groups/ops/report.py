@@ -21,7 +21,7 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 
-#: Which partitions a report lists: all, only those with a problem, none, or a number (those with a problem first).
+#: Which partitions a report lists: all, partitions with a problem, none, or a number, beginning with problems.
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -67,7 +67,7 @@ def group_report(
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
         clock: The time of day to show, for one of several successive reports.
-        listed: Which partitions to list; ``wrong`` lists those that have a finding or an unknown lag.
+        listed: Which partitions to list; ``wrong`` lists partitions that have a finding or an unknown lag.
         generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""

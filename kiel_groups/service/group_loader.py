@@ -62,7 +62,7 @@ def follow_group(
     """
     Load the group whenever the caller requests the next item, and yield the views, or the error if the load failed.
 
-    All loads use one session, until a load fails. The arguments are those of ``load_group``.
+    All loads use one session, until a load fails. The arguments have the same meaning as in ``load_group``.
 
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.

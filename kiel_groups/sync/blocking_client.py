@@ -1,7 +1,7 @@
 """
 Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
 
-The methods of the blocking classes are made from those of the asynchronous ones, with their signatures and docstrings.
+The methods of a blocking class are made from the asynchronous client's methods, with their signatures and docstrings.
 Where a docstring describes the future that is returned, the blocking method waits for it and returns its result.
 """
 

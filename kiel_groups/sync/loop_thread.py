@@ -88,7 +88,7 @@ class LoopThread:
 
         Args:
             work: The coroutine; it is closed if it cannot be run.
-            timeout_s: Seconds to wait; None means no limit.
+            timeout_s: Seconds to wait, or None for no limit.
 
         Returns:
             The result of the coroutine.
@@ -162,7 +162,7 @@ class LoopThread:
         A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
-            timeout_s: Seconds to wait for the thread; if it has not ended by then, it is left running and an error is
+            timeout_s: Seconds to wait for the thread. If it has not ended by then, it is left running and an error is
                 logged.
 
         Returns:

@@ -14,7 +14,7 @@ class UpdateBar(Protocol):
     """A function that updates the bar."""
 
     def __call__(self, text: str, completed: float | None = None) -> None:
-        """Show ``text`` beside the bar, and set the completed amount; None leaves the amount unchanged."""
+        """Show ``text`` beside the bar, and set the completed amount. None leaves the amount unchanged."""
 
 
 def has_bar() -> bool:

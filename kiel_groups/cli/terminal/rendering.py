@@ -79,7 +79,7 @@ def rendered(*things: RenderableType) -> list[str]:
     output = console(text)
     for thing in things:
         output.print(thing)
-    # Rich pads lines to the width of a table, and puts empty ones above and below it.
+    # Rich pads lines to the width of a table, and puts empty lines above and below the table.
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
 
 

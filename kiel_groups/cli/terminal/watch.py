@@ -66,7 +66,7 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
 
     Args:
         report: Returns the report; its argument says which partitions to list.
-        listed: Which partitions to list; None lists as many as fit the terminal.
+        listed: Which partitions to list. None lists as many as fit the terminal.
         first: Whether this is the first report.
     """
     from kiel_groups.cli.terminal.rendering import rendered, rows_to_clear, show, show_lines

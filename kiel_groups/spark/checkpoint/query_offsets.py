@@ -133,7 +133,7 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
     Args:
         start: The end of the previous batch, or the start of the query.
         end: The end of this batch; partitions without an entry are not read.
-        earliest: The first offsets of those partitions that are not in ``start``, and have no token in ``end``.
+        earliest: The first offsets of the partitions that are not in ``start``, and have no token in ``end``.
     """
     ranges = []
     for partition, span in sorted(end.spans.items()):

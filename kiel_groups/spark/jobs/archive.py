@@ -138,7 +138,7 @@ def _columns(rows: DataFrame) -> DataFrame:
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
-    """Run a query to its end; start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
+    """Run a query to its end. Start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
     for remaining in reversed(range(_MAX_STARTS)):
         query = start()
         try:

@@ -25,7 +25,7 @@ class ArchivePlan:
     """
     The ranges that the next run of an archive would read if it started now.
 
-    ``ranges`` has every partition, in ascending order, even those with nothing to read. ``brokers`` are ``host:port``.
+    ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
     """
 
     ranges: tuple[OffsetRange, ...]

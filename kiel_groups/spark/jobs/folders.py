@@ -1,7 +1,7 @@
 """
 Read and write a job's small files on this machine, or on a file system that only Spark's Java process reaches.
 
-A path without a scheme is on this machine; others are URIs, such as ``hdfs://namenode/archive``.
+A path without a scheme is on this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
 """
 
 from __future__ import annotations

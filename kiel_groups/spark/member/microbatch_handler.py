@@ -162,7 +162,7 @@ class BatchHandler:
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:
         """
-        Start a batch of those partitions in ``wanted`` that the member still owns and that are not revoked.
+        Start a batch of the partitions in ``wanted`` that the member still owns and that are not revoked.
 
         Args:
             wanted: The span to read of each partition, which starts at its position in ``standing``.
@@ -205,7 +205,7 @@ class BatchHandler:
         return _no_wait()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Exclude these partitions from new batches; return those that the running batch reads."""
+        """Exclude these partitions from new batches. Return the partitions that the running batch reads."""
         self._stopped.update(partitions)
         return self._in_flight(partitions)
 

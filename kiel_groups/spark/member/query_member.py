@@ -212,7 +212,7 @@ class SparkMember:
             self._report(error)
 
     def _report(self, error: KielGroupsError) -> None:
-        """Count a batch that is not committed. Raise the error if ``fail_on_commit_error`` is set; otherwise, log it."""
+        """Count an uncommitted batch. Raise the error if ``fail_on_commit_error`` is set. Otherwise, log the error."""
         self.metrics.count("batches_not_committed")
         if self._fail_on_commit_error:
             raise error

@@ -1,5 +1,5 @@
 """
-Read a group's offsets, and commit those of a query that is not a member of the group, so that tools can show its lag.
+Read a group's offsets, and commit the offsets of a query that is not a member, so that tools can show its lag.
 
 The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never a batch
 whose sink failed. A commit never moves a stored offset back, unless the log was created again.
@@ -109,7 +109,7 @@ class GroupOffsets:
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit the start offsets of a query for those partitions that have no stored offset.
+        Commit the start offsets of a query for the partitions that have no stored offset.
 
         So a query that restarts before its first batch is done still finds its original start. Stored offsets remain
         until a batch has passed them.
@@ -124,7 +124,7 @@ class GroupOffsets:
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit offsets that are ahead of the stored ones or of a recreated log.
+        Commit offsets that are ahead of the stored offsets, or that belong to a recreated log.
 
         A failure is logged, and the next call tries again.
 
@@ -214,7 +214,7 @@ class GroupOffsets:
         )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Allow lower offsets to replace the stored ones: the logs of these partitions were deleted or recreated."""
+        """Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated."""
         self._recreated.update(partitions)
 
     def _is_usable(self, group: str) -> bool:

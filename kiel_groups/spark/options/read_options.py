@@ -1,8 +1,8 @@
 """
 Parse the options of a read, check them against each other, and refuse invalid options with the reason.
 
-Names and meanings are those of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names in lower
-case, together with some options of its own, which are accepted.
+Options have the names and meanings of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names
+in lower case, together with some options of its own, which are accepted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ReadOptions:
 
         Args:
             options: The texts of the options, by names in any case.
-            streaming: Whether the query is a stream; some options apply only to streams, others only to batches.
+            streaming: Whether the query is a stream. Some options apply only to streams, others only to batches.
 
         Raises:
             ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not

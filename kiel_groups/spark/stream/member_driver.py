@@ -80,7 +80,7 @@ class MemberDriver:
     # ------------------------------------------------------------------ batches
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        # The batch may have been planned by an earlier process; it is done when Spark asks for the next one.
+        # The batch may have been planned by an earlier process; that batch is done when Spark asks for the next.
         self._planned = end
         return self._bounds.tasks(start, end)
 

@@ -173,7 +173,7 @@ class RangeReader:
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
     """
-    Return the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
+    Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
 
     A request fetches much of a few partitions rather than little of many. For each partition, a broker of 0.8 scans its
     log message by message from the last entry of its index, and there is one entry for each set that a producer sent.

@@ -143,7 +143,7 @@ class _TaskReader:
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> KielGroupsError | None:
-        """Send the next request of a lane, unless the lane is finished; return the error if sending failed."""
+        """Send the next request of a lane, unless the lane is finished. Return the error if sending failed."""
         positions = ask_for(lane, self._settings.fetch_max_bytes)
         if not positions:
             return None
@@ -195,7 +195,7 @@ class _TaskReader:
     # ------------------------------------------------------------------ recovery
 
     def _recover(self, error: KielGroupsError) -> None:
-        """Wait, and look up the present leaders; raise an error that is permanent, or has lasted too long."""
+        """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
             raise error

@@ -123,7 +123,7 @@ class _RowSender:
             record.result()
 
     async def finish(self) -> None:
-        """Wait until all records are stored; raise the first failure."""
+        """Wait until all records are stored. Raise the first failure."""
         await self._producer.flush()
         if self._pending:
             await asyncio.wait(self._pending)

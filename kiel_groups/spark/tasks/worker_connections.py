@@ -32,7 +32,7 @@ _frozen: set[int] = set()
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    Yield a kept or new connection to the block, and keep it for later blocks; close it if the block raises.
+    Yield a kept or new connection to the block, and keep it for later blocks. Close it if the block raises.
 
     Raises:
         BrokerConnectionError: The connection could not be opened.
