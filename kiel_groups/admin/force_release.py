@@ -125,7 +125,7 @@ def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> st
 
 
 def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
-    """Return the session timeout in the member znode: the longest if it is unreadable, None if there is no znode."""
+    """Return the session timeout in the member znode (the longest if unreadable), or None if there is no znode."""
     path = layout.member(member_id)
     try:
         return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
@@ -169,7 +169,7 @@ def _any_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, i
 
 def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
     """
-    Delete the owner znodes that were read, unless another member has claimed the partition since.
+    Delete the owner znodes that were read, unless the partition has been claimed again since.
 
     This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
     transaction that created a znode. So each znode is read right before its deletion. If a partition gets a new

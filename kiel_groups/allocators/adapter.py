@@ -144,7 +144,7 @@ def _group_allocator(allocator: Allocator | None, weights: Mapping[TopicPartitio
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
-    """Call the user's code, and raise AllocatorError in place of any exception that it raises."""
+    """Call the user's code, and raise AllocatorError in place of any Exception that it raises."""
     try:
         return allocate()
     except Exception as error:

@@ -177,7 +177,11 @@ class _Exchange:
             self._give(partition, taker)
 
     def _choose(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
-        """Choose a partition that returns to its previous owner, one that moves anyway, or any other of the pool."""
+        """
+        Choose a partition of the pool for the giver to pass on.
+
+        Prefer a partition that returns to its previous owner, then a partition that has to move anyway.
+        """
         displaced = self._displaced[giver].get(taker, ())
         returning = (partition for partition in displaced if self._pools[partition.topic] == pool)
         others = self._moved[giver].get(pool) or self._kept[giver][pool]

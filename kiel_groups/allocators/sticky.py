@@ -62,7 +62,7 @@ class _Shares:
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition, if that member may keep it.
         self._previous: dict[TopicPartition, Slot] = {}
-        #: Partition numbers by topic by member: owned before, and moving. The last of a list is moved first.
+        #: Partition numbers by topic by member: those owned before, and those that move. The last moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
 
@@ -77,7 +77,11 @@ class _Shares:
         return [partition for partition in partitions if partition not in self._previous]
 
     def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Assign each to the eligible member with fewest partitions. Small pools come first: larger ones compensate."""
+        """
+        Assign each partition to the eligible member with the fewest partitions.
+
+        Small pools come first, since larger pools can compensate.
+        """
         shared: dict[Pool, list[TopicPartition]] = {}
         for partition in partitions:
             shared.setdefault(self._pools[partition.topic], []).append(partition)
@@ -123,7 +127,7 @@ class _Shares:
         """
         Make direct moves between the members of a pool.
 
-        The member with most partitions gives to the member with fewest, so their roles never change.
+        The member with most partitions gives to the member with fewest, so no giver becomes a taker, or the reverse.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -143,7 +147,12 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """Rank a member's topics for giving: with partitions that move anyway, then most owned, then fewest given."""
+        """
+        Rank the topics of which a member may give partitions.
+
+        Topics with partitions that move anyway come first, then topics of which the member owns most, then topics of
+        which it has given fewest.
+        """
         owned = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in owned)
         return sorted((not self._new[member].get(topic), -number, 0, topic) for topic, number in numbers if number)

@@ -21,7 +21,7 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 
-#: Which partitions a report lists: all, partitions with a problem, none, or a number, beginning with problems.
+#: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))

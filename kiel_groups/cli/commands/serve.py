@@ -168,7 +168,11 @@ def _no_group(group: str, groups: Sequence[str]) -> str:
 
 
 def _overridden(data: bytes) -> str:
-    """Return the settings in the group's config that override options, or "" if there are none (readable)."""
+    """
+    Return the settings in the group's config that override options.
+
+    Return "" if there are none, or if the config is unreadable.
+    """
     from kiel_groups.errors import ProtocolError
     from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 

@@ -16,7 +16,7 @@ __all__ = ["progress", "summarize"]
 
 @contextmanager
 def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator[None]:
-    """Show a bar within the block, unless ``quiet`` is set, there is no terminal, or the lines are typed at it."""
+    """Show a bar within the block, unless ``quiet`` is set, there is no terminal, or the user types the lines."""
     if quiet or source.is_terminal or not has_bar():
         yield
         return
