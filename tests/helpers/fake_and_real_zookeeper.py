@@ -312,12 +312,3 @@ class RealServers:
             else:
                 server.resume()
         self._order()
-
-
-@contextmanager
-def closing(backend: Backend) -> Iterator[Backend]:
-    """Stop the clients of a backend at the end of the block."""
-    try:
-        yield backend
-    finally:
-        backend.close()

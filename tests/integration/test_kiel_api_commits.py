@@ -13,8 +13,8 @@ from tornado import gen
 
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
-from tests.helpers.cluster_data import stored_offsets, zookeeper
-from tests.helpers.kiel_api import await_committed, consumer_of, offsets, produce, values
+from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
+from tests.helpers.kiel_api import consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
