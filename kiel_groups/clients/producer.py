@@ -361,9 +361,9 @@ class Producer(ProducerAttributes):
     def _warn_of_close(self, took_s: float) -> None:
         unknown, unsent = self._sender.unknown, self.unsent_count - self._sender.unknown
         log.warning(
-            "closing after %.1f s with %d bytes not acknowledged: %s may or may not be stored, %s",
+            "closing after %.1f s with %s not acknowledged: %s may or may not be stored, %s",
             took_s,
-            self.buffered_bytes,
+            counted(self.buffered_bytes, "byte"),
             counted(unknown, "record"),
             counted(unsent, "record was not sent", "records were not sent"),
         )

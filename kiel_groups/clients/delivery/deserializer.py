@@ -13,6 +13,7 @@ from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Deserializer"]
 
@@ -153,9 +154,9 @@ def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: 
         )
     else:
         log.error(
-            "%s: the deserializer failed on %d more values, which are skipped, first at offset %d: %s%s",
+            "%s: the deserializer failed on %s, first at offset %d: %s%s",
             partition,
-            repeats.count,
+            counted(repeats.count, "more value, which is skipped", "more values, which are skipped"),
             first.offset,
             first.error,
             first.hint,

@@ -17,6 +17,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+from kiel_groups.wording import counted
 
 __all__ = ["PositionReset"]
 
@@ -157,12 +158,16 @@ class PositionReset:
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"
-            " finished; %d fetched records are not in the log any more and are dropped",
+            " finished; %s",
             partition,
             reset.lost,
             reset.start,
             reset.end,
             self._policy,
             reset.position,
-            dropped,
+            counted(
+                dropped,
+                "fetched record is not in the log any more and is dropped",
+                "fetched records are not in the log any more and are dropped",
+            ),
         )

@@ -143,7 +143,7 @@ async def commit_offsets(
     waiting = dict(offsets)
     refresh_first = False
     if len(metadata.encode()) > LONGEST_TEXT_BYTES:
-        log.warning("group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata))
+        _warn_of_metadata(group, metadata)
         metadata = ""
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
@@ -160,9 +160,7 @@ async def commit_offsets(
             answers |= dict.fromkeys(waiting, UNKNOWN)
             refresh_first = not isinstance(error, RequestTimeoutError)
         if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
-            log.warning(
-                "group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata)
-            )
+            _warn_of_metadata(group, metadata)
             metadata = ""
         waiting = {tp: offsets[tp] for tp, error in answers.items() if _may_pass(error)}
         if not waiting:
@@ -215,3 +213,8 @@ def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Me
             error,
             error.hint,
         )
+
+
+def _warn_of_metadata(group: str, metadata: str) -> None:
+    length = counted(len(metadata), "character")
+    log.warning("group %s: the metadata of a commit is too long (%s): left out", group, length)

@@ -27,6 +27,7 @@ from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, 
 from kiel_groups.spark.offsets.group_offsets import GroupOffsets
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.stream.query_driver import group_name
+from kiel_groups.wording import counted
 
 __all__ = ["ArchiveSummary", "archive"]
 
@@ -147,7 +148,7 @@ def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None],
         except LateWorkerError as error:
             if not remaining or stopping.is_set():
                 raise
-            log.warning("%s: starting the query again, at most %d times more", error, remaining)
+            log.warning("%s: starting the query again, at most %s", error, counted(remaining, "more time"))
         finally:
             query.stop()
 
