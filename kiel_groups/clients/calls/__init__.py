@@ -2,5 +2,5 @@
 Support the public methods of all clients: arguments, eagerly started futures, callers, Ctrl-C, loops that were left.
 
 ``grouped``, ``single``, ``producer`` and every package below ``clients`` use it.
-It opens no connection and handles no records.
+This package opens no connection and handles no records.
 """

@@ -57,7 +57,7 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
 
 def compression_name(compression: str | int | None) -> str | None:
     """
-    Return the name of a compression codec, given its name or its number; None for None.
+    Return the name of a compression codec, given its name or its number. Return None for None.
 
     Raises:
         ConfigError: There is no such codec.

@@ -1,6 +1,6 @@
 """
-Deliver fetched records to the application, and track which of them it has finished.
+Deliver fetched records to the application, and track which records the application has finished.
 
-It lies between the fetcher and the member of a grouped consumer; it also calls the listener's hooks.
+This package lies between the fetcher and the member of a grouped consumer. It also calls the listener's hooks.
 It checks the member's gate before each record, and finishes no record that the application may still be processing.
 """

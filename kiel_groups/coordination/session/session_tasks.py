@@ -28,7 +28,7 @@ class TaskSet:
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine as a task; after ``cancel``, close the coroutine instead."""
+        """Run a coroutine as a task. After ``cancel``, close the coroutine instead."""
         if self._closed:
             work.close()
             return
@@ -45,7 +45,7 @@ class TaskSet:
             self._on_error(error)
 
     async def cancel(self) -> None:
-        """Cancel all tasks but the current one, and wait until they have ended."""
+        """Cancel all tasks but the current task, and wait until the cancelled tasks have ended."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

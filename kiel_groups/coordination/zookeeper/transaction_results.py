@@ -1,4 +1,4 @@
-"""Translate transactions: our operations to kazoo's requests, kazoo's results to our answers."""
+"""Translate transactions: this package's operations to kazoo's requests, and kazoo's results to answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def reports_move(results: Any) -> bool:
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer; kazoo returns a transaction's errors among its results and raises none."""
+    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     for index, error in errors:
         if not isinstance(error, _BYSTANDERS):
