@@ -44,7 +44,7 @@ class GroupedConsumer(MemberAttributes):
     A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
-    A record is finished when the loop asks for the next one. Finished records are committed every
+    A record is finished when the loop asks for the next. Finished records are committed every
     ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future
     whose work has already started; the constructor needs no event loop.
 
@@ -234,7 +234,6 @@ class GroupedConsumer(MemberAttributes):
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
         ``consume()`` until its next call, but at most two seconds.
-
         If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
         returns, and records in flight are delivered again.
 
@@ -252,11 +251,7 @@ class GroupedConsumer(MemberAttributes):
         return asyncio.shield(self._closing) if running else self._closing
 
     def _end_in_flight(self, delivery: RecordDelivery, *, running: bool) -> None:
-        """
-        Finish the caller's record and values in flight.
-
-        While an exception is being handled, or if no loop is running, leave them unfinished.
-        """
+        """Finish the caller's record and values in flight, unless an exception is being handled or no loop runs."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
@@ -271,7 +266,7 @@ class GroupedConsumer(MemberAttributes):
             delivery.drop_values(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
-        """Complete a close that has started, on the loop that was left; called when the interpreter exits."""
+        """When the interpreter exits, complete a close that has started, on the loop that was left."""
         if self._closed:
             self.close()
 
@@ -315,7 +310,7 @@ class GroupedConsumer(MemberAttributes):
         """
         Replace the subscription. Topics that remain in it are delivered without a pause.
 
-        Topics that leave it are no longer delivered; their records in flight are finished and committed as usual.
+        Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
         A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
@@ -356,8 +351,7 @@ class GroupedConsumer(MemberAttributes):
         Raises:
             ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer has been iterated over.
             NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
-            KielGroupsError: An error of ``connect()``, or a partition that cannot be read. The next call may read other
-                partitions.
+            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")
@@ -434,8 +428,7 @@ class GroupedConsumer(MemberAttributes):
         Commit the values that ``consume()`` returned before this call, which count as finished from now on.
 
         A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
-
-        A failure is logged and counted (``commits_failed``); the next commit stores these offsets as well.
+        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
 
         Args:
             metadata: A text for stores that have room for one; by default "committed by" and this member's name.

@@ -318,7 +318,7 @@ class Producer(ProducerAttributes):
         return self._closing
 
     def _at_exit(self) -> None:
-        """Send the remaining records on the loop that was left; called when the interpreter exits."""
+        """When the interpreter exits, send the remaining records on the loop that was left."""
         if self.unsent_count:
             self.close()
 

@@ -2,7 +2,7 @@
 Identify the caller of a consumer's methods: the coroutine, or the thread behind it.
 
 A record or a value is finished when the coroutine that received it asks again. Therefore context variables attribute
-each call to a coroutine; they work for asyncio's tasks and for Tornado's coroutines without a task alike.
+each call to a coroutine. Context variables work for asyncio's tasks and for Tornado's coroutines without a task alike.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ before the number of sent bytes is noted, KeyboardInterrupt makes the same bytes
 removed a callback from its queue, it loses the callback. In a ``__del__``, Python prints the exception and drops it.
 
 ``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler, this
-module replaces it with one that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
+module installs a handler that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
 or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can run again.
 
 If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
@@ -38,7 +38,7 @@ class _Interrupts:
     """The state of the handler. Only the main thread uses it, but the watching thread reads and clears ``pending``."""
 
     def __init__(self) -> None:
-        #: The number of the Ctrl-C that has not been raised yet; None while there is none.
+        #: The number of the Ctrl-C that has not been raised yet, or None while there is none.
         self.pending: int | None = None
         self.count = 0
         #: How many times KeyboardInterrupt was raised.

@@ -31,7 +31,7 @@ class ConsumerAttributes:
 
     @property
     def deserializer(self) -> Callable[[bytes], Any]:
-        """The function that makes the values of ``consume()``; ``json.loads`` by default."""
+        """The function that makes the values of ``consume()``, by default ``json.loads``."""
         return self._deserializer or json.loads
 
     @property
@@ -75,7 +75,7 @@ class MemberAttributes(ConsumerAttributes):
 
     @property
     def name(self) -> str:
-        """The ``member_id``; before the first session, this host's name and a number that is unique in this process."""
+        """The ``member_id`` or, before the first session, this host's name and a number unique in this process."""
         return self.member_id or super().name
 
     @property
@@ -105,7 +105,7 @@ class MemberAttributes(ConsumerAttributes):
 
     def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
-        Return the number of the claim under which a record was delivered; each later claim has a larger number.
+        Return the number of the claim under which a record was delivered. Each later claim has a larger number.
 
         Write the token to a store together with the results of the record, and have the store reject a write whose
         token is smaller than one it has seen for that partition. Then a member that lost the partition without

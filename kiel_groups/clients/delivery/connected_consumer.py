@@ -59,7 +59,7 @@ class ConsumerSettings:
 
 class ConnectedConsumer:
     """
-    The parts of one connected consumer; constructed on its event loop.
+    The parts of one connected consumer. The object must be constructed on the consumer's event loop.
 
     It is the PartitionHandler of its member: it passes the group's decisions on to the fetcher and the delivery.
     """
@@ -173,7 +173,7 @@ class ConnectedConsumer:
 
     async def next_record(self) -> Record | None:
         """
-        Wait for the next record, however long it takes; return None once the consumer is closed.
+        Wait for the next record, however long it takes. Return None once the consumer is closed.
 
         Raises:
             KielGroupsError: The member stopped for good, or a partition cannot be read.
@@ -311,7 +311,7 @@ class ConnectedConsumer:
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
         self.delivery.offset_changed(partition, offset)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:

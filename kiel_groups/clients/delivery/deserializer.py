@@ -40,7 +40,7 @@ class _Failure(NamedTuple):
 
 class Deserializer:
     """
-    Deserializes the values of one consumer's records; used on its event loop.
+    Deserializes the values of one consumer's records, on the consumer's event loop.
 
     A value on which the function fails is counted and skipped: one bad value must not stop its partition for ever.
     Failures are logged at most once a minute for each partition, with their number.

@@ -23,7 +23,7 @@ UNCLAIMED_S = 1.0
 
 
 class InFlight(Protocol):
-    """The records in flight of one loop, or of the callers of one topic; there may be none."""
+    """The records in flight of one loop, or of the callers of one topic. There may be none."""
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the given partitions that have records in flight."""

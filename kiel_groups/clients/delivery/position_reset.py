@@ -38,7 +38,7 @@ class _Member(Protocol):
 
 class PositionReset:
     """
-    Chooses and stores new positions; a grouped consumer passes it to its fetcher as ``reset``.
+    Chooses and stores new positions. The fetcher of a grouped consumer calls this object as its ``reset``.
 
     The member stores the chosen position before it delivers the first record from there. Therefore the next owner
     resumes at this position and does not choose again.

@@ -135,13 +135,10 @@ class RecordDelivery:
 
     def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
         """
-        Return buffered values of a topic, about ``most_bytes`` as fetched, or [] if there are none.
-
-        While the gate is not open, the result is [], too.
+        Return buffered values of a topic, about ``most_bytes`` as fetched, or [] if none or if the gate is not open.
 
         Raises:
-            KielGroupsError: A partition cannot be read, or the topic's start position is unknown. An error is raised
-                only if no other partition of the topic has values.
+            KielGroupsError: There are no values, and a partition cannot be read or the start position is unknown.
             ConfigError: The consumer was iterated over, so it could not know which of its records are finished.
         """
         if self._iterated:
@@ -184,16 +181,13 @@ class RecordDelivery:
 
     def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
         """
-        Finish values that a caller has received.
+        Finish values that a caller has received, and return whether values of these topics were in flight.
 
         Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
 
         Args:
             topics: The topics of the values. None means all topics.
             takers: The calls that returned the values. None means all calls.
-
-        Returns:
-            Whether values of these topics were in flight.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
@@ -202,14 +196,7 @@ class RecordDelivery:
         return bool(asked)
 
     def redeliver_unclaimed(self, topic: str) -> bool:
-        """
-        Redeliver a topic's values that no caller will receive.
-
-        Also finish values whose coroutine has asked again or ended.
-
-        Returns:
-            Whether a caller may still receive other values of the topic.
-        """
+        """Redeliver values of a topic that no caller will receive. Return whether a caller may still receive values."""
         return topic in self._topics and self._settle(topic)
 
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
@@ -236,12 +223,7 @@ class RecordDelivery:
             await self._progress.wait()
 
     def drop_values(self, takers: Collection[ConsumeCall] | None) -> None:
-        """
-        Stop tracking the topics whose values were all returned by these calls. The values are delivered again.
-
-        Args:
-            takers: The calls that returned the values. None means all calls.
-        """
+        """Stop tracking topics whose values all come from these calls (None: all). The values are delivered again."""
         for topic, values in list(self._topics.items()):
             if takers is None or values.takers <= set(takers):
                 del self._topics[topic]
@@ -349,7 +331,7 @@ class RecordDelivery:
         """
         Drop the buffered records of these partitions, and fetch them from their positions.
 
-        A partition is skipped while its assigned hook runs or its topic is not subscribed to; a later call fetches it.
+        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
         """
         self._drop(partitions)
         topics = self._subscription.subscription
@@ -416,11 +398,7 @@ class RecordDelivery:
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """
-        Drop a partition's buffered records, and stop counting its records in flight, at and after ``end``.
-
-        Args:
-            partition: The partition.
-            end: The end of the partition's log.
+        Drop buffered records and stop counting records in flight, at and after ``end``, the end of the partition's log.
 
         Returns:
             How many buffered records were dropped.
@@ -457,7 +435,7 @@ class RecordDelivery:
         self._calls.lost(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
         for each in self._in_flight():
             each.stop_counting([partition])
         if (state := self._subscription.state(partition)) is not None:

@@ -1,8 +1,8 @@
 """
 Fetch the assigned partitions from their leaders, and buffer a little of each.
 
-Partitions are assigned and unassigned one by one while the others continue. Order within a partition is kept;
-partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
+Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
 restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
 other failure, and the partition is fetched again after that.
 """
@@ -56,7 +56,7 @@ TRIES_UNREADABLE = 5
 
 class Fetcher:
     """
-    Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
+    Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
     Args:
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.

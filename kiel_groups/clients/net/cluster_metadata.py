@@ -75,7 +75,7 @@ class _Refresh:
 
 class ClusterMetadata:
     """
-    Brokers, leaders and the connections to them; belongs to one event loop.
+    Brokers, leaders and the connections to them. The object belongs to one event loop.
 
     Args:
         config: Bootstrap addresses, timeouts, backoff.
@@ -160,7 +160,7 @@ class ClusterMetadata:
             self._metrics.count("leaders_corrected", len(moved))
 
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop ZooKeeper's leaders of these partitions; the brokers' metadata applies until ``override_leaders``."""
+        """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
         self._overrides.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
@@ -202,7 +202,7 @@ class ClusterMetadata:
 
     async def refresh_when_old(self, topics: Callable[[], Collection[str]]) -> None:
         """
-        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last one.
+        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
         While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
         ``unreachable``, because this may be the only caller that asks them again.
@@ -230,7 +230,7 @@ class ClusterMetadata:
 
     async def await_topics(self, topics: Collection[str]) -> None:
         """
-        Refresh until every topic is known and has partitions; retry with backoff for topics that are being created.
+        Refresh until every topic is known and has partitions. Retry with backoff for topics that are being created.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics, after several tries.
@@ -407,7 +407,7 @@ class ClusterMetadata:
         return answer
 
     def close(self) -> None:
-        """Close every connection; requests in flight fail."""
+        """Close every connection. Requests in flight fail."""
         self._closed = True
         self._sources.close()
         self._pool.close()

@@ -2,7 +2,7 @@
 Send requests to one broker over one connection, and match the answers to them.
 
 Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
-of a connection at a time, so a fetch that waits for data delays every request behind it; a fetcher needs a connection
+of a connection at a time, so a fetch that waits for data delays every request behind it. A fetcher needs a connection
 of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
 
 A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``, every
@@ -56,7 +56,7 @@ class _InFlight:
 
 
 class Connection:
-    """A pipelined connection to the broker at ``address``; belongs to one event loop, opened when first used."""
+    """A pipelined connection to the broker at ``address``, on one event loop. The first request opens it."""
 
     def __init__(self, address: HostPort, config: BrokerConfig, metrics: Metrics) -> None:
         self.address = address
@@ -128,7 +128,7 @@ class Connection:
         return self._stream
 
     def close(self) -> None:
-        """Close the connection; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
+        """Close the connection. Requests in flight fail with BrokerConnectionError. Further calls do nothing."""
         self._fail(self._broken("the connection was closed by this client"))
 
     # ------------------------------------------------------------------ opening

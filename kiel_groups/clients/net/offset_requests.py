@@ -84,7 +84,7 @@ async def fetch_offsets(
     cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
-    Ask any broker for committed next offsets; retry with backoff after failures that may pass.
+    Ask any broker for committed next offsets. Retry with backoff after failures that may pass.
 
     Returns:
         The offsets that brokers found. A partition is left out if it has no offset, or if the broker does not know its
@@ -128,7 +128,7 @@ async def commit_offsets(
     cluster: ClusterMetadata, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
 ) -> dict[TopicPartition, ErrorCode]:
     """
-    Ask any broker to store next offsets; retry with backoff after failures that may pass.
+    Ask any broker to store next offsets. Retry with backoff after failures that may pass.
 
     Args:
         cluster: The brokers.

@@ -34,7 +34,7 @@ def message_bytes(key: bytes | None, value: bytes | None) -> int:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records that are sent, succeed and fail together; ``created_s`` is when the first one was added."""
+    """Records that are sent, succeed and fail together. ``created_s`` is when the first record was added."""
 
     created_s: float
     messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)

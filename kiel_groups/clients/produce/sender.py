@@ -50,7 +50,7 @@ _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTI
 
 
 class Sender:
-    """Sends the records that are added to its queues; belongs to one event loop."""
+    """Sends the records that are added to its queues. A sender belongs to one event loop."""
 
     def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -94,7 +94,7 @@ class Sender:
         size_bytes: int,
         future: asyncio.Future[RecordMetadata],
     ) -> None:
-        """Queue one message; ``future`` receives its outcome."""
+        """Queue one message. ``future`` receives the message's outcome."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp)
@@ -126,7 +126,7 @@ class Sender:
 
     def close(self) -> None:
         """
-        Fail the records without an outcome; later answers of brokers are ignored.
+        Fail the records without an outcome, and ignore later answers of brokers.
 
         A record that no broker can have stored fails with ClosedError, any other with OutcomeUnknownError.
         """

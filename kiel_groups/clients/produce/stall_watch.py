@@ -20,7 +20,7 @@ STALLED_AFTER_S = 10.0
 
 class StallWatch:
     """
-    Checks the producer's partitions while batches are in flight; belongs to one event loop.
+    Checks the producer's partitions while batches are in flight, on one event loop.
 
     A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. The
     partition stays stalled until a broker stores one of its records, even if records are given up. Retries are logged

@@ -96,7 +96,7 @@ class ForeignMemberMonitor:
         self._seen = ForeignMembers()
 
     def start(self) -> None:
-        """Look for foreign members now and at each change; called whenever this process is confirmed as the leader."""
+        """Look for foreign members now and at each change, while this process leads."""
         self._active = True
         self._changed()
 

@@ -201,7 +201,7 @@ class FencedWriter:
 
 
 def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
-    """Return the first items that fit in one transaction, by operations and size; always at least one item."""
+    """Return the first items that fit in one transaction, by operations and size, but at least one item."""
     batch: list[Key] = []
     count, size = 1, 0
     for key, operations in islice(pending.items(), most):

@@ -66,7 +66,7 @@ class Heartbeat:
         self._ticker = ticker(self._tick, "heartbeat")
 
     def start(self) -> None:
-        """Start the thread; the session must be open."""
+        """Start the thread. The session must be open."""
         self._ticker.start()
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class Heartbeat:
 
     def beat_now(self) -> None:
         """
-        Have the thread send a beat at once; may be called from any thread.
+        Have the heartbeat's thread send a beat at once. Any thread may call this method.
 
         The session calls this method when the connection is back, because the lease may end soon.
         """

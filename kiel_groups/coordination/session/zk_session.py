@@ -124,7 +124,7 @@ class Session:
 
     @property
     def timeout_ms(self) -> int:
-        """The session timeout that the server granted, in milliseconds, but never more than the first one granted."""
+        """The session timeout that the server granted, in milliseconds, at most the first granted timeout."""
         return self.gate.timeout_ms
 
     @property

@@ -109,7 +109,8 @@ class Connection:
         """
         The current connection's socket.
 
-        Read it before sending a request, and pass it to ``leave``; kazoo uses one socket per connection.
+        Read this property before sending a request, to pass its value to ``leave``. kazoo uses one socket for each
+        connection.
         """
         connection: socket.socket | None = self.client._connection._socket
         return connection

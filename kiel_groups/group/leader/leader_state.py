@@ -106,7 +106,7 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An input of the plan changed; ``cause`` names the change. Urgent changes bypass the debounce."""
+    """An input of the plan changed. ``cause`` names the change. Urgent changes bypass the debounce."""
 
     cause: str
     now_s: float

@@ -158,7 +158,7 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` has the
+    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
     first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
     the allocator did not fail.
     """

@@ -74,7 +74,7 @@ class GroupLayout:
         return f"{self.root}/election"
 
     def candidate_prefix(self, uuid: str) -> str:
-        """Return the path that a candidate creates; ZooKeeper appends a sequence number of ten digits."""
+        """Return the path that a candidate creates. ZooKeeper appends a sequence number of ten digits."""
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
     @cached_property

@@ -6,7 +6,7 @@ covers the header without the magic. Kafka before 0.10 hashes the magic too, and
 module writes the wrong checksum, and reads frames with either. To read a frame, it corrects the checksum for liblz4, a
 strict decoder, which checks the rest.
 
-Source: "LZ4 Frame Format Description"; the wrong checksum, and the versions that expect it: KIP-57.
+Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the versions that expect it.
 """
 
 from __future__ import annotations
