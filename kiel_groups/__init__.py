@@ -1,4 +1,9 @@
-"""Consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper and Tornado consumers."""
+"""
+Provide consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper and Tornado consumers.
+
+Applications import the names below; ``cli`` imports the version. Modules of the package import each other directly.
+It imports nothing before a name is first used: ``import kiel_groups`` alone loads neither Tornado nor kazoo.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -67,7 +67,7 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
 
     Args:
         hosts: A list of addresses, or one comma-separated string.
-        default_port: The port of addresses without one.
+        default_port: The port of an address that names none.
         setting: The setting to name in an error.
 
     Raises:
@@ -185,7 +185,7 @@ class FetchConfig:
     How a consumer fetches.
 
     A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has at most
-    ``max_bytes``, divided among its partitions. If a message is larger than its partition's share, the share grows up
+    ``max_bytes``, divided among the partitions. If a message is larger than its partition's share, the share grows up
     to ``max_message_bytes``; a message beyond that is an error. A compressed message set may decompress to at most
     ``max_decompressed_bytes``. ``auto_offset_reset`` decides where to start without a committed offset, and where to
     continue if the log lacks the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
@@ -224,10 +224,10 @@ class ProducerConfig:
     How a producer batches, sends and retries.
 
     ``required_acks`` is the number of replicas that must store a record before the broker acknowledges it: -1 (all
-    in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for them at most
+    in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for these replicas at most
     ``ack_timeout_ms``. With ``linger_ms``, a partition's batch is sent when it has ``batch_size`` records, or when its
     oldest record has waited that long. Without ``linger_ms``, records are sent when ``batch_size`` of them wait in all
-    partitions together, however long that takes. ``compression`` is the name of a codec, None for none. ``retries``
+    partitions together, however long that takes. ``compression`` is the name of a codec, or None. ``retries``
     is how often a batch is sent again after a retriable error. A request is filled up to ``max_request_bytes``.
     Records without an outcome may take ``max_buffered_bytes``; further records are refused.
     """
@@ -266,7 +266,8 @@ class ZooKeeperConfig:
     ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant a session timeout other
     than ``session_timeout_ms``; everything that depends on the timeout uses the granted one. ``connect_timeout_ms``
     limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
-    often a member proves that its session is alive: at most a third of the granted timeout; None is a sixth of it.
+    often a member proves that its session is alive, at most a third of the granted timeout. None means a sixth of the
+    granted timeout.
     """
 
     hosts: str
@@ -296,7 +297,7 @@ class ZooKeeperConfig:
 
     @property
     def chroot(self) -> str:
-        """The chroot with its leading slash, "" without a chroot."""
+        """The chroot with its leading slash, or "" if there is none."""
         return "".join(self.hosts.partition("/")[1:])
 
 
@@ -305,8 +306,8 @@ class DebounceConfig:
     """
     How long a leader waits for a burst of changes to end before it plans.
 
-    It plans when nothing has changed for ``quiet_ms``, at the latest ``bound_ms`` after the first change. The first
-    leader of a group waits for ``initial_delay_ms`` before its first plan, so that more members can join.
+    The leader plans when nothing has changed for ``quiet_ms``, but at the latest ``bound_ms`` after the first change.
+    The first leader of a group waits for ``initial_delay_ms`` before its first plan, so that more members can join.
     """
 
     quiet_ms: int = 100

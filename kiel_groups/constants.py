@@ -71,5 +71,5 @@ _KIELS_NAMES: Final = {
 }
 #: The name of each error code, as kiel spells it.
 ERROR_CODES: Final = {number: error_code(number).name.lower() for number in range(-1, 32)} | _KIELS_NAMES
-#: The names of the errors that kiel retries; ``BrokerError.retriable`` says which ones this package retries.
+#: The names of the errors that kiel retries; ``BrokerError.retriable`` says which errors this package retries.
 RETRIABLE_CODES: Final = frozenset(ERROR_CODES[number] for number in (2, 3, 5, 6, 7, 14, 15, 16, 19, 20))

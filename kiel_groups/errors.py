@@ -91,7 +91,7 @@ class ChrootMissingError(CoordinationError):
 
 
 class SessionLostError(CoordinationError):
-    """The member has no trusted session: the session has ended, and all its claims with it."""
+    """The member has no trusted session, or has lost claims: other members may own its partitions."""
 
     retriable = True
 
@@ -101,14 +101,14 @@ class ForeignMemberError(CoordinationError):
 
 
 class DuplicateInstanceError(CoordinationError):
-    """A later member with the same ``instance_id`` took over the slot; this one has stopped."""
+    """Another member with the same ``instance_id`` has replaced this member, which has therefore stopped."""
 
 
 class BrokerError(KielGroupsError):
     """
     A broker answered with an error code, or could not be reached.
 
-    ``code`` is the Kafka error number, None if no broker answered.
+    ``code`` is the Kafka error number, or None if no broker answered.
     """
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
@@ -135,8 +135,8 @@ class BrokerConnectionError(BrokerError):
     """
     A connection to a broker could not be opened, or broke.
 
-    ``host``, ``port`` and ``broker_id`` are those of the broker, None if unknown. Programs written for kiel construct
-    it from these three, in this order: if ``port`` is given, the first argument is the host.
+    ``host``, ``port`` and ``broker_id`` identify the broker; each is None if unknown. Programs written for kiel
+    construct it from these three, in this order: if ``port`` is given, the first argument is the host.
     """
 
     retriable = True

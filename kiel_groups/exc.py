@@ -16,7 +16,7 @@ __all__ = [
 #: kiel's name for the base class of all errors.
 KielError = KielGroupsError
 
-#: kiel's name for a failed connection to a broker; in a module that imports it, it shadows the built-in error.
+#: kiel's name for a failed connection to a broker; a module that imports the name shadows the built-in error.
 ConnectionError = BrokerConnectionError  # noqa: A001 -- the name is what programs import
 
 

@@ -13,7 +13,7 @@ def lazy_exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
     """
     Return ``__getattr__`` and ``__dir__`` for a package whose names are defined in other modules.
 
-    Importing all of them at once would cost every command 0.3 s, even one that only prints its version.
+    Importing all these modules at once would cost every command 0.3 s, even one that only prints its version.
 
     Args:
         package: The package's name, for errors.

@@ -44,8 +44,8 @@ class Stall:
     """
     A report that the application has made no progress for ``elapsed_s`` seconds.
 
-    ``partitions`` are waiting for the application; the set is empty if the event loop is blocked. At ``limit_s``
-    seconds the watchdog closes the member's session.
+    ``partitions`` names the partitions that wait for the application; it is empty if the event loop is blocked. At
+    ``limit_s`` seconds the watchdog closes the member's session.
     """
 
     kind: StallKind
@@ -73,7 +73,7 @@ class StallListener(Protocol):
 
     The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. It
     can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the limit
-    whether or not the hook has returned. Any exception in it, even ``SystemExit``, is logged and counted only.
+    whether or not the hook has returned. Any exception in the hook, even ``SystemExit``, is only logged and counted.
     """
 
     def on_stalled(self, stall: Stall) -> None:

@@ -70,7 +70,7 @@ class Metrics:
             return self._latencies.get((name, tuple(sorted(labels.items()))), Latency())
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """Return all metrics as ``(name, labels, value)``; a latency has two, ``_count`` and ``_seconds_sum``."""
+        """Return all metrics as ``(name, labels, value)``; a latency gives two, ``_count`` and ``_seconds_sum``."""
         with self._lock:
             rows = [(name, labels, float(value)) for (name, labels), value in self._counters.items()]
             rows += [(name, labels, value) for (name, labels), value in self._gauges.items()]

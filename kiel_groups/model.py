@@ -11,7 +11,7 @@ __all__ = ["TopicPartition", "Record", "Batch", "PartitionBatch", "Slot", "Membe
 #: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str
 
-#: The key of a member in the plan: its instance id if it has one, so that it survives a restart, else its member id.
+#: The key of a member in the plan: its instance id if it has one, so that the key survives a restart, or its member id.
 Slot: TypeAlias = str
 
 
@@ -90,10 +90,10 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also has their origin.
+    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also records their origin.
 
-    ``parts`` has the values of each partition, in the order of the list; a partition may occur more than once. Changes
-    of the list do not change ``parts``.
+    Each of the ``parts`` has values of one partition, in the order of the list; a partition may have several parts.
+    Changing the list does not change ``parts``.
     """
 
     __slots__ = ("parts",)

@@ -140,7 +140,7 @@ def is_registered(client: Client, broker_id: int) -> bool:
 
 
 def broker_addresses(client: Client) -> list[HostPort]:
-    """Return the addresses of the brokers that are registered now, in the order of their ids."""
+    """Return the addresses of the registered brokers, by id. Raise ProtocolError if a registration is malformed."""
     found = []
     for number in broker_ids(client):
         path = f"{_BROKERS}/{number}"
@@ -150,7 +150,7 @@ def broker_addresses(client: Client) -> list[HostPort]:
 
 
 def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
-    """Wait until ``count`` brokers are registered; after ``timeout_s`` seconds, return without an error."""
+    """Wait until ``count`` brokers are registered, at most ``timeout_s`` seconds; a timeout raises no error."""
     with zookeeper(hosts) as client:
         deadline = time.monotonic() + timeout_s
         while len(broker_ids(client)) < count and time.monotonic() < deadline:
@@ -158,7 +158,7 @@ def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
 
 
 def controller_id(client: Client) -> int | None:
-    """Return the id of the broker that is the controller; None while there is none."""
+    """Return the id of the broker that is the controller, or None while there is no controller."""
     try:
         return int(json.loads(client.get(_CONTROLLER)[0])["brokerid"])
     except NoNodeError:
@@ -213,7 +213,7 @@ def check_absent(client: Client, names: Collection[str]) -> None:
     Check that no topic has one of these names.
 
     Raises:
-        ConfigError: Some of the topics exist; the text names up to ten of them.
+        ConfigError: Some of the topics exist; the text names up to ten.
     """
     found = set(topics(client))
     if there := [name for name in names if name in found]:
@@ -224,10 +224,10 @@ def check_absent(client: Client, names: Collection[str]) -> None:
 
 def check_present(client: Client, names: Collection[str]) -> None:
     """
-    Check that topics of all of these names exist.
+    Check that a topic of each of these names exists.
 
     Raises:
-        UnknownTopicError: Some of the topics do not exist; the text names up to ten of them.
+        UnknownTopicError: Some of the topics do not exist; the text names up to ten.
     """
     found = set(topics(client))
     if missing := [name for name in names if name not in found]:
@@ -253,8 +253,8 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
     Replicas are assigned round-robin to the brokers that are registered now.
 
     Raises:
-        ConfigError: ``check_topic`` refuses the topic, the topic exists, or it would have more replicas than there are
-            brokers.
+        ConfigError: ``check_topic`` refuses the topic, the topic exists, or ``replication`` is not between 1 and the
+            number of brokers.
         NoBrokersError: No broker is registered.
         CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
     """
@@ -279,8 +279,8 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
 
     Raises:
         UnknownTopicError: The topic does not exist.
-        ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or it has more
-            replicas than there are brokers.
+        ConfigError: The topic has at least ``partitions`` already, its name is too long for that number, or the topic
+            has more replicas than there are brokers.
         NoBrokersError: No broker is registered.
         CoordinationError: Some partitions have no leader after ``timeout_s`` seconds.
     """
@@ -300,7 +300,7 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
 
 def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
     """
-    Request the deletion of a topic, and wait until the brokers have deleted it (with ``delete.topic.enable`` only).
+    Request the deletion of a topic, and wait until the brokers, if ``delete.topic.enable`` is set, have deleted it.
 
     Raises:
         UnknownTopicError: The topic does not exist.
@@ -353,7 +353,7 @@ def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: flo
 
 
 def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
-    # Pipelined: one round trip for all of them.
+    # Pipelined: one round trip for all partitions.
     reads = [client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in partitions]
     for read in reads:
         try:

@@ -17,8 +17,8 @@ def remove_empty_group(client: Client, group: str) -> bool:
     """
     Delete the parent znodes of a group that has no member, no candidate, no plan and no settings.
 
-    They are deleted in one transaction, so that a member that joins meanwhile does not lose the parents of its own
-    znodes. Offsets, owners or consumer ids of any client keep the parent znodes under ``/consumers``.
+    The deletion is one transaction, so that a member that joins meanwhile does not lose the parents of its own
+    znodes. If any client has offsets, owners or consumer ids, the parent znodes under ``/consumers`` stay.
 
     Returns:
         Whether anything was deleted.

@@ -1,7 +1,7 @@
 """
 Release the partitions of a member that does not release them itself.
 
-The member znode is deleted first: a member that is alive finds that out at its next heartbeat and stops. The owner
+The member znode is deleted first: a live member notices the deletion at its next heartbeat and stops. The owner
 znodes are deleted only after its session timeout, when its lease is over in any case. If both were deleted at once, two
 members could deliver the same partition.
 """
@@ -31,13 +31,13 @@ LONGEST_SESSION_MS = 40_000
 
 _EMPTY = "it has no members at the moment"
 
-#: How often to check whether any claim is left, in seconds.
+#: The interval between checks for remaining claims, in seconds.
 LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The partitions a member owned at first, the time waited, and the partitions that were released by force."""
+    """The partitions that the member owned at first, the time waited, and the partitions released by force."""
 
     owned: tuple[TopicPartition, ...]
     waited_ms: int
@@ -54,20 +54,20 @@ def force_release(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Released:
     """
-    Release what a member owns; blocks until the member owns nothing any more, at most for its session timeout.
+    Remove a member from its group, wait until it has released its partitions, and release the rest by force.
 
     Args:
-        client: A session of the caller's own.
+        client: The caller's own session.
         group: The member's group.
         member_id: The member's id, as ``describe`` shows it.
-        wait_ms: How long to wait before owner znodes are deleted if the session timeout is unknown because the member
-            znode is gone; ``LONGEST_SESSION_MS`` unless given. For an existing member the wait is at least its session
-            timeout: a shorter one could make two owners.
+        wait_ms: The longest wait before the owner znodes are deleted. The default is the member's session timeout, or
+            ``LONGEST_SESSION_MS`` if the member znode is gone or unreadable. For an existing member, the wait is never
+            shorter than this default, because a shorter wait could make two owners.
         report: Called with one line about what the call waits for.
         sleep: Waits for a number of seconds.
 
     Raises:
-        ConfigError: There is no such member, and no owner znode names one.
+        ConfigError: There is no such member, and no owner znode names it; or the group's name is not legal.
     """
     layout = GroupLayout(check_name(group, "group"))
     granted_ms = _session_timeout_ms(client, layout, member_id)
@@ -98,7 +98,8 @@ def force_release(
 
 def find_member_id(client: Client, group: str, name: str) -> MemberId:
     """
-    Find the id of a member by a name: the id itself, the session id at its end, or an instance id.
+    Find the id of a member by a name: the id itself, the session id at its end, or an instance id. A name that fits
+    no member is returned unchanged.
 
     Raises:
         ConfigError: The name fits several members, or no member can have it.
@@ -111,7 +112,7 @@ def find_member_id(client: Client, group: str, name: str) -> MemberId:
     called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
     if len(called) > 1:
         raise ConfigError(f"member {name!r} of group {group} may be {' or '.join(called)}; give the whole id")
-    # A member that left may still own partitions, so its id is passed on.
+    # A member that left may still own partitions, so the name may be its id.
     return called[0] if called else name
 
 
@@ -124,7 +125,7 @@ def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> st
 
 
 def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
-    """Return the session timeout in the member znode, the longest one if that is unreadable, None without a znode."""
+    """Return the session timeout in the member znode (the longest if unreadable), or None if there is no znode."""
     path = layout.member(member_id)
     try:
         return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
@@ -161,14 +162,14 @@ def _children(client: Client, path: str) -> list[str]:
 
 
 def _any_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
-    """Return whether any of these owner znodes still exists, as the one that was read."""
+    """Return whether any of the owner znodes that were read still exists; a later claim has another znode."""
     requests = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
     return any((stat := request.get()) is not None and stat.czxid == czxid for request, czxid in requests)
 
 
 def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
     """
-    Delete those owner znodes that are still the ones that were read: another member may own a partition by now.
+    Delete the owner znodes that were read, unless the partition has been claimed again since.
 
     This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
     transaction that created a znode. So each znode is read right before its deletion. If a partition gets a new

@@ -1,4 +1,4 @@
-"""Read everything that ZooKeeper stores about groups, for tools; blocks, changes nothing and sets no watch."""
+"""Read all that ZooKeeper stores about groups, for tools. The functions block, change nothing and set no watch."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _MOST_READS = 1_000
 @contextmanager
 def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
     """
-    Provide a function that reads the znodes of a group on one session: ``read_group`` without its client.
+    Provide a function without arguments that reads the znodes of a group, as ``read_group``, on one session.
 
     Raises:
         ConfigError: The group's name is not legal.
-        CoordinationError: ZooKeeper did not answer; the function raises it, too.
+        CoordinationError: ZooKeeper did not answer, or kazoo's error from a call of the function has left the block.
     """
     check_name(group, "group")
     with zookeeper(hosts) as client:
@@ -56,10 +56,10 @@ def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
-    Read all znodes of a group, those of kiel-groups, Kafka and kiel, and the znodes of its topics.
+    Read all znodes of a group, of kiel-groups, Kafka and kiel, and the znodes of its topics.
 
-    These are the topics that its members subscribe to, or in which it has owners or offsets. The result is empty if
-    there is no such group. Znodes that their ACL does not let this client read are ``closed``.
+    Its topics are those that its members subscribe to, or in which it has owners or offsets. The result is empty if
+    there is no such group. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
@@ -72,7 +72,7 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
     """
-    Read the settings that the members of a group share; None if the group never had a member.
+    Return the settings that the members of a group share, or None if the group never had a member.
 
     Raises:
         CoordinationError: ZooKeeper did not answer.
@@ -92,7 +92,7 @@ def list_groups(client: Client) -> list[str]:
     Return the names of all groups, of kiel-groups, Kafka's consumers and kiel, in alphabetical order.
 
     Raises:
-        CoordinationError: The ACL of a parent znode of groups does not let this client read it.
+        CoordinationError: The ACL of a parent znode of groups denies reading.
     """
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
     names: set[str] = set()
@@ -108,11 +108,11 @@ def list_groups(client: Client) -> list[str]:
 
 def check_group(client: Client, group: str, place: str) -> None:
     """
-    Check that a group exists; ``place`` is how the error names ZooKeeper.
+    Check that a group exists; ``place`` names ZooKeeper in the error.
 
     Raises:
         UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
-        CoordinationError: As ``list_groups`` raises it.
+        CoordinationError: The groups cannot be listed; see ``list_groups``.
     """
     groups = list_groups(client)
     if group in groups:
@@ -132,7 +132,7 @@ def list_members(client: Client, group: str) -> list[str]:
 
 
 def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
-    """Read members and group state of each of these groups; with ``offsets`` their committed offsets, too."""
+    """Read the members, candidates and group state of each group and, with ``offsets``, its committed offsets."""
     layouts = [GroupLayout(group) for group in groups]
     trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]
     trees += [layout.kiel_members for layout in layouts]
@@ -152,7 +152,7 @@ def read_brokers(client: Client) -> dict[str, Znode]:
 
 
 def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
-    """Read trees breadth first, each level pipelined: two round trips a level, whatever its width."""
+    """Read trees breadth first, each level pipelined: two round trips a level for every ``_MOST_READS`` znodes."""
     found: dict[str, Znode] = {}
     while level:
         parents: list[str] = []
@@ -169,7 +169,7 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
 
 
 def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Read the znodes that exist; add the paths of those with children to ``parents``."""
+    """Read the znodes that exist. Add the paths of znodes with children to ``parents``."""
     found = {}
     for some in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in some]:
@@ -201,7 +201,7 @@ def _children_of(read: Any) -> list[str]:
 
 
 def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
-    """Return the topics of a member, none if its znode is unreadable: the snapshot's reader reports that."""
+    """Return the topics of a member, or () if its znode is unreadable, which the snapshot's reader reports."""
     try:
         return MemberInfo.parse(member_id, data, member_id).subscription
     except ProtocolError:

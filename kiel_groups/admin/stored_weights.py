@@ -23,7 +23,7 @@ __all__ = ["change_weights", "check_partitions", "put_weights", "read_weights", 
 
 def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
     """
-    Read the weights of a group, an empty mapping if none are set.
+    Read the weights of a group, or return an empty mapping if none are set.
 
     Raises:
         ProtocolError: The znode contains no weights.
@@ -33,7 +33,7 @@ def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
 
 def put_weights(client: Client, group: str, weights: Weights) -> None:
     """
-    Set the weights of a group and replace all earlier ones, even if those are unreadable.
+    Replace all weights of a group, even unreadable ones.
 
     Raises:
         ConfigError: There are too many, or no member of kiel-groups was ever in that group.
@@ -54,12 +54,12 @@ def change_weights(
     client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
 ) -> dict[TopicPartition, float]:
     """
-    Compute new weights from the current ones and set them; a concurrent change by another client is not lost.
+    Compute new weights from the current weights, and set them. A concurrent change by another client is not lost.
 
     Args:
-        client: A session of the caller's own.
+        client: The caller's own session.
         group: The group's name.
-        change: Returns the new weights; called again if another client was faster.
+        change: Computes the new weights from the current weights. It is called again if another client was faster.
 
     Returns:
         The weights that are set now.
@@ -81,7 +81,7 @@ def change_weights(
 
 
 def remove_weights(client: Client, group: str) -> bool:
-    """Delete the weights of a group, even unreadable ones; returns whether there were any."""
+    """Delete the weights of a group, even unreadable ones. Return whether there were any."""
     try:
         client.delete(GroupLayout(group).weights)
     except NoNodeError:
@@ -94,8 +94,8 @@ def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> No
     Check that these partitions exist in the cluster.
 
     Raises:
-        UnknownTopicError: There is no such topic; the text suggests a topic with a similar name.
-        ConfigError: The topic has no such partition; the text says which ones it has.
+        UnknownTopicError: A topic does not exist; the text suggests a topic with a similar name.
+        ConfigError: A topic lacks the partition; the text says which partitions the topic has.
     """
     numbers: dict[str, dict[int, list[int]]] = {}
     for partition in partitions:
@@ -110,7 +110,7 @@ def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> No
 
 
 def _read(client: Client, path: str) -> tuple[dict[TopicPartition, float], int | None]:
-    """Return the weights and the version of their znode, None without a znode."""
+    """Return the weights and the version of their znode, or ({}, None) if there is no znode."""
     try:
         data, stat = client.get(path)
     except NoNodeError:

@@ -17,7 +17,7 @@ __all__ = ["PartitionState", "TopicState", "read_topics"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition, with brokers by their ids; ``leader`` is None while there is none, ``isr`` empty if unknown."""
+    """One partition, with brokers by their ids; ``leader`` is None while it has no leader, ``isr`` empty if unknown."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -31,7 +31,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic; ``config`` has the settings that override the brokers' defaults, ``partitions`` ascend."""
+    """One topic; ``config`` has the settings that override the brokers' defaults; ``partitions`` are in order."""
 
     topic: str
     partitions: tuple[PartitionState, ...]
@@ -40,12 +40,12 @@ class TopicState:
 
     @property
     def leaderless(self) -> tuple[int, ...]:
-        """The numbers of its partitions without a leader."""
+        """The numbers of the partitions without a leader."""
         return tuple(each.topic_partition.partition for each in self.partitions if each.leader is None)
 
     @property
     def under_replicated(self) -> tuple[int, ...]:
-        """The numbers of its partitions with replicas that are not in sync."""
+        """The numbers of the partitions with replicas that are not in sync."""
         return tuple(each.topic_partition.partition for each in self.partitions if each.is_under_replicated)
 
 
@@ -61,7 +61,7 @@ def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:
 
 def _read_topic(client: Client, topic: str) -> TopicState:
     replicas = partitions_of(client, topic)
-    # Pipelined: one round trip for all of them.
+    # Pipelined: one round trip for all reads.
     config = client.get_async(f"/config/topics/{topic}")
     deletion = client.exists_async(f"/admin/delete_topics/{topic}")
     states = {
@@ -83,7 +83,7 @@ def _read_topic(client: Client, topic: str) -> TopicState:
 
 
 def _json_of(read: Any) -> dict[str, Any]:
-    """Return the JSON object that was read from a znode; {} if the znode does not exist (yet) or has no object."""
+    """Return the JSON object that was read from a znode, or {} if there is no znode (yet) or no object in it."""
     try:
         value = json.loads(read.get()[0])
     except (NoNodeError, ValueError):

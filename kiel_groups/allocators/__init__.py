@@ -1,7 +1,7 @@
 """
 Divide partitions among members: allocators as plain functions, and the adapter that runs one and checks its result.
 
-The leader calls ``run_allocator`` for every plan; applications pass allocators of their own, or choose one of these.
+The leader runs one for every plan; applications, clients and the command line choose it; ``ops`` shows its loads.
 Allocators are pure. They see members and partitions as strings, and nothing of ZooKeeper.
 
 An allocator gets two lists of strings, the members and the partitions as ``topic:partition``, both sorted as text (so

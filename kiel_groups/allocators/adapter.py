@@ -32,7 +32,8 @@ class GroupAllocator(Protocol):
     An allocator with this method sees the whole group, not only the names of members and partitions.
 
     ``eligible`` has the members that may own a topic's partitions, for every topic with a subscriber. ``current`` has
-    the partitions that members own now, including members that are gone. The result is that of an ``Allocator``.
+    the partitions that members own now, including members that are gone. The method returns what an ``Allocator``
+    returns.
     """
 
     def allocate(
@@ -48,8 +49,8 @@ class WeighingAllocator(Protocol):
     """
     An allocator with this method sees the weights of partitions.
 
-    ``weighing`` gets the loads that an operator has set for the group, of some partitions or of none, and returns the
-    allocator to use.
+    ``weighing`` gets the loads that an operator has set for the group, which may cover some partitions or none, and
+    returns the allocator to use.
     """
 
     def weighing(self, weights: Mapping[TopicPartition, float]) -> GroupAllocator: ...
@@ -83,7 +84,7 @@ class AllocationOutcome:
 
 
 def allocator_name(allocator: Allocator | None) -> str:
-    """Return the name of an allocator for logs and errors; None is the default allocator."""
+    """Return the name of an allocator, or of the default allocator for None, for logs and errors."""
     named = round_robin if allocator is None else allocator
     return str(getattr(named, "__name__", None) or type(named).__name__)
 
@@ -99,17 +100,18 @@ def run_allocator(
     Assign the partitions to the members that subscribe to their topics.
 
     A ``GroupAllocator`` is called once. A plain function knows nothing of subscriptions: it is called once for each set
-    of topics with the same subscribers, with those members and partitions (so only once if all subscribe to the same).
+    of topics with the same subscribers, with these members and the partitions of these topics. If all members subscribe
+    to the same topics, it is called only once.
 
     Args:
-        allocator: The function; None is round robin.
+        allocator: The allocator; None means round robin.
         members: The topics that each member subscribes to.
         partitions: All partitions that exist.
         current: The partitions that members own now, for a ``GroupAllocator``.
         weights: The known loads of partitions, for a ``WeighingAllocator``.
 
     Raises:
-        AllocatorError: The function raised (its error is the cause), or what it returned is no valid allocation.
+        AllocatorError: The function raised (its error is the cause), or returned an invalid allocation.
     """
     eligible = _eligible(members, {partition.topic for partition in partitions})
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
@@ -130,7 +132,7 @@ def run_allocator(
 
 
 def _group_allocator(allocator: Allocator | None, weights: Mapping[TopicPartition, float]) -> GroupAllocator | None:
-    """Return the allocator's form that sees the whole group, None for a plain function."""
+    """Return the form of the allocator that sees the whole group, or None for a plain function."""
     if allocator is None or allocator is round_robin:
         return _ROUND_ROBIN
     offered: object = allocator
@@ -142,7 +144,7 @@ def _group_allocator(allocator: Allocator | None, weights: Mapping[TopicPartitio
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
-    """Call the user's code, which may raise anything; raises AllocatorError instead."""
+    """Call the user's code, and raise AllocatorError in place of any Exception that it raises."""
     try:
         return allocate()
     except Exception as error:
@@ -151,7 +153,7 @@ def _guarded(allocate: Callable[[], object]) -> object:
 
 
 def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
-    """Return the subscribers of each topic that has any; topics with the same members share one set object."""
+    """Return the members that subscribe to each topic. Topics with the same subscribers share one set object."""
     subscribers: dict[str, list[Slot]] = {}
     for member, subscription in members.items():
         for topic in topics.intersection(subscription):
@@ -164,7 +166,7 @@ def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict
 def _shares(
     eligible: Mapping[str, frozenset[Slot]], partitions: Iterable[TopicPartition], *, together: bool
 ) -> dict[frozenset[Slot], list[TopicPartition]]:
-    """Return partitions by their eligible members; if ``together``, all in one share of all these members."""
+    """Group partitions by their eligible members or, if ``together``, under the union of all eligible members."""
     everyone = frozenset().union(*set(eligible.values()))
     shares: dict[frozenset[Slot], list[TopicPartition]] = {}
     for partition in partitions:

@@ -1,13 +1,14 @@
 """
-Turn an allocation that is as equal as possible into one that is as equal and moves least, by cyclic exchanges.
+Reduce the moves of an allocation that is as equal as possible, by exchanges in cycles that keep it as equal.
 
 Rules
   1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1 if the
-     giver is the partition's previous owner, gains 1 if the taker is, and is free for a partition that moves anyway.
-  2. A closed cycle leaves every member's count as it was. A path from a member to one that owns one partition less
-     swaps their counts, which leaves them as equal: it counts as closed, too.
-  3. While there is a cycle that gains more than it costs, it is applied. A flow without such cycles has the least cost:
-     no allocation that is as equal moves less.
+     giver is the partition's previous owner, gains 1 if the taker is the previous owner, and is free for a partition
+     that moves anyway.
+  2. A closed cycle leaves every member's count as it was. A path from a member to a member that owns one partition less
+     swaps their counts, so the allocation stays as equal. Such a path counts as a closed cycle, too.
+  3. Cycles that gain more than they cost are applied until there are none. A flow without such cycles has the least
+     cost: no other allocation that is as equal moves fewer partitions.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["fewest_moves"]
 
-#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to those of one more.
+#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to members of one
+#: more.
 Node: TypeAlias = Slot | tuple[Slot, ...] | tuple[int]
 
 #: An ordered set.
 Owned: TypeAlias = dict[TopicPartition, None]
 
-#: The search follows at most this many edges, which takes seconds. Groups of some hundred members need fewer.
+#: After this many edges, which take seconds, no further search starts. Groups of some hundred members need fewer.
 MOST_EDGES = 2_000_000
 
 
@@ -35,7 +37,7 @@ def fewest_moves(
     pools: Mapping[str, tuple[Slot, ...]],
 ) -> dict[TopicPartition, Slot]:
     """
-    Exchange partitions until no partition moves unnecessarily; in very large groups, until ``MOST_EDGES`` are searched.
+    Exchange partitions until none moves unnecessarily or, in very large groups, until ``MOST_EDGES`` are searched.
 
     Args:
         owners: An allocation that is as equal as possible.
@@ -68,10 +70,10 @@ class _Exchange:
         members = sorted({member for pool in pools.values() for member in pool})
         self._sharers: dict[Node, frozenset[Slot]] = {pool: frozenset(pool) for pool in set(pools.values())}
         self._counts = dict.fromkeys(members, 0)
-        #: The partitions of each member, by pool: those it owned before, and those that move.
+        #: The partitions of each member, by pool: partitions that the member owned before, and partitions that move.
         self._kept: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
         self._moved: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
-        #: Those partitions of each member that another one owned before and may keep, by that previous owner.
+        #: The partitions of each member that another member owned before and may keep, by previous owner.
         self._displaced: dict[Slot, dict[Slot, Owned]] = {member: {} for member in members}
         for partition, owner in sorted(owners.items()):
             self._give(partition, owner)
@@ -101,9 +103,9 @@ class _Exchange:
 
     def apply_short_cycles(self) -> bool:
         """
-        Return partitions to their previous owners, directly or in exchange for one that moves anyway.
+        Give partitions back to their previous owners, directly or in exchange for a partition that moves anyway.
 
-        Most cycles are of this kind, and finding them needs no search. Returns whether there was any.
+        Most cycles are of this kind, and finding them needs no search. Return whether any cycle was applied.
         """
         applied = False
         for member in self._counts:
@@ -114,7 +116,7 @@ class _Exchange:
         return applied
 
     def _closing_node(self, member: Slot, owner_before: Slot) -> Node | None:
-        """Return the node that leads from the previous owner back to the member at no cost, None without one."""
+        """Return the node that leads from the previous owner back to the member at no cost, or None."""
         self.edges += 1 + len(self._moved[owner_before])
         if self._counts[member] == self._counts[owner_before] + 1:
             return (self._counts[owner_before],)
@@ -122,7 +124,7 @@ class _Exchange:
 
     def find_cycles(self) -> list[list[Node]]:
         """
-        Return disjoint cycles that gain, each with its nodes in order; empty if there is none.
+        Return disjoint cycles that gain more than they cost, each as its nodes in the direction of the edges, or [].
 
         This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
         negative distance has negative cost.
@@ -175,7 +177,11 @@ class _Exchange:
             self._give(partition, taker)
 
     def _choose(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
-        """Prefer a partition that returns to its previous owner; otherwise take one that has to move anyway, if any."""
+        """
+        Choose a partition of the pool for the giver to pass on.
+
+        Prefer a partition that returns to its previous owner, then a partition that has to move anyway.
+        """
         displaced = self._displaced[giver].get(taker, ())
         returning = (partition for partition in displaced if self._pools[partition.topic] == pool)
         others = self._moved[giver].get(pool) or self._kept[giver][pool]
@@ -183,7 +189,7 @@ class _Exchange:
 
 
 def _cycles(before: Mapping[Node, Node], starts: Iterable[Node]) -> Iterator[list[Node]]:
-    """Yield each cycle among the predecessors, in forward order; cycles have no node in common."""
+    """Yield the cycles reachable from ``starts``, in the direction of the edges. No two cycles share a node."""
     seen: set[Node] = set()
     for start in starts:
         path: dict[Node, None] = {}

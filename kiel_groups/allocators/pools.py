@@ -35,13 +35,13 @@ class GroupAllocatorBase(ABC):
 
         Args:
             eligible: The members that may own a topic's partitions. Topics without eligible members are ignored.
-            partitions: All partitions. Those of topics without eligible members stay unassigned.
+            partitions: All partitions. Partitions of topics without eligible members stay unassigned.
             current: The partitions that members own now. Members and partitions that no longer exist are ignored.
         """
 
 
 def pools_of(eligible: Mapping[str, Collection[Slot]]) -> dict[str, Pool]:
-    """Return the pool of eligible members of each topic that has any; topics with the same members share one object."""
+    """Return the pool of each topic that has eligible members. Topics with the same members share one object."""
     same: dict[Pool, Pool] = {}
     pools: dict[str, Pool] = {}
     for topic, members in eligible.items():
@@ -57,9 +57,9 @@ def previous_owners(
     current: Mapping[Slot, Collection[TopicPartition]],
 ) -> dict[TopicPartition, Slot]:
     """
-    Return the current owner of each partition that it may keep, in the order of ``partitions``.
+    Return the owner of each partition that its current owner may keep, in the order of ``partitions``.
 
-    If several members own a partition, the first one by name keeps it.
+    If several members own a partition, only the first by name may keep it.
 
     Args:
         partitions: All partitions of topics that have a pool.

@@ -25,7 +25,7 @@ def named_allocator(name: str, setting: str) -> Allocator:
         setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is no allocator of that name; lists the names.
+        ConfigError: There is no allocator of that name; the text lists the names.
     """
     if name in ALLOCATORS:
         return ALLOCATORS[name]
@@ -36,7 +36,7 @@ def named_allocator(name: str, setting: str) -> Allocator:
 
 def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:
     """
-    Return the allocator that a user chose: a function, the name of one, or None for round robin.
+    Return the allocator that a user chose by a function, by the name of a built-in one, or by None for round robin.
 
     Raises:
         ConfigError: ``given`` is none of these.

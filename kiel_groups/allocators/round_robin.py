@@ -32,11 +32,11 @@ def round_robin_by_topic(
     eligible: Mapping[str, Collection[str]], partitions: Iterable[str]
 ) -> dict[str, dict[str, list[int]]]:
     """
-    Assign the partitions of members that subscribe to different topics.
+    Assign partitions to members that may subscribe to different topics.
 
-    Each partition goes to the eligible member with the fewest partitions so far. Topics with few eligible members come
-    first, while the other topics can still compensate. If all members subscribe to the same topics, the result is that
-    of :func:`round_robin`.
+    Each partition goes to the eligible member with the fewest partitions so far. Topics with few eligible members are
+    assigned first, because the other topics can still compensate. If all members subscribe to the same topics, the
+    result is that of :func:`round_robin`.
 
     Args:
         eligible: The members that may own a topic's partitions, 1 or more, for every topic in ``partitions``.

@@ -1,17 +1,19 @@
 """
-The sticky allocator: members own numbers of partitions that are as equal as possible, and as few partitions move.
+The sticky allocator: members own equal numbers of partitions, as far as possible, and few partitions move.
 
 Rules
-  1. At first, a member keeps the partitions that it owns, is subscribed to, and shares with no other member.
+  1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition, only
+     the first by name can keep it.
   2. Each unowned partition is assigned to the eligible member with the fewest partitions.
-  3. While a member owns two partitions more than another one that could take one of them, one moves: directly if both
-     are eligible, otherwise along a shortest chain of members, each of which passes one on and gets one. When no such
-     move is left, no allocation is more equal (a semi-matching without a cost-reducing path is optimal).
-  4. Partitions that move anyway are moved first. Among several topics, the giver passes on one of which it has most, so
-     that topics are spread as far as that costs no move.
+  3. While a member owns at least two partitions more than a member that could take one, one partition moves: directly
+     if both members are eligible for it, or along a shortest chain of members, each of which receives one partition and
+     passes one on. When no such move is left, no allocation is more equal (a semi-matching without a cost-reducing path
+     is optimal).
+  4. Partitions that move anyway are moved first. Among several topics, the giver passes on a partition of the topic of
+     which it has most. This spreads topics as far as possible without further moves.
 
-If all members subscribe to the same topics, no allocation that is as equal moves less. Chains give no such guarantee.
-They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary moves.
+If all members subscribe to the same topics, no allocation that is as equal moves fewer partitions. Chains give no such
+guarantee. They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary moves.
 """
 
 from __future__ import annotations
@@ -58,16 +60,16 @@ class _Shares:
         self._pools = pools_of(eligible)
         members = sorted({member for pool in set(self._pools.values()) for member in pool})
         self._counts = dict.fromkeys(members, 0)
-        #: The previous owner of each partition that it may keep.
+        #: The previous owner of each partition, if that member may keep it.
         self._previous: dict[TopicPartition, Slot] = {}
-        #: Partition numbers by topic by member: those owned before, and those that move. The last of a list goes first.
+        #: Partition numbers by topic by member: those owned before, and those that move. The last moves first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
 
     def keep(
         self, partitions: Sequence[TopicPartition], current: Mapping[Slot, Collection[TopicPartition]]
     ) -> list[TopicPartition]:
-        """Let every member keep what it may; return the unowned partitions, in order."""
+        """Assign partitions to previous owners that may keep them. Return the other partitions, in order."""
         self._previous = previous_owners(partitions, self._pools, current)
         for partition, owner in self._previous.items():
             self._counts[owner] += 1
@@ -75,7 +77,11 @@ class _Shares:
         return [partition for partition in partitions if partition not in self._previous]
 
     def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Assign each to the eligible member with fewest; small pools come first, since larger ones can compensate."""
+        """
+        Assign each partition to the eligible member with the fewest partitions.
+
+        Small pools come first, since larger pools can compensate.
+        """
         shared: dict[Pool, list[TopicPartition]] = {}
         for partition in partitions:
             shared.setdefault(self._pools[partition.topic], []).append(partition)
@@ -89,7 +95,7 @@ class _Shares:
             self._counts.update((member, count) for count, member in queue)
 
     def level(self) -> None:
-        """Move partitions until no member owns two more than another one that could take one of them."""
+        """Move partitions until no member owns two partitions more than a member that could take one."""
         topics: dict[Pool, set[str]] = {}
         for topic, pool in self._pools.items():
             topics.setdefault(pool, set()).add(topic)
@@ -121,7 +127,7 @@ class _Shares:
         """
         Make direct moves between the members of a pool.
 
-        The member with most gives to the member with least, so no giver ever becomes a taker, or the reverse.
+        The member with most partitions gives to the member with fewest, so no giver becomes a taker, or the reverse.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -141,7 +147,12 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """Rank a member's topics: those with partitions that move anyway, then by most owned, then by fewest given."""
+        """
+        Rank the topics of which a member may give partitions.
+
+        Topics with partitions that move anyway come first, then topics of which the member owns most, then topics of
+        which it has given fewest.
+        """
         owned = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in owned)
         return sorted((not self._new[member].get(topic), -number, 0, topic) for topic, number in numbers if number)
@@ -156,7 +167,7 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """Return a shortest chain from a member to one that owns two partitions less; empty if there is none."""
+        """Return a shortest chain from a member to one that owns at least two partitions less, or [] if none exists."""
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
             # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with
@@ -169,7 +180,7 @@ class _Shares:
         return []
 
     def _search(self, giver: Slot) -> tuple[dict[Slot, tuple[Slot, str] | None], Slot | None]:
-        """Search breadth-first for a taker; return each reached member with the link to it, and the taker or None."""
+        """Search breadth-first for a taker. Return each reached member with the link to it, and the taker, if any."""
         reached: dict[Slot, tuple[Slot, str] | None] = {giver: None}
         queue = deque([giver])
         walked: set[Pool] = set()
@@ -179,7 +190,7 @@ class _Shares:
                 return reached, member
             for *_, topic in self._queue(member, self._pools.keys()):
                 pool = self._pools[topic]
-                # All members of a pool are reached from the first one that can give of it: no pool is searched twice.
+                # The first giver of a pool's partition reaches all members of that pool: no pool is searched twice.
                 if pool not in walked:
                     walked.add(pool)
                     takers = [taker for taker in pool if taker not in reached]
@@ -188,7 +199,7 @@ class _Shares:
         return reached, None
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, ascending everywhere."""
+        """Return partition ids by topic by member, in ascending order."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._counts:
             kept, new = self._kept[member], self._new[member]

@@ -26,11 +26,11 @@ def validate(
         result: Any value; the valid shape is ``{member: {topic: [partition ids]}}``, where members may be missing.
         members: All members that exist.
         partitions: The partitions to assign.
-        eligible: The members subscribed to each topic; partitions of topics without any must not be assigned.
+        eligible: The members subscribed to each topic. Partitions of topics without subscribers must not be assigned.
 
     Returns:
-        The partitions of every member, an empty set for a member without any. Each partition with an eligible member
-        is in exactly one of the sets.
+        A set of partitions for every member, which may be empty. Each partition with an eligible member is in exactly
+        one of the sets.
 
     Raises:
         AllocatorError: The result is invalid: a wrong type, an unknown member, topic or partition, a member that is not
@@ -45,7 +45,7 @@ def validate(
         if numbers and member not in eligible.get(topic, ()):
             raise _not_subscribed(member, topic, exists=topic in left)
         for number in numbers:
-            # isinstance takes a bool for an int, and as a key 1.0 equals 1: neither is a partition id.
+            # isinstance accepts a bool as an int, and as a key 1.0 equals 1. Neither is a partition id.
             found = its.pop(number, None) if type(number) is int else None
             if found is None:
                 raise _not_to_give(member, topic, number, owned, partitions)

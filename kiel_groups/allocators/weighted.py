@@ -2,15 +2,16 @@
 The weighted allocator: members get equal load, as far as single moves can achieve it, and few partitions move.
 
 Rules
-  1. At first, a member keeps the partitions that it owns, is subscribed to, and shares with no other member.
+  1. At first, a member keeps the partitions that it owns and is subscribed to. If several members own a partition, only
+     the first by name can keep it.
   2. Unowned partitions are assigned heaviest first, each to the eligible member with the least load.
   3. While the loads of two members of a pool are too far apart, one partition moves from the member with the most load
-     to the one with the least. It is lighter than the difference, so these two become more equal.
+     to the member with the least. The partition is lighter than the difference, so the two become more equal.
   4. Too far apart means more than the pool's heaviest partition, or more than a twentieth of its mean load if that is
      less. Measured loads vary a little every day, and such noise must not move partitions.
   5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
-     giver's excess or the taker's shortage, whichever is less.
-  6. A partition of unknown load weighs as much as the median of the known ones.
+     giver's excess or the taker's shortage, whichever is less, plus half of the tolerated difference.
+  6. A partition of unknown load weighs as much as the median of the known loads.
 
 So members with the same subscription differ by at most the load of the heaviest partition. If all partitions weigh the
 same, or no load is known, the result is that of the sticky allocator.
@@ -31,7 +32,7 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Weighted", "loads_of", "weighted"]
 
-#: Loads are counted in parts of the heaviest one: sums of integers do not depend on the order, sums of floats do.
+#: Loads are integers, in parts of the heaviest load: sums of integers do not depend on the order, sums of floats do.
 _PARTS = 2**40
 
 #: Members may differ by the mean load divided by this, or by the heaviest partition if that is less.
@@ -68,7 +69,7 @@ class Weighted(GroupAllocatorBase):
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, of nearly equal load, with few moves."""
+        """Return partition ids by topic by member, with nearly equal loads and few moves."""
         wanted = sorted(partition for partition in partitions if eligible.get(partition.topic))
         loads = _in_parts(loads_of(wanted, self._weights))
         if len(set(loads.values())) < 2:
@@ -82,14 +83,14 @@ class Weighted(GroupAllocatorBase):
 def loads_of(
     partitions: Collection[TopicPartition], weights: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, float]:
-    """Return the load of each partition: its weight, or the median of the known ones; 1 if none is known."""
+    """Return the load of each partition: its weight, or the median of the known weights, or 1 if none is known."""
     known = {partition: weights[partition] for partition in partitions if partition in weights}
     usual = median(known.values()) if known else 1
     return {partition: known.get(partition, usual) for partition in partitions}
 
 
 def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """Express loads in parts of the heaviest; at least one, so that partitions without load are balanced as well."""
+    """Express loads in parts of the heaviest load, at least one part, to balance partitions without load as well."""
     heaviest = max(loads.values(), default=1) or 1
     return {partition: max(1, round(load / heaviest * _PARTS)) for partition, load in loads.items()}
 
@@ -108,7 +109,7 @@ class _Shares:
         self._pools = sorted(set(pools.values()), key=lambda pool: (len(pool), pool))
         numbers = {pool: number for number, pool in enumerate(self._pools)}
         self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
-        #: The previous owner of each partition that it may keep.
+        #: The previous owner of each partition, if that member may keep it.
         self._previous = previous_owners(loads, pools, current)
         #: The load of each pool's heaviest partition.
         self._heaviest = dict.fromkeys(range(len(self._pools)), 0)
@@ -122,7 +123,7 @@ class _Shares:
         members = sorted(self._pools_of)
         #: The total load of each member.
         self._carried = dict.fromkeys(members, 0)
-        #: The partitions of each member, by pool: those it owned before, and those that move.
+        #: The partitions of each member, by pool: partitions that the member owned before, and partitions that move.
         self._kept: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
         self._moved: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
         for load, partition in sorted((loads[partition], partition) for partition in self._previous):
@@ -148,7 +149,7 @@ class _Shares:
                 self._moved[member].get(pool, []).sort()
 
     def level(self) -> None:
-        """Move partitions until no two members of a pool are too far apart."""
+        """Move partitions until no two members of a pool are too far apart, or ``MOST_MOVES`` were made."""
         left = MOST_MOVES
         waiting = set(self._heaviest)
         while waiting and left > 0:
@@ -160,9 +161,9 @@ class _Shares:
 
     def _level_within(self, pool: int, most: int) -> tuple[set[Slot], int]:
         """
-        Move partitions between the members of a pool; return the members whose load changed, and the number of moves.
+        Move partitions between the members of a pool. Return the members whose load changed, and the number of moves.
 
-        A giver without a partition light enough for the least loaded member needs no second look: while the least load
+        A giver without a partition light enough for the least loaded member is not considered again: as the least load
         grows, the gap only shrinks.
         """
         carried, members = self._carried, self._pools[pool]
@@ -200,7 +201,7 @@ class _Shares:
         return changed, moves
 
     def _choose(self, giver: Slot, pool: int, gap: int, aim: int) -> tuple[int, TopicPartition] | None:
-        """Choose a partition lighter than the gap and nearest to the aim; prefer one that moves anyway."""
+        """Choose a partition lighter than the gap and nearest to the aim, if any. Prefer one that moves anyway."""
         for owned in (self._moved[giver].get(pool), self._kept[giver].get(pool)):
             if owned:
                 above = bisect_left(owned, (aim,))
@@ -218,12 +219,12 @@ class _Shares:
         self._carried[taker] += load
 
     def _list_of(self, partition: TopicPartition, member: Slot) -> Owned:
-        """Return the list of a member's partitions to which this one belongs."""
+        """Return the list of the member's partitions to which ``partition`` belongs."""
         lists = self._kept if self._previous.get(partition) == member else self._moved
         return lists[member].setdefault(self._pool_of[partition.topic], [])
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, ascending everywhere."""
+        """Return partition ids by topic by member, in ascending order."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._carried:
             topics: dict[str, list[int]] = {}
@@ -234,5 +235,5 @@ class _Shares:
         return owned
 
 
-#: The weighted allocator without loads; the leader adds the group's, if any, with ``weighing``.
+#: The weighted allocator without loads; the leader adds the group's loads, if any, with ``weighing``.
 weighted = Weighted()

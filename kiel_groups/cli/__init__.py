@@ -2,7 +2,7 @@
 Run the command line ``kiel-groups``.
 
 The console script and ``python -m kiel_groups`` call ``main``.
-Each command imports what it needs when it is called, so that help and completion stay fast.
+It imports a command, and the libraries that the command needs, only when that is called, so that help stays fast.
 """
 
 from __future__ import annotations

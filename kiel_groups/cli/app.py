@@ -143,7 +143,7 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
 
 
 def _is_output_error(error: OSError) -> bool:
-    """Whether writing standard output raised the error. It names no file, so the innermost function decides."""
+    """Return whether writing standard output raised the error. It names no file, so its innermost function decides."""
     return extract_tb(error.__traceback__)[-1].name in {"echo", "run"}
 
 

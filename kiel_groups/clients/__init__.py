@@ -1,8 +1,8 @@
 """
 Read and write topics on Tornado: the consumer of a group, the single consumer, and the producer.
 
-Applications import these three classes from here; the packages below are internal and may change.
-No method blocks the event loop; ``kiel_groups.sync`` has blocking counterparts.
+Applications and ``sync`` import its names; the command line, the demo, ``service`` and Spark also the packages below.
+Only these names are public. No method blocks the event loop; ``kiel_groups.sync`` has blocking counterparts.
 """
 
 from typing import TYPE_CHECKING

@@ -45,7 +45,7 @@ class GroupedConsumer(MemberAttributes):
     A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
-    A record is finished when the loop asks for the next one. Finished records are committed every
+    A record is finished when the loop asks for the next. Finished records are committed every
     ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future
     whose work has already started; the constructor needs no event loop.
 
@@ -53,8 +53,8 @@ class GroupedConsumer(MemberAttributes):
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
-        deserializer: Converts a message's bytes to a value; without one, records hold bytes. A message on which it
-            raises is logged, counted (``deserializer_failures``) and skipped.
+        deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes. A message on
+            which the deserializer raises is logged, counted (``deserializer_failures``) and skipped.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"`` or
             ``"weighted"``; used while this member leads the group.
         autocommit: Whether the consumer commits finished records by itself.
@@ -68,7 +68,7 @@ class GroupedConsumer(MemberAttributes):
         heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
             granted session timeout; every sixth by default.
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
-            it left, so a restart moves no partition. If two live members share it, the later one stops the earlier one.
+            it left, so a restart moves no partition. If two live members share a name, the newer stops the older.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
             hook, before this member's session is closed; 0: no limit.
@@ -81,13 +81,13 @@ class GroupedConsumer(MemberAttributes):
         debounce_quiet_ms: How long the group must be without changes before the leader plans.
         debounce_bound_ms: The longest time between a change and the plan, even if further changes follow.
         debounce_initial_delay_ms: How long a new leader waits for other members before its first plan.
-        drain_alarm_ms: How long a revoked partition may wait for the application before that is reported.
+        drain_alarm_ms: How long a revoked partition may wait for the application before the delay is reported.
         reconcile_interval_ms: How often the member reads its assignment and claims even if no watch fired, plus or
             minus a third.
         allocator_timeout_ms: How long ``partition_allocator`` may run.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
-        listener: Notified when partitions are assigned, revoked or lost. If it has a hook ``on_stalled``, that is
-            called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
+        listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
+            hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
         metrics: The registry to count in; a new one by default.
         broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
@@ -189,10 +189,11 @@ class GroupedConsumer(MemberAttributes):
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Connect to the brokers and join the group. Further calls return the same future; after an error, they try again.
+        Connect to the brokers and join the group. Further calls return the same future. After an error, they try again.
 
         Raises:
-            NoBrokersError: None of the brokers answered, each within twice ``connect_timeout_ms``.
+            NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
+            ConfigError: The store is ``broker-v0``, which these brokers do not support.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The settings that the group has stored are different.
@@ -234,7 +235,6 @@ class GroupedConsumer(MemberAttributes):
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
         ``consume()`` until its next call, but at most two seconds.
-
         If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
         returns, and records in flight are delivered again.
 
@@ -252,7 +252,7 @@ class GroupedConsumer(MemberAttributes):
         return asyncio.shield(self._closing) if running else self._closing
 
     def _end_in_flight(self, delivery: RecordDelivery, *, running: bool) -> None:
-        """Finish the caller's record and values in flight. Under an exception or without a loop, do not finish them."""
+        """Finish the caller's record and values in flight, unless an exception is being handled or no loop runs."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
@@ -267,7 +267,7 @@ class GroupedConsumer(MemberAttributes):
             delivery.drop_values(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
-        """Complete a close that has started, on the loop that was left; called when the interpreter exits."""
+        """When the interpreter exits, complete a close that has started, on the loop that was left."""
         if self._closed:
             self.close()
 
@@ -311,7 +311,7 @@ class GroupedConsumer(MemberAttributes):
         """
         Replace the subscription. Topics that remain in it are delivered without a pause.
 
-        Topics that leave it are no longer delivered; their records in flight are finished and committed as usual.
+        Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
         A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
@@ -325,7 +325,7 @@ class GroupedConsumer(MemberAttributes):
             await self._consuming.member.resubscribe()
 
     def _change_subscription(self, topics: str | Iterable[str]) -> bool:
-        """Replace the subscription, unless the member cannot register it; return whether it changed."""
+        """Replace the subscription, and return whether it changed. Raise ConfigError if the topics are not allowed."""
         wanted = topic_names(topics)
         if self._consuming is None:
             return self._subscription.subscribe(wanted)
@@ -336,23 +336,23 @@ class GroupedConsumer(MemberAttributes):
         Return the available values of one topic, from all of its partitions that this member owns.
 
         The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
-        calls ``consume()`` for the topic again, or when another coroutine does so after the first one has ended. Their
-        partitions are not released before that. Values that arrive after the caller has given up
-        (``asyncio.wait_for``, ``gen.with_timeout``) are not finished: they are delivered again.
+        calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when another
+        coroutine calls ``consume()`` for the topic. The partitions of the values are not released before that. Values
+        that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered again.
 
         Args:
             topic: The topic's name. As long as the topic does not exist, it has no values.
             start: Ignored: a group resumes at its committed offsets.
 
         Returns:
-            Values that the deserializer made (``json.loads`` by default); [] if none came within ``max_wait_time``;
-            None once the consumer is closed. A value on which the deserializer raises is logged, counted and skipped.
-            The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
 
         Raises:
             ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer has been iterated over.
             NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
-            KielGroupsError: An error of ``connect()``, or a partition that cannot be read; the next call reads others.
+            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")
@@ -366,7 +366,7 @@ class GroupedConsumer(MemberAttributes):
         return start_consume_call(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
-        """Make a call that the application made before the loop ran."""
+        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
         return await self.consume(topic)
 
     async def _consume(self, topic: str, taker: ConsumeCall) -> Values:
@@ -392,7 +392,7 @@ class GroupedConsumer(MemberAttributes):
 
     def __aiter__(self) -> RecordLoop:
         """
-        Iterate over records until the consumer is closed; one loop at a time.
+        Iterate over records until the consumer is closed. Only one loop may be active at a time.
 
         A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
         by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
@@ -416,7 +416,8 @@ class GroupedConsumer(MemberAttributes):
             The partitions whose offsets were stored.
 
         Raises:
-            SessionLostError: The session has ended; records whose offsets were not stored are delivered again.
+            SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
+            CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             ClosedError: The consumer is not connected, or was closed.
         """
         consuming = self._connected()
@@ -425,11 +426,10 @@ class GroupedConsumer(MemberAttributes):
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
-        Commit the values that ``consume()`` returned before this call; they count as finished.
+        Commit the values that ``consume()`` returned before this call, which count as finished from now on.
 
         A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
-
-        A failure is logged and counted (``commits_failed``); the next commit stores these offsets as well.
+        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
 
         Args:
             metadata: A text for stores that have room for one; by default "committed by" and this member's name.

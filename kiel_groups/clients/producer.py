@@ -55,14 +55,14 @@ class Producer(ProducerAttributes):
         serializer: Converts a value to bytes, str or None. A str is sent as UTF-8, None as a null value. Without a
             serializer, bytes are sent as they are, and anything else as JSON with sorted keys.
         key_maker: Makes a record's key from its value if ``produce`` gets no key.
-        partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers; it gets the key
-            unencoded. The default chooses at random; ``hash_partitioner`` keeps equal keys in one partition.
+        partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
+            key. The default chooses at random. ``hash_partitioner`` keeps equal keys in one partition.
         batch_size: Records are sent once this many wait, of all partitions together, or by ``flush()`` or
-            ``close()``. While a broker is busy, more may join them. 0 and None mean 1.
+            ``close()``. While a broker is busy, more records may join a batch. 0 and None mean 1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
-        compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of one in ``constants``.
+        compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of a codec in ``constants``.
         linger_ms: If given, each partition has its own batch, which is sent once it has ``batch_size`` records, or once
             its first record has waited for this time.
         retries: How many times a batch is sent again after retriable errors.
@@ -111,9 +111,9 @@ class Producer(ProducerAttributes):
         self._unplaced: dict[str, list[_Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        #: The outcomes of the records that wait until there are ``batch_size`` of them. The futures that ``produce``
-        #: returned for them are done already, since an application may await each before it produces the next record.
-        #: None if records do not wait for others.
+        #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
+        #: returned for these are done already, since an application may await each before it produces the next record.
+        #: None if records do not wait for further records.
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
         if linger_ms is None and config.batch_size > 1:
             self._round = []
@@ -144,7 +144,7 @@ class Producer(ProducerAttributes):
         Connect to a broker and read the cluster's metadata now, rather than with the first record.
 
         Raises:
-            NoBrokersError: None of the brokers answered; the text names each of them and its error.
+            NoBrokersError: No broker answered. The text gives the errors of the first five.
         """
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
@@ -155,9 +155,9 @@ class Producer(ProducerAttributes):
         """
         Send one record, whether or not the returned future is awaited.
 
-        With a ``batch_size`` and no ``linger_ms``, a record may wait for further ones. Its future does not: it is done
-        at once, with -1 for partition and offset. The future of the record that completes the batch, ``flush()`` or
-        ``close()`` then waits for all records of the batch, and fails if one of them does.
+        With a ``batch_size`` and no ``linger_ms``, a record may wait for further records. Its future is done at once,
+        with -1 for partition and offset. The future of the record that completes the batch, ``flush()`` or ``close()``
+        then waits for all records of the batch, and fails if one of these records fails.
 
         Args:
             topic: The topic's name; the topic must exist, or brokers must create topics automatically.
@@ -169,8 +169,9 @@ class Producer(ProducerAttributes):
             Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). The future fails
             with an UnknownTopicError; a NoBrokersError; a BrokerError that names topic, partition and Kafka's code; a
             ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
-            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); or a ClosedError after ``close()``.
-            Failures are also logged, once for the records of a batch.
+            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError after ``close()``; or an
+            error that the serializer, ``key_maker`` or the partitioner raises. Failures of records that were accepted
+            are also logged, once for the records of a batch.
         """
         if running_loop() is None:
             return spawn(self._produce_later(topic, message, key, partition), "Producer.produce")
@@ -182,7 +183,7 @@ class Producer(ProducerAttributes):
         return outcome if self._round is None else self._join_round(topic, outcome)
 
     async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
-        """Make a call that the application made before the loop ran."""
+        """Call ``produce()`` on the running loop, for an application that called it before a loop ran."""
         return await self.produce(topic, value, key, partition)
 
     def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
@@ -211,7 +212,11 @@ class Producer(ProducerAttributes):
         return self.buffered_bytes >= self._config.max_buffered_bytes
 
     def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
-        """Add a record to those that wait, and send all once there are ``batch_size``; return the caller's future."""
+        """
+        Add a record to the waiting records, and return the caller's future.
+
+        All waiting records are sent once there are ``batch_size``, or once the buffer is full.
+        """
         assert self._round is not None
         self._round.append(outcome)
         if len(self._round) >= self._config.batch_size or self.is_full:
@@ -272,8 +277,8 @@ class Producer(ProducerAttributes):
         Send all waiting records at once, and wait until every record produced before is stored or has failed.
 
         Raises:
-            BrokerError: A record failed that had waited for others, so that its own future was done already. The
-                futures of all other records have their own failures.
+            KielGroupsError: A record failed that had waited for other records, so that its own future was done already.
+                The futures of all other records have their own failures.
         """
         outcomes = self._take_round()
         await self._flush()
@@ -304,7 +309,7 @@ class Producer(ProducerAttributes):
                 as when a broker is frozen.
 
         Raises:
-            BrokerError: As in ``flush()``.
+            KielGroupsError: As in ``flush()``.
         """
         self._closed = True
         if running_loop() is None and timeout_ms is None:
@@ -313,7 +318,7 @@ class Producer(ProducerAttributes):
         return self._closing
 
     def _at_exit(self) -> None:
-        """Send the remaining records on the loop that was left; called when the interpreter exits."""
+        """When the interpreter exits, send the remaining records on the loop that was left."""
         if self.unsent_count:
             self.close()
 
@@ -341,7 +346,7 @@ class Producer(ProducerAttributes):
         raise_first(outcomes)
 
     async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
-        """Wait until the flush ends, or for ``timeout_ms``; if that is None, for as long as brokers store records."""
+        """Wait until the flush ends, at most ``timeout_ms``, or (None) for as long as brokers store records."""
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000
@@ -361,9 +366,9 @@ class Producer(ProducerAttributes):
     def _warn_of_close(self, took_s: float) -> None:
         unknown, unsent = self._sender.unknown, self.unsent_count - self._sender.unknown
         log.warning(
-            "closing after %.1f s with %d bytes not acknowledged: %s may or may not be stored, %s",
+            "closing after %.1f s with %s not acknowledged: %s may or may not be stored, %s",
             took_s,
-            self.buffered_bytes,
+            counted(self.buffered_bytes, "byte"),
             counted(unknown, "record"),
             counted(unsent, "record was not sent", "records were not sent"),
         )
@@ -402,7 +407,7 @@ class Producer(ProducerAttributes):
         fail_future(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
-        """Keep the record until the topic's partitions are known; later records of the topic queue up behind it."""
+        """Keep the record until the topic's partitions are known. Later records of the topic queue up behind it."""
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")

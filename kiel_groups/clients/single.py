@@ -44,13 +44,12 @@ class SingleConsumer(ConsumerAttributes):
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
-        deserializer: Converts the bytes of each value that is not null; without one, values stay bytes. A record on
-            which it raises is logged, counted (``deserializer_failures``) and skipped.
+        deserializer: Converts a value's bytes. Without a deserializer, iteration keeps bytes, and ``consume()`` decodes
+            JSON. A record on which it raises is logged, counted (``deserializer_failures``) and skipped.
         max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
         max_bytes: How many bytes one response may hold, shared among its partitions.
-        max_message_bytes: The size of the largest message that is accepted; one larger than its share of ``max_bytes``
-            is fetched by itself.
+        max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         auto_offset_reset: Where to resume if a position is not in the log (any more): ``"earliest"``, ``"latest"``, or
             ``"none"`` to raise OffsetOutOfRangeError.
@@ -121,7 +120,7 @@ class SingleConsumer(ConsumerAttributes):
         Connect to a broker and read the cluster's metadata.
 
         Raises:
-            NoBrokersError: None of the brokers answered; the text names each of them and its error.
+            NoBrokersError: No broker answered. The text gives the errors of the first five.
         """
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
@@ -180,14 +179,16 @@ class SingleConsumer(ConsumerAttributes):
                 is read from its beginning once it has a leader.
 
         Returns:
-            Values that the deserializer made (``json.loads`` by default); [] if none came within ``max_wait_time``;
-            None once the consumer is closed. A value on which the deserializer raises is logged, counted and skipped.
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped.
 
         Raises:
             ConfigError: The start is invalid, or the name is not legal for a topic of Kafka 0.8.
             NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
                 succeed.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call reads others.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call may read other
+                partitions.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
@@ -200,7 +201,7 @@ class SingleConsumer(ConsumerAttributes):
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
     async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
-        """Make a call that the application made before the loop ran."""
+        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
         return await self.consume(topic, start)
 
     async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
@@ -234,7 +235,7 @@ class SingleConsumer(ConsumerAttributes):
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
             offsets = await find_offsets(self._cluster, partitions, at, patience_s=ELECTION_S if at == END else 0.0)
-            # While no partition has a position, retrying delays none, and all of them get the same start time.
+            # While no partition has a position, retrying delays none, and all partitions get the same start time.
             found = offsets.found or await list_offsets(self._cluster, partitions, at)
             self._read(topic, found)
             self._whole_topics.add(topic)
@@ -273,7 +274,7 @@ class SingleConsumer(ConsumerAttributes):
 
     @property
     def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions being read, by topic, in ascending order; [] for any other topic."""
+        """The partitions being read, by topic, in ascending order. Any other topic maps to []."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._fetcher.assignment):
             topics[topic].append(partition)
@@ -285,13 +286,17 @@ class SingleConsumer(ConsumerAttributes):
         return self._closing is not None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset that iteration delivers next; None if the partition is not being read."""
+        """Return the offset that iteration delivers next, or None if the partition is not being read."""
         if self._is_current(topic_partition):
             return self._batch[self._next].offset
         return self._fetcher.position(topic_partition)
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of messages after the last delivered batch of a partition; None before its first fetch."""
+        """
+        Return the number of messages after the last delivered batch of a partition.
+
+        Return None before the partition's first fetch, or if the partition is not being read.
+        """
         return self._fetcher.lag(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -315,8 +320,8 @@ class SingleConsumer(ConsumerAttributes):
         Raises:
             StopAsyncIteration: The consumer was closed.
             MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read; the error names partition and
-                offset. Iteration may continue with the other partitions; the error recurs until ``seek`` moves this
-                one past the offset.
+                offset. Iteration may continue with the other partitions. The error recurs until ``seek`` moves the
+                partition past the offset.
         """
         while True:
             while self._next < len(self._batch):
@@ -328,7 +333,7 @@ class SingleConsumer(ConsumerAttributes):
 
     def close(self) -> asyncio.Future[None]:
         """
-        Stop reading and close the connections; iteration ends. Further calls do nothing.
+        Stop reading, end iteration, and close the connections. Further calls do nothing.
 
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
         """

@@ -61,7 +61,7 @@ async def consume(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Return exit status 0 after leaving the group cleanly; log the error and return 1 otherwise."""
+    """Run the consumer. Return 0 after it has left the group cleanly, or log its error and return 1."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(consume(parse(sys.argv[1:])))

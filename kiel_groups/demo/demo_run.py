@@ -1,4 +1,4 @@
-"""Run the demo from setup to result; however it ends, none of its processes and files remain."""
+"""Run the demo from setup to result. However the demo ends, none of its processes and files remain."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def run_demo(
     Args:
         console: Shows the events and the group.
         keep: Keep the cluster and two consumers running afterwards, until Ctrl-C.
-        records: A file whose lines are sent; None for the records that come with the package.
+        records: A file whose lines are sent, or None for the records that come with the package.
         zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 lets the system choose one.
         broker_port: The broker's port on 127.0.0.1; 0 lets the system choose one.
 
     Returns:
-        0 if every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
+        0 if every record was delivered at least once and all offsets are committed, 143 after SIGTERM, or 1.
 
     Raises:
         ConfigError: The file of records cannot be used.
@@ -69,7 +69,7 @@ def run_demo(
 async def _run(
     console: Console, zookeeper: str, records: Input | None = None, *, keep: bool, ports: tuple[int, int] = (0, 0)
 ) -> int:
-    """Run the demo; ``records`` defaults to the shipped ones, ``ports`` are those of ZooKeeper and the broker."""
+    """Run the demo with the shipped records by default; ``ports`` are ZooKeeper's port and the broker's port."""
     records = records or shipped()
     task = asyncio.current_task()
     assert task is not None

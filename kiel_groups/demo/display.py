@@ -24,7 +24,7 @@ _LINE_INTERVAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """The group and its progress at one moment; ``rates`` in records per second."""
+    """The group and its progress at one moment; ``rates`` are in records per second."""
 
     view: GroupView
     names: Mapping[MemberId, str]
@@ -47,7 +47,7 @@ class Display(Protocol):
         """Show the present state of the group."""
 
     def end_table(self) -> None:
-        """Remove the live table, so that other output can be printed; the next update shows it again."""
+        """Remove the live table, so that other output can be printed. The next update shows the table again."""
 
 
 def make_display(console: Console) -> Display:

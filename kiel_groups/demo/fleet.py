@@ -27,7 +27,7 @@ class DemoError(KielGroupsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """The options of all consumers; ``rate`` in records per second, ``number_in_key`` as in ``input_records.Input``."""
+    """The options of all consumers: ``rate`` in records per second, ``number_in_key`` as in ``input_records.Input``."""
 
     brokers: str
     zookeeper: str
@@ -52,7 +52,7 @@ class FleetSettings:
 
 @dataclass(slots=True)
 class Worker:
-    """One consumer process; ``leaving`` says why its end is expected, and is empty while it should run."""
+    """One consumer process; ``leaving`` says why the process should end, and is "" while it should run."""
 
     name: str
     process: ChildProcess
@@ -74,7 +74,7 @@ class Worker:
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
 
     def new_foreign_receipts(self) -> list[Receipt]:
-        """Return the receipts, new since the last call, of records that the demo did not send."""
+        """Return the receipts, read since the last call, of records that the demo did not send."""
         new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
         return [receipt for receipt in new if receipt.number is None]
 
@@ -140,7 +140,7 @@ class Fleet:
 
     def read_receipts(self) -> int:
         """
-        Read new receipts of all consumers; return how many receipts there are in total.
+        Read new receipts of all consumers. Return how many receipts there are in total.
 
         Raises:
             DemoError: A consumer ended unexpectedly.
@@ -150,12 +150,12 @@ class Fleet:
         return sum(len(worker.receipts.receipts) for worker in self.workers)
 
     def receipts(self) -> Iterator[Receipt]:
-        """Iterate over the receipts of all consumers, including those that have ended."""
+        """Iterate over the receipts of all consumers, including consumers that have ended."""
         for worker in self.workers:
             yield from worker.receipts.receipts
 
     def by_pid(self, pid: int) -> Worker | None:
-        """Return the worker with this process id, if there is one."""
+        """Return the worker with this process id, or None."""
         return next((worker for worker in self.workers if worker.process.pid == pid), None)
 
     @property

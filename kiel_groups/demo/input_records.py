@@ -24,7 +24,7 @@ class Input:
     The records to send, in the order of their numbers, from 0.
 
     ``keys[n]`` belongs to ``values[n]``. Shipped values start with their number. Lines of the user's file do not, so
-    the number is their key.
+    their number is the key.
     """
 
     values: list[bytes]

@@ -20,7 +20,7 @@ __all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
 
 
 class Receipt(NamedTuple):
-    """One delivery: the record's partition and offset, and its number; None if the demo did not send it."""
+    """One delivery: partition, offset and number of the record; ``number`` is None if the demo did not send it."""
 
     partition: int
     offset: int
@@ -45,7 +45,7 @@ class ReceiptFile:
         self.receipts: list[Receipt] = []
 
     def read_new(self) -> int:
-        """Read the complete lines written since the last call; return how many receipts there are now."""
+        """Read the complete lines written since the last call. Return how many receipts there are now."""
         if not self._path.exists():
             return 0
         with self._path.open("rb") as file:

@@ -40,7 +40,7 @@ _STEP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """``places`` maps a record's number to the partition and offset that the broker acknowledged."""
+    """The sent records: ``places`` maps a record's number to the partition and offset that the broker acknowledged."""
 
     places: Mapping[int, tuple[int, int]]
 
@@ -52,7 +52,7 @@ class Sent:
 
 
 async def send_records(cluster: Cluster, records: Input) -> Sent:
-    """Produce all records; return when the broker has acknowledged them."""
+    """Produce all records, and wait until the broker has acknowledged them."""
     async with Producer(cluster.brokers, partitioner=hash_partitioner, batch_size=1_000, linger_ms=5) as producer:
         stored = await asyncio.gather(
             *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
@@ -72,7 +72,7 @@ class Walkthrough:
 
     async def run(self) -> Proof:
         """
-        Run all steps; return the proof made from the consumers' receipts.
+        Run all steps. Return the proof made from the consumers' receipts.
 
         Raises:
             DemoError: A consumer ended unexpectedly, or the group did not reach the expected state within a minute.
@@ -155,7 +155,7 @@ class Walkthrough:
         await self._until(lambda progress: progress.received >= wanted, f"{wanted:,} records are received")
 
     async def _until_balanced(self, members: int) -> float:
-        """Wait until the members own exactly what the plan assigns to them; return how long that took, in seconds."""
+        """Wait until the members own exactly what the plan assigns to them. Return the time this took, in seconds."""
         began_s = time.monotonic()
         await self._until(lambda progress: _balanced(progress.view, members), f"{members} members share all partitions")
         return time.monotonic() - began_s

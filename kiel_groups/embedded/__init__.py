@@ -1,7 +1,7 @@
 """
 Run real ZooKeeper and Kafka 0.8 servers as child processes on the loopback interface.
 
-The demo, ``kiel-groups cluster`` and the tests use it; import its names from here.
+The command line, the demo and the tests use it; programs import its names from here.
 It is for development and tests, not for a production cluster.
 """
 

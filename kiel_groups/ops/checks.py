@@ -15,8 +15,8 @@ __all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group"]
 
 #: For this long after a plan, partitions without their owner are part of a normal rebalance.
 SETTLING_MS = 10_000
-#: A claim that is still unopened after this time is a problem. It is the default of ``drain_alarm_ms``, after which the
-#: owner logs an error.
+#: A claim that is still unopened after this time is a problem. This is the default of ``drain_alarm_ms``, after which
+#: the owner logs an error.
 UNOPENED_MS = 30_000
 
 
@@ -26,7 +26,7 @@ class Finding:
     One problem of a group.
 
     ``kind`` is one word for programs; ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
-    disappear without an operator. ``partitions`` and ``members`` are all affected ones; the text names some of them.
+    disappear without an operator. ``partitions`` and ``members`` list all that are affected; the text names only some.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Finding:
 
 def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     """
-    Return the problems of a group; those that need an operator come first.
+    Return the problems of a group. Problems that need an operator come first.
 
     Args:
         view: The group.
@@ -301,7 +301,7 @@ def short_name(member_id: MemberId) -> str:
 
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
-    """Whether the plan is so new that members may still be claiming and releasing."""
+    """Return whether the plan is so new that members may still be claiming and releasing."""
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 

@@ -28,8 +28,8 @@ class PartitionView:
     ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
     ``committed`` if there is no readable offset, ``log_end`` if the brokers were not asked or did not answer.
     ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
-    None if its znode does not exist. ``opened``: the offset was written after the claim. An owner that opens a claim
-    writes the offset before it delivers any record; an operator's change of the offset counts, too.
+    None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
+    a claim writes the offset before it delivers any record; an operator's change of the offset counts, too.
     """
 
     topic_partition: TopicPartition
@@ -43,7 +43,7 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """The number of records between the committed offset and the log end; None if either is unknown."""
+        """The number of records from the committed offset to the log end, at least 0, or None if either is unknown."""
         if self.log_end is None or self.committed is None:
             return None
         return max(0, self.log_end - self.committed)
@@ -51,7 +51,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, the partitions that the plan assigns to it (``target``), and those it has claimed (``owned``)."""
+    """A live member, the partitions that the plan assigns to it (``target``), and the claimed ones (``owned``)."""
 
     info: MemberInfo
     leads: bool
@@ -65,7 +65,7 @@ class MemberView:
 
     @property
     def share(self) -> str:
-        """The number of owned partitions; while they differ from the target, also the target's number: ``2 → 3``."""
+        """The number of owned partitions, or ``2 → 3`` with the target's number while the two sets differ."""
         owned = {partition.topic_partition for partition in self.owned}
         return str(len(owned)) if owned == self.target else f"{len(owned)} → {len(self.target)}"
 
@@ -84,13 +84,13 @@ class GroupView:
     A group at one moment.
 
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
-    election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are
-    subscribed to, but do not exist. ``away`` has the assignments of static members that have left and may return.
-    ``unreadable`` has an error text for each znode that cannot be parsed. ``dynamic_config`` has the settings that
-    operators change while the group runs; it is None if leaders refuse them, and ``refused`` is the reason. ``brokers``
-    is the number of registered brokers, None if unknown. ``closed`` has the paths of znodes whose ACL denies reading:
-    their data and children are unknown. ``history`` has the last generations, the newest first; ``weights`` is the
-    number of partitions with a weight. ``was_joined``: a member has registered at some time.
+    election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are topics
+    that members subscribe to, but that do not exist. ``away`` has the assignments of static members that have left and
+    may return. ``unreadable`` has an error text for each znode that cannot be parsed. ``dynamic_config`` has the
+    settings that operators change while the group runs; it is None if leaders refuse them, and ``refused`` is the
+    reason. ``brokers`` is the number of registered brokers, None if unknown. ``closed`` has the paths of znodes whose
+    ACL denies reading: their data and children are unknown. ``history`` has the last generations, the newest first;
+    ``weights`` is the number of partitions with a weight. ``was_joined`` is True if a member has ever registered.
     """
 
     group: str
@@ -153,7 +153,7 @@ class GroupView:
 
     @property
     def slots(self) -> frozenset[Slot]:
-        """The slots of its members, and of static members that may return."""
+        """The slots of the group's members, and of absent static members that may return."""
         return frozenset(member.info.slot for member in self.members) | self.away.keys()
 
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:

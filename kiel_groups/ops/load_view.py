@@ -51,7 +51,7 @@ class PlanView:
 
 def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
     """
-    Return the plan in these znodes, without unreadable assignments and without empty ones of departed members.
+    Return the plan in these znodes, without unreadable assignments and empty assignments of departed members.
 
     Args:
         group: The name of the group.

@@ -34,7 +34,7 @@ class ProgressTracker:
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        Add a view; return a finding if the views so far show stuck partitions.
+        Add a view. Return a finding if the views so far show stuck partitions.
 
         Args:
             view: The group as it is now.
@@ -51,7 +51,7 @@ class ProgressTracker:
         return (_finding(stuck, now_ms),) if stuck else ()
 
     def suspects(self, now_ms: int) -> bool:
-        """Whether another view, taken ``WATCHED_MS`` after the last one, may show a stuck partition."""
+        """Return whether another view, ``WATCHED_MS`` after the last view, may show a stuck partition."""
         return any(_old(each, now_ms) for each, _ in self._waiting.values())
 
 

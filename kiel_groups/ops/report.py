@@ -1,4 +1,4 @@
-"""Report a group to operators: findings, facts, members, partitions. It fits 80 columns unless names are long."""
+"""Report a group to operators: findings, facts, members, partitions; 80 columns wide, unless names are long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 
-#: Which partitions a report lists: all, those with a problem, none, or this many (those with a problem first).
+#: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -67,7 +67,7 @@ def group_report(
         lag_problem: The reason why some log ends are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
         clock: The time of day to show, for one of several successive reports.
-        listed: Which partitions to list; ``wrong`` lists those that have a finding or an unknown lag.
+        listed: Which partitions to list; ``wrong`` lists partitions that have a finding or an unknown lag.
         generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""
@@ -148,7 +148,7 @@ def _committer(group: str) -> str:
     """
     Describe the program that commits the offsets.
 
-    A Spark query or an archive that is given no group uses one with a known prefix.
+    A Spark query or an archive that is given no group uses a group with a known prefix.
     """
     other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
     return f"committed by {other}a Spark query or an archive"
@@ -242,7 +242,7 @@ def _listed(
     partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
 ) -> Collection[TopicPartition]:
     named = {partition for finding in findings for partition in finding.partitions}
-    # A dict keeps the order of the partitions, and has each of them once.
+    # A dict keeps the order of the partitions, and has each partition once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
     wrong_first = wrong | {each.topic_partition: None for each in partitions}
     match listed:

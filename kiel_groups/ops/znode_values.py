@@ -105,7 +105,7 @@ class GroupReader:
         """
         Return the group's dynamic settings, or None and the reason why leaders refuse them.
 
-        The reason is "" if ``unreadable`` has it already.
+        The reason is "" if ``unreadable`` already has the error.
         """
         znode = self._znodes.get(self._layout.config)
         if znode is None:
@@ -121,7 +121,7 @@ class GroupReader:
         return len(self._parsed(parse_weights, self._layout.weights) or ())
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
-        """Return the partitions assigned to a member; none while its slot's assignment names an earlier member."""
+        """Return the partitions assigned to a member, none while the assignment of its slot names an earlier member."""
         found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
         return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
 
@@ -153,7 +153,7 @@ class GroupReader:
         return {partition: (_owner(znode.data), znode) for partition, _, znode in self._partitions(self._layout.owners)}
 
     def offsets(self) -> dict[TopicPartition, tuple[int | None, Znode]]:
-        """Return the committed offset of each partition, None if it is unreadable, and the offset znode."""
+        """Return each partition's committed offset (None if unreadable) and its offset znode."""
         return {
             partition: (self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
@@ -185,6 +185,6 @@ def _name(path: str) -> str:
 
 
 def _owner(data: bytes) -> MemberId:
-    """Return the owner's member id: the data before the last dash and the thread index; all data without a dash."""
+    """Return the owner's member id: the data up to the last dash, which a thread index follows, or all data."""
     text = data.decode(errors="replace")
     return text.rpartition("-")[0] or text

@@ -46,6 +46,7 @@ def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Loaded
         timeout_s: How long to wait for ZooKeeper, and then for the brokers, in seconds.
 
     Raises:
+        ConfigError: The group's name or an address is not legal.
         UnknownGroupError: ZooKeeper has no znode of this group; the text suggests a similar name, if there is one.
         NoZooKeeperError: No server answered.
         ChrootMissingError: The chroot does not exist.
@@ -59,9 +60,9 @@ def follow_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
 ) -> Generator[LoadedGroups | KielGroupsError, None, None]:
     """
-    Load the group whenever the caller requests the next item; if the load fails, the item is the error.
+    Load the group whenever the caller requests the next item, and yield the views, or the error if the load failed.
 
-    All loads use one session, until a load fails. The arguments are those of ``load_group``.
+    All loads use one session, until a load fails. The arguments have the same meaning as in ``load_group``.
 
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.
@@ -96,7 +97,7 @@ def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
 
 def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups:
     """
-    Load an outline of all groups: members and the state of the plans; with ``with_lag``, offsets and lag as well.
+    Load an outline of all groups: their members, the states of their plans and, with ``with_lag``, offsets and lag.
 
     Raises the errors of ``load_group``, except UnknownGroupError.
     """
@@ -111,7 +112,7 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
 
 
 def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> LoadedGroups:
-    """Add the log ends of existing topics. A broker may create an unknown topic that it is asked about."""
+    """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
     existing = frozenset(topics)
     partitions = {
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing

@@ -1,7 +1,7 @@
 """
 Read and write topics of Kafka 0.8 in Spark 4: the data source ``kiel``, and the jobs built on it.
 
-Applications register ``KielDataSource`` or call ``archive``; both need the extra ``spark``.
+Applications register ``KielDataSource`` or call ``archive``, as ``kiel-groups spark`` does. Needs the extra ``spark``.
 The driver plans which offsets to read, and the workers read and write; a worker never plans a range.
 """
 

@@ -1,7 +1,7 @@
 """
 Provide blocking clients for programs without an event loop; each client runs a loop on its own thread.
 
-Scripts, notebooks and threaded services import them.
+Scripts, notebooks and threaded services import them; the Spark source runs event loops with ``LoopThread``.
 These classes add no behaviour: every method calls its counterpart in ``kiel_groups.clients`` and waits for the outcome.
 """
 

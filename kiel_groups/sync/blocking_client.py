@@ -1,7 +1,7 @@
 """
 Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
 
-The methods of the blocking classes are made from those of the asynchronous ones, with their signatures and docstrings.
+The methods of a blocking class are made from the asynchronous client's methods, with their signatures and docstrings.
 Where a docstring describes the future that is returned, the blocking method waits for it and returns its result.
 """
 
@@ -263,5 +263,5 @@ def _exit() -> None:
             log.exception("a client could not be closed at the exit of the interpreter")
 
 
-# Not ``atexit``: by then the executors that the loops use have been shut down.
+# ``atexit`` would be too late: by then the executors that the loops use have been shut down.
 threading._register_atexit(_exit)  # type: ignore[attr-defined]

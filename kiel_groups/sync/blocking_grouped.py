@@ -65,7 +65,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
     def __iter__(self) -> Iterator[Record]:
         """
-        Iterate over records until the consumer is closed; one loop at a time.
+        Iterate over records until the consumer is closed. Only one loop may run at a time.
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
@@ -75,7 +75,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
 
 class _Records(Iterator[Record]):
-    """One loop over the records. How the program leaves it decides whether the last record is finished."""
+    """One loop over the records. How the program leaves the loop decides whether the last record is finished."""
 
     def __init__(self, consumer: GroupedConsumer) -> None:
         self._consumer = consumer

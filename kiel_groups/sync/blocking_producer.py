@@ -49,15 +49,15 @@ class Producer(Blocking[clients.Producer]):
         """
         Send one record, whether or not the program waits for the future.
 
-        If ``max_buffered_bytes`` are buffered already, this method first waits until at most half of that is. Otherwise
-        it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms``, only the future of the
-        record that completes a batch waits for its outcome.
+        If ``max_buffered_bytes`` are buffered already, this method first waits until at most half as many are buffered.
+        Apart from that, it works as ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms``, only
+        the future of the record that completes a batch waits for its outcome.
 
         Args:
             topic: The topic to write to.
             message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
             key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
-            partition: The partition's number; the partitioner is not called then.
+            partition: The partition's number; if it is given, the partitioner is not called.
 
         Returns:
             A future: ``result()`` waits until the record is stored, and returns its topic, partition and offset, or

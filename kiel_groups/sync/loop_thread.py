@@ -44,7 +44,7 @@ class LoopThread:
 
     Args:
         name: Part of the thread's name, and of error texts.
-        instead: Tells a coroutine what to use instead of this class; part of the error that it gets.
+        instead: What a coroutine should use instead of this class, for the text of an error.
     """
 
     def __init__(self, name: str = "sync", instead: str = "await the coroutine itself") -> None:
@@ -74,7 +74,7 @@ class LoopThread:
         Start the loop, unless it runs already.
 
         Raises:
-            ClosedError: The loop was stopped, or belongs to the process that this one was forked from.
+            ClosedError: The loop was stopped, or belongs to the parent process of this fork.
         """
         self._check_process()
         with self._lock:
@@ -88,7 +88,7 @@ class LoopThread:
 
         Args:
             work: The coroutine; it is closed if it cannot be run.
-            timeout_s: Seconds to wait; None waits as long as it takes.
+            timeout_s: Seconds to wait, or None for no limit.
 
         Returns:
             The result of the coroutine.
@@ -107,7 +107,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, _Result]], timeout_s: float | None = None) -> _Result:
-        """Do as ``run``, but create the coroutine on the loop, so that an early Ctrl-C leaves none unawaited."""
+        """Work as ``run``, but create the coroutine on the loop: an early Ctrl-C then leaves no coroutine unawaited."""
         # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
@@ -147,7 +147,7 @@ class LoopThread:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that has the thread."""
+        """Whether this process is a fork of the process that created this object."""
         return os.getpid() != self._pid
 
     @property
@@ -157,16 +157,16 @@ class LoopThread:
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """
-        Stop the loop: cancel its tasks, and make callers that wait raise ClosedError.
+        Stop the loop: cancel its tasks, and make waiting callers raise ClosedError.
 
         A further call only waits for the thread. A call in a fork of the process does nothing.
 
         Args:
-            timeout_s: Seconds to wait for the thread; if it has not ended by then, it is left running and an error is
+            timeout_s: Seconds to wait for the thread. If it has not ended by then, it is left running and an error is
                 logged.
 
         Returns:
-            Whether the loop has ended.
+            Whether the thread has ended or was never started. False in a fork, and in a call on the thread itself.
         """
         if self.forked:
             return False
@@ -220,7 +220,7 @@ class LoopThread:
 
 
 def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:
-    """Start the coroutine that a thread waits for, on the loop, unless that thread has given up."""
+    """Start on the loop the coroutine that a thread waits for, unless the thread has stopped waiting."""
     work = function()
     if outcome.cancelled():
         work.close()
@@ -246,7 +246,7 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
 
 
 def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the task if its caller gave up first; do nothing if the task has ended or the loop is closed."""
+    """Cancel a task whose caller has stopped waiting; do nothing if the task has ended or the loop is closed."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 
@@ -258,7 +258,7 @@ def check_no_loop_runs(instead: str) -> None:
     The loop of a notebook's kernel may be blocked: it runs around every cell, and awaits nothing while the cell runs.
 
     Args:
-        instead: Tells a coroutine what to do instead of the call; part of the error.
+        instead: What a coroutine should do instead of the call, for the text of the error.
 
     Raises:
         ConfigError: An event loop runs in this thread.

@@ -2,7 +2,7 @@
 Test without servers: simulated time, and a fake ZooKeeper behind kazoo's own client.
 
 The simulator runs whole groups on it; applications may use it, too.
-Tests compare it with real servers; no other package uses it.
+It opens no connection and starts no server; no other package of ``kiel_groups`` uses it.
 """
 
 from kiel_groups.testing.fake_client import Host, fake_client

@@ -2,7 +2,7 @@
 Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
 0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 adds 21 to 31, few of which an old client
-sees. A number beyond these comes from a newer or a patched broker and is a value like the others.
+sees. Any other number comes from a newer or a patched broker, and becomes an ``ErrorCode``, too.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ _code(31, "CLUSTER_AUTHORIZATION_FAILED", "this client has no right to the clust
 
 
 def error_code(number: int) -> ErrorCode:
-    """Return the error code of a number; an unknown one is not retriable and is named after its number."""
+    """Return the error code of a number. An unknown code is not retriable, and is named after its number."""
     known = _KNOWN.get(number)
     if known is not None:
         return known

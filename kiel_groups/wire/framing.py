@@ -1,7 +1,7 @@
 """
 Frame requests and responses: each is preceded by its size, in four bytes.
 
-A broker answers the requests of one connection in their order; the correlation id assigns each response to its request.
+A broker answers the requests of one connection in their order. The correlation id assigns each response to its request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Request(Protocol[ResponseT_co]):
 
     @property
     def expects_response(self) -> bool:
-        """Whether a broker answers; False only for a produce request with acks 0."""
+        """Whether a broker answers. This is False only for a produce request with acks 0."""
 
     def encode_body(self) -> bytes:
         """

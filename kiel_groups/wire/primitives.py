@@ -29,7 +29,7 @@ _LONGEST_STRING = 0x7FFF
 
 
 class Writer:
-    """Collects the parts of one request; a value that does not fit the protocol is a ConfigError."""
+    """Collects the parts of one request. A value that does not fit its type raises ConfigError."""
 
     __slots__ = ("_parts",)
 
@@ -64,7 +64,7 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes; this client never sends the protocol's null."""
+        """Write bytes. This client never sends the protocol's null."""
         self._pack(_INT32, len(value))
         self._parts.append(value)
 
@@ -119,7 +119,7 @@ class Reader:
             raise self._refusal(start, "a text that is no UTF-8") from error
 
     def optional_string(self) -> str:
-        """Read text; null, which brokers of 0.8 send for a missing text, becomes the empty text."""
+        """Read text. Null, which brokers of 0.8 send for a missing text, becomes the empty text."""
         start = self._position
         if self._peek(_INT16) == _NULL:
             self._position = start + _INT16.size
@@ -127,7 +127,7 @@ class Reader:
         return self.string()
 
     def blob(self) -> memoryview:
-        """Read bytes as a view; null becomes the empty view."""
+        """Read bytes as a view. Null becomes the empty view."""
         start = self._position
         if self._peek(_INT32) == _NULL:
             self._position = start + _INT32.size
@@ -136,7 +136,7 @@ class Reader:
 
     def array(self, least_bytes: int) -> range:
         """
-        Read the count of an array, as a range to loop over.
+        Read the count of an array, and return a range to loop over.
 
         Args:
             least_bytes: The least size of an element in bytes, 1 or more.

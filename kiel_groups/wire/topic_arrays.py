@@ -19,7 +19,7 @@ _PARTITION_BYTES = 4
 def write_partitions(
     writer: Writer, values: Iterable[tuple[TopicPartition, T]], write: Callable[[Writer, T], None]
 ) -> None:
-    """Write values topic by topic; ``write`` writes the value after the partition's number."""
+    """Write values topic by topic. ``write`` writes one value, after the partition's number."""
     topics: dict[str, list[tuple[int, T]]] = {}
     for (topic, partition), value in values:
         topics.setdefault(topic, []).append((partition, value))
@@ -38,8 +38,8 @@ def read_partitions(reader: Reader, read: Callable[[Reader], T], least_bytes: in
 
     Args:
         reader: Positioned at the array of topics, which is the rest of the response.
-        read: Reads the value after the partition's number.
-        least_bytes: The least size of that value in bytes.
+        read: Reads one value, after the partition's number.
+        least_bytes: The least size of a value in bytes.
 
     Raises:
         ProtocolError: The response is truncated, too long, or has a partition twice.

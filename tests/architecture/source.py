@@ -10,7 +10,19 @@ from pathlib import Path
 import kiel_groups
 from tests.architecture.layers import LAYERS
 
-__all__ = ["PACKAGE", "imported_modules", "layer_of", "libraries", "lies_in", "modules", "name_of", "packages", "tree"]
+__all__ = [
+    "PACKAGE",
+    "file_of",
+    "imported_modules",
+    "imports",
+    "layer_of",
+    "libraries",
+    "lies_in",
+    "modules",
+    "name_of",
+    "packages",
+    "tree",
+]
 
 PACKAGE = Path(kiel_groups.__file__).parent
 
@@ -64,7 +76,7 @@ def imports(module: Path) -> Iterator[str]:
             for alias in node.names:
                 # `from kiel_groups.group.leader import planner` names a module, too.
                 whole = f"{node.module}.{alias.name}"
-                yield whole if _file_of(whole) is not None else node.module
+                yield whole if file_of(whole) is not None else node.module
 
 
 def imported_modules(module: Path) -> frozenset[str]:
@@ -78,7 +90,8 @@ def libraries(module: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(module)} - {"kiel_groups"}
 
 
-def _file_of(dotted: str) -> Path | None:
+def file_of(dotted: str) -> Path | None:
+    """Return the file of a module or package below ``kiel_groups``; None for any other name."""
     if not dotted.startswith("kiel_groups."):
         return None
     path = PACKAGE / dotted.removeprefix("kiel_groups.").replace(".", "/")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import PACKAGE
+from tests.architecture.source import PACKAGE, file_of, imports, packages
 
 pytestmark = pytest.mark.unit
 
 TESTS = Path(__file__).parents[1]
+UNIT = TESTS / "unit"
 MODULES = sorted(TESTS.rglob("*.py"))
 MOST_LINES = 450
 #: Folders that contain a program besides its tests.
@@ -25,6 +26,27 @@ def imported(path: Path) -> list[str]:
     froms = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
     plain = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     return [name for name in [*froms, *plain] if name.split(".")[0] == "tests" or name.startswith("test_")]
+
+
+def folder_of(path: Path) -> str:
+    """Return the folder of a unit test below ``tests/unit``, named as by ``packages``."""
+    return str(path.parent.relative_to(UNIT))
+
+
+def packages_used_by(path: Path) -> set[str]:
+    """Return the packages from which a test, or a helper that it imports, imports a module or a public name."""
+    found = {package_of(name) for name in imports(path) if name.partition(".")[0] == "kiel_groups"}
+    for name in imported(path):
+        helper = TESTS.parent / (name.replace(".", "/") + ".py")
+        if name.startswith("tests.helpers.") and helper.is_file():
+            found |= packages_used_by(helper)
+    return found
+
+
+def package_of(dotted: str) -> str:
+    """Return the package of a module, or the package itself, by its path below ``kiel_groups``."""
+    file = file_of(dotted)
+    return str(file.parent.relative_to(PACKAGE)) if file is not None else "."
 
 
 def test_no_module_imports_a_test_module() -> None:
@@ -42,10 +64,23 @@ def test_helpers_do_not_import_the_tests_that_use_them() -> None:
 
 
 def test_unit_tests_mirror_the_package() -> None:
-    """The tests of ``kiel_groups/a/b`` are in ``tests/unit/a/b``."""
-    unit = TESTS / "unit"
-    folders = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}
-    assert [folder.as_posix() for folder in folders if not (PACKAGE / folder).is_dir()] == []
+    """The tests of the module ``kiel_groups/a/b.py`` are in ``tests/unit/a/test_b.py``."""
+    folders: dict[str, set[str]] = {}
+    for package, names in packages().items():
+        for name in names:
+            folders.setdefault(f"test_{name}", set()).add(package)
+    assert not {
+        f"{path.relative_to(UNIT)} belongs to {' or '.join(sorted(folders[path.stem]))}"
+        for path in UNIT.rglob("test_*.py")
+        if folder_of(path) not in folders.get(path.stem, {folder_of(path)})
+    }
+
+
+@pytest.mark.parametrize("path", sorted(UNIT.rglob("test_*.py")), ids=lambda path: str(path.relative_to(UNIT)))
+def test_a_unit_test_uses_the_package_of_its_folder(path: Path) -> None:
+    """A file that is not named after a module imports a module of its folder's package, maybe through a helper."""
+    names = {f"test_{name}" for name in packages().get(folder_of(path), ())}
+    assert path.stem in names or folder_of(path) in packages_used_by(path)
 
 
 def test_files_stay_small() -> None:

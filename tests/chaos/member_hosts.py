@@ -6,7 +6,6 @@ A host keeps its proxies when its process is killed and another one is started.
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from kiel_groups.errors import ServerError
 from tests.chaos.clock import boot_s
 from tests.chaos.history import Deliveries, Delivery, GrowingFile, Process
 from tests.chaos.network import Network
+from tests.helpers.waiting import within
 
 __all__ = ["GROUP", "LEAVE_S", "MemberHost", "REPOSITORY", "TOPIC", "start_program"]
 
@@ -117,11 +117,8 @@ class MemberHost:
     async def start_and_wait(self) -> None:
         """Start a process, and wait until it handles SIGTERM; before that, the signal would kill it."""
         self.start()
-        deadline_s = boot_s() + START_S
-        while not self._newest.file.path.exists():
-            if boot_s() > deadline_s:
-                raise ServerError(f"{self} was not up {START_S:g} s after its start; see its log in {self._folder}")
-            await asyncio.sleep(0.02)
+        if not await within(self._newest.file.path.exists, START_S):
+            raise ServerError(f"{self} was not up {START_S:g} s after its start; see its log in {self._folder}")
 
     def kill(self) -> None:
         """Kill the newest process."""

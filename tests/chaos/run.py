@@ -19,6 +19,7 @@ from tests.chaos.member_hosts import GROUP, REPOSITORY, TOPIC
 from tests.chaos.schedule import Fault, Schedule
 from tests.chaos.system import PARTITIONS, SystemUnderTest
 from tests.chaos.transaction_log import committed
+from tests.helpers.waiting import within
 
 __all__ = ["Progress", "Result", "Run"]
 
@@ -194,7 +195,7 @@ class Run:
         def all_delivered() -> bool:
             return len({delivery.partition for delivery in self._deliveries()}) == PARTITIONS
 
-        if not await _within(START_S, all_delivered):
+        if not await within(all_delivered, START_S, READ_INTERVAL_S):
             raise ServerError(
                 f"no delivery of some partitions {START_S:g} s after the start of the members; see their logs"
             )
@@ -213,7 +214,7 @@ class Run:
         self._activity = "waiting for the last records"
         await asyncio.sleep(self._quiet_end_s)
         await in_thread(system.stop_producer)
-        await _within(RECOVERY_S, self._all_finished)
+        await within(self._all_finished, RECOVERY_S, READ_INTERVAL_S)
         return boot_s()
 
     def _all_finished(self) -> bool:
@@ -245,14 +246,3 @@ class Run:
             end_s=end_s,
             clock_step_s=abs(boot_s() - time.time() - boot_minus_wall_s),
         )
-
-
-async def _within(limit_s: float, condition: Callable[[], bool]) -> bool:
-    """Check the condition regularly; return whether it became true in time."""
-    deadline_s = boot_s() + limit_s
-    while True:
-        if condition():
-            return True
-        if boot_s() > deadline_s:
-            return False
-        await asyncio.sleep(READ_INTERVAL_S)

@@ -20,11 +20,11 @@ from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperE
 from kiel_groups.embedded.processes.child_process import ChildProcess
 from kiel_groups.embedded.processes.server_process import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
-from tests.chaos.clock import boot_s
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.member_hosts import REPOSITORY, TOPIC, MemberHost, start_program
 from tests.chaos.network import Network, RegistryProxy
 from tests.chaos.schedule import REPLICAS, ZOOKEEPERS, Schedule
+from tests.helpers.waiting import within
 
 __all__ = ["PARTITIONS", "SystemUnderTest"]
 
@@ -43,6 +43,8 @@ BROKER = {
 IN_SYNC_S = 25.0
 #: Attempts to get replicas in sync by restarts, and to start a broker.
 _RESTARTS = _STARTS = 4
+#: The interval at which servers are asked for their state, in seconds: each question takes a new connection.
+_CHECK_INTERVAL_S = 0.25
 #: How long the producer may take for its last records, in seconds.
 PRODUCER_END_S = 35.0
 
@@ -170,14 +172,15 @@ class SystemUnderTest(Startable):
 
     async def wait_for_ensemble(self, limit_s: float = 60.0) -> None:
         """Wait until every server of ZooKeeper is in the quorum."""
-        deadline_s = boot_s() + limit_s
-        while True:
-            modes = await asyncio.gather(*(server.mode() for server in self.ensemble.servers))
-            if sorted(map(str, modes)) == ["follower", "follower", "leader"]:
-                return
-            if boot_s() > deadline_s:
-                raise ServerError(f"the ensemble did not recover in {limit_s:g} s: {modes}")
-            await asyncio.sleep(0.1)
+
+        async def modes() -> list[str]:
+            return sorted(map(str, await asyncio.gather(*(server.mode() for server in self.ensemble.servers))))
+
+        async def has_recovered() -> bool:
+            return await modes() == ["follower", "follower", "leader"]
+
+        if not await within(has_recovered, limit_s, _CHECK_INTERVAL_S):
+            raise ServerError(f"the ensemble did not recover in {limit_s:g} s: {await modes()}")
 
     async def wait_for_brokers(self) -> None:
         """
@@ -188,7 +191,8 @@ class SystemUnderTest(Startable):
             ServerError: Some replica is still out of sync after the last restart.
         """
         for _ in range(_RESTARTS):
-            leader = await self._await_in_sync()
+            await within(self._is_in_sync, IN_SYNC_S, _CHECK_INTERVAL_S)
+            leader = await in_thread(self._out_of_sync)
             if leader is None:
                 return
             broker = self.brokers[leader]
@@ -197,13 +201,8 @@ class SystemUnderTest(Startable):
             await self.start_broker(broker)
         raise ServerError("replicas are not in sync, whatever is restarted; see the brokers' logs")
 
-    async def _await_in_sync(self) -> int | None:
-        deadline_s = boot_s() + IN_SYNC_S
-        while True:
-            leader = await in_thread(self._out_of_sync)
-            if leader is None or boot_s() > deadline_s:
-                return leader
-            await asyncio.sleep(0.25)
+    async def _is_in_sync(self) -> bool:
+        return await in_thread(self._out_of_sync) is None
 
     def _out_of_sync(self) -> int | None:
         """

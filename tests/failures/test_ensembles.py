@@ -110,9 +110,7 @@ def kill(server: ZooKeeperServer) -> None:
 
 
 async def back_in_the_quorum(server: ZooKeeperServer) -> None:
-    async with asyncio.timeout(60):
-        while await server.mode() is None:  # noqa: ASYNC110 - a server's role has no event to wait for
-            await asyncio.sleep(0.05)
+    await eventually(server.mode, "the server is in the quorum", 60)
 
 
 def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer) -> bool:
@@ -288,9 +286,11 @@ async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., C
         await checked.group.delivered(checked.values)
         for server in others:
             await server.kill()
-        async with asyncio.timeout(60):
-            while await alone.mode() != "read-only":  # noqa: ASYNC110 - a server's role has no event to wait for
-                await asyncio.sleep(0.05)
+
+        async def is_read_only() -> bool:
+            return await alone.mode() == "read-only"
+
+        await eventually(is_read_only, "the server serves reads alone", 60)
         await eventually(
             lambda: set(member.lost_partitions) == set(map(checked.partition, range(4))), "the session is given up"
         )

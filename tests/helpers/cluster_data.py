@@ -11,8 +11,9 @@ from kazoo.client import KazooClient
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.waiting import eventually
 
-__all__ = ["owners", "produce", "stored_offsets", "zookeeper"]
+__all__ = ["await_committed", "committed", "members", "owners", "produce", "stored_offsets", "zookeeper"]
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
@@ -41,6 +42,26 @@ def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int
     if client.exists(folder) is None:
         return {}
     return {int(name): int(client.get(f"{folder}/{name}")[0]) for name in client.get_children(folder)}
+
+
+def committed(cluster: Cluster, group: str, topic: str) -> int:
+    """Return the number of records that a group has committed in all partitions, if their logs start at 0."""
+    with zookeeper(cluster) as client:
+        return sum(stored_offsets(client, group, topic).values())
+
+
+async def await_committed(cluster: Cluster, group: str, topic: str, total: int) -> None:
+    """Wait until the committed offsets add up to ``total``."""
+    with zookeeper(cluster) as client:
+        await eventually(
+            lambda: sum(stored_offsets(client, group, topic).values()) == total, f"offsets add up to {total}"
+        )
+
+
+def members(cluster: Cluster, group: str) -> list[str]:
+    """Return the ids of a group's members."""
+    with zookeeper(cluster) as client:
+        return list(client.get_children(GroupLayout(group).members))
 
 
 def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, int]]:

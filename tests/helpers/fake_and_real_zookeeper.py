@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
-from tests.helpers.waiting import eventually_blocking
+from tests.helpers.waiting import eventually, eventually_blocking
 
 __all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "RealServers", "Servers"]
 
@@ -276,13 +276,13 @@ class RealServers:
 
     async def _all_in_quorum(self) -> ZooKeeperServer:
         """Return the leader once all others follow: a server killed while it catches up may not start again."""
+
         # See ZOOKEEPER-2354.
-        async with asyncio.timeout(30.0):
-            while True:
-                leader = await self._ensemble.leader()
-                if all([await server.mode() for server in self._ensemble.servers]):
-                    return leader
-                await asyncio.sleep(0.02)
+        async def leader_of_all() -> ZooKeeperServer | None:
+            leader = await self._ensemble.leader()
+            return leader if all([await server.mode() for server in self._ensemble.servers]) else None
+
+        return await eventually(leader_of_all, "every server has a role")
 
     @property
     def leader(self) -> object:
@@ -312,12 +312,3 @@ class RealServers:
             else:
                 server.resume()
         self._order()
-
-
-@contextmanager
-def closing(backend: Backend) -> Iterator[Backend]:
-    """Stop the clients of a backend at the end of the block."""
-    try:
-        yield backend
-    finally:
-        backend.close()

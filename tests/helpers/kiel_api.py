@@ -9,9 +9,8 @@ from typing import Any
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import stored_offsets, zookeeper
-from tests.helpers.waiting import eventually
 
-__all__ = ["await_committed", "consumer_of", "offsets", "produce", "values"]
+__all__ = ["consumer_of", "offsets", "produce", "values"]
 
 
 def consumer_of(cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
@@ -46,11 +45,3 @@ async def offsets(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
             return stored_offsets(client, group, topic)
 
     return await asyncio.to_thread(read)
-
-
-async def await_committed(cluster: Cluster, group: str, topic: str, total: int) -> None:
-    """Wait until the committed offsets add up to ``total``."""
-    with zookeeper(cluster) as client:
-        await eventually(
-            lambda: sum(stored_offsets(client, group, topic).values()) == total, f"offsets add up to {total}", 20
-        )

@@ -138,7 +138,7 @@ async def test_metadata_that_is_too_long_is_left_out(
     answers = await commit_offsets(view, Metrics(), name, {partition: 7}, "x" * 5000)
     view.close()
     assert answers == {partition: NO_ERROR}
-    assert "too long (5000 characters)" in caplog.text
+    assert "too long (5,000 characters)" in caplog.text
     with zookeeper(cluster_39) as client:
         assert stored_offsets(client, name, topic) == {0: 7}
 

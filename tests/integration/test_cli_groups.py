@@ -32,7 +32,7 @@ async def run_beside_members(cluster: Cluster, *arguments: str) -> subprocess.Co
     return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
 
 
-async def await_settled(group: Group, topic: str) -> None:
+async def await_stored_offsets(group: Group, topic: str) -> None:
     await group.balanced(topic, PARTITIONS)
     layout = GroupLayout(group.name)
     with zookeeper(group.cluster) as client:
@@ -49,7 +49,7 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
     await produce(cluster, topic, 60)
     async with group_of(cluster, name, [topic], autocommit=False) as group:
         first, second = await group.join(), await group.join()
-        await await_settled(group, topic)
+        await await_stored_offsets(group, topic)
         outcome = await run_beside_members(cluster, "describe", name, "--json", "--check")
         assert (outcome.returncode, outcome.stderr) == (0, "")
         document = json.loads(outcome.stdout)
@@ -90,7 +90,7 @@ async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique
     layout = GroupLayout(name)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
-        await await_settled(group, topic)
+        await await_stored_offsets(group, topic)
         with zookeeper(cluster_39) as client:
             client.create(f"{layout.ids}/{name}_java-1-abcdef01", b"{}", ephemeral=True)
             client.delete(f"{layout.topic_owners(topic)}/3")
@@ -175,7 +175,7 @@ async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callab
     await cluster.create_topic("t", PARTITIONS)
     async with group_of(cluster, "g", ["t"]) as group:
         await group.join()
-        await await_settled(group, "t")
+        await await_stored_offsets(group, "t")
         await cluster.kafka[0].kill()
         outcome = await run_beside_members(cluster, "describe", "g")
         assert outcome.returncode == 0
@@ -197,7 +197,7 @@ async def test_a_group_without_members_and_with_lag_fails_its_check(cluster_39: 
     await cluster_39.create_topic(topic, PARTITIONS)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
-        await await_settled(group, topic)
+        await await_stored_offsets(group, topic)
     assert (await run_beside_members(cluster_39, "describe", name, "--check")).returncode == 0
     await produce(cluster_39, topic, 12)
     outcome = await run_beside_members(cluster_39, "describe", name, "--check")

@@ -20,7 +20,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
 
@@ -235,6 +235,15 @@ class Traffic:
                 self._received.clear()
                 await self._received.wait()
 
+    async def times_out(self) -> None:
+        """Wait until requests of both clients have had no answer within their timeout."""
+
+        def retries() -> tuple[float, float]:
+            return self._producer.metrics.total("produce_retries"), self._consumer.metrics.total("fetch_retries")
+
+        before = retries()
+        await eventually(lambda: all(now > then for now, then in zip(retries(), before, strict=True)), "time-outs")
+
     async def finish(self) -> None:
         """Stop producing, and wait until every record is stored and delivered."""
         self._tasks[0].cancel()
@@ -280,7 +289,7 @@ async def test_a_frozen_broker_resumes(start_cluster: Callable[..., Cluster], un
     async with Traffic(cluster, topic, request_timeout_ms=500) as traffic:
         await traffic.flows()
         cluster.kafka[0].pause()
-        await asyncio.sleep(2)
+        await traffic.times_out()
         cluster.kafka[0].resume()
         await traffic.flows()
         await traffic.finish()
@@ -292,9 +301,10 @@ async def test_a_group_member_refreshes_metadata_by_age(cluster_39: Cluster, uni
     await cluster_39.create_topic(topic, 1)
     settings = {"metadata_max_age_ms": 50, "max_wait_time": 100}
     async with GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts, **settings) as consumer:
-        await asyncio.sleep(0.2)
-        assert consumer.metrics.counter("metadata_refreshes", reason="age") == 0, "nothing is fetched"
+
+        def refreshes() -> float:
+            return consumer.metrics.counter("metadata_refreshes", reason="age")
+
+        await throughout(lambda: refreshes() == 0, "nothing is fetched", 0.2)
         await consumer.subscribe(topic)
-        await eventually(
-            lambda: consumer.metrics.counter("metadata_refreshes", reason="age") >= 3, "the metadata is refreshed"
-        )
+        await eventually(lambda: refreshes() >= 3, "the metadata is refreshed")

@@ -12,6 +12,7 @@ from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.embedded.processes.ports import accepts
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -46,9 +47,11 @@ async def restore(ensemble: ZooKeeperEnsemble) -> None:
         if server.is_running:
             server.resume()
     await asyncio.gather(*(server.start() for server in ensemble.servers if not server.is_running))
-    async with asyncio.timeout(60):
-        while await modes(ensemble) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 - no event to wait for
-            await asyncio.sleep(0.05)
+
+    async def is_complete() -> bool:
+        return await modes(ensemble) == ["follower", "follower", "leader"]
+
+    await eventually(is_complete, "every server has a role", 60)
 
 
 def write(hosts: str, path: str) -> None:
@@ -60,6 +63,13 @@ def read(hosts: str, path: str) -> bytes:
     with cluster_admin.zookeeper(hosts) as client:
         client.sync(path)
         return bytes(client.get(path)[0])
+
+
+async def await_mode(server: ZooKeeperServer, mode: str | None) -> None:
+    async def is_in_mode() -> bool:
+        return await server.mode() == mode
+
+    await eventually(is_in_mode, f"{server} is in the mode {mode}")
 
 
 async def modes(ensemble: ZooKeeperEnsemble) -> list[str | None]:
@@ -97,9 +107,7 @@ async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: 
     successor = await ensemble.leader()
     write(successor.hosts, path)
     frozen.resume()
-    async with asyncio.timeout(30):
-        while await frozen.mode() != "follower":  # noqa: ASYNC110 - a server's role has no event to wait for
-            await asyncio.sleep(0.05)
+    await await_mode(frozen, "follower")
     assert await ensemble.leader() is successor
     assert read(frozen.hosts, path) == b"kept"
 
@@ -111,9 +119,7 @@ async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKe
     remaining, restarted, _ = ensemble.servers
     for server in ensemble.servers[1:]:
         await server.kill()
-    async with asyncio.timeout(30):
-        while await remaining.mode() is not None:  # noqa: ASYNC110 - a server's role has no event to wait for
-            await asyncio.sleep(0.05)
+    await await_mode(remaining, None)
     assert not await asyncio.to_thread(cluster_admin.answers, remaining.hosts, timeout_s=0.5)
     await restarted.start()
     assert await ensemble.leader() in (remaining, restarted)

@@ -5,6 +5,7 @@ The fake ensemble has the faults of real ones: every test runs on the fake, and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from kazoo.client import KazooClient
@@ -13,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.embedded import ZooKeeperEnsemble
-from tests.helpers.fake_and_real_zookeeper import Backend, FakeServers, RealServers, Servers, closing
+from tests.helpers.fake_and_real_zookeeper import Backend, FakeServers, RealServers, Servers
 
 pytestmark = pytest.mark.integration
 
@@ -33,10 +34,8 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
 @pytest.fixture
 def healed(servers: Servers) -> Iterator[Servers]:
     """The servers without faults. The fixture ends the faults of the test."""
-    try:
-        yield servers
-    finally:
-        servers.heal()
+    yield servers
+    servers.heal()
 
 
 def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import owners, produce, zookeeper
 from tests.helpers.members import Group, group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
 
@@ -122,5 +121,6 @@ async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], s
             await eventually(
                 lambda: group.members[0].consumer.metrics.latency("allocator").count > plans, "it has planned again"
             )
-            await asyncio.sleep(0.1)  # Time in which the plan would be published.
-            assert client.exists(layout.group_state).version == version, "an unchanged plan is not published"
+            await throughout(
+                lambda: client.exists(layout.group_state).version == version, "an unchanged plan is not published", 0.1
+            )

@@ -15,7 +15,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.members import Member, group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 
@@ -146,8 +146,9 @@ async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, un
         assert hanging.records[0].topic_partition in hanging.lost_partitions
         assert group.overlaps() == []
         with zookeeper(cluster) as client:
-            await asyncio.sleep(0.5)  # Longer than the pause before an ordinary rejoining.
-            assert client.get_children(GroupLayout(name).members) == [survivor.consumer.member_id]
+            # Longer than the pause before an ordinary rejoining.
+            members, alone = GroupLayout(name).members, [survivor.consumer.member_id]
+            await throughout(lambda: client.get_children(members) == alone, "the member has not joined again", 0.5)
         hanging.resume.set()
         await group.balanced(topic, 4)
         assert hanging.consumer.member_id != old_id

@@ -16,7 +16,7 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
 from tests.helpers.commands import kiel_groups
 from tests.helpers.java_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 from tests.helpers.members import Group, group_of
@@ -31,14 +31,6 @@ PARTITIONS = 4
 
 #: ConsumerOffsetChecker of 0.8.2.2 requests a coordinator, which a broker of 0.8.1.1 never answers.
 CHECKERS = [("0.8.1.1", "0.8.1.1"), ("0.8.1.1", "0.8.2.2"), ("0.8.2.2", "0.8.2.2")]
-
-
-async def await_committed(cluster: Cluster, group: str, topic: str, records: int) -> None:
-    """Wait until the group has committed ``records`` records."""
-    with zookeeper(cluster) as client:
-        await eventually(
-            lambda: sum(stored_offsets(client, group, topic).values()) == records, f"{records} records are committed"
-        )
 
 
 @pytest.mark.parametrize(("tool", "broker"), CHECKERS, ids=lambda version: f"v{version}")

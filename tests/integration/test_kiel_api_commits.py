@@ -13,8 +13,9 @@ from tornado import gen
 
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
-from tests.helpers.kiel_api import await_committed, consumer_of, offsets, produce, values
-from tests.helpers.waiting import eventually
+from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
+from tests.helpers.kiel_api import consumer_of, offsets, produce, values
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
 
@@ -196,8 +197,9 @@ async def test_values_of_abandoned_calls_are_delivered_again(
         found = await asked or []
     else:
         await produce(cluster_39, topic, 1, 2)
-        # Wait until the values would be fetched and set as the result of the abandoned call, if it still existed.
-        await asyncio.sleep(1.2)
+        # By then the values would be fetched and set as the result of the abandoned call, if it still existed.
+        with zookeeper(cluster_39) as client:
+            await throughout(lambda: stored_offsets(client, group, topic) == {0: 0}, "nothing is committed", 1.2)
         await consumer.commit_offsets()
         found = []
     assert await offsets(cluster_39, group, topic) == {0: 0}
@@ -221,8 +223,7 @@ async def test_a_rebalance_waits_for_values_in_flight(cluster_39: Cluster, uniqu
     assert await values(first, topic, 1) == [1]
     asking = asyncio.ensure_future(_forever(second, topic))
     await eventually(lambda: not first.settled, "the partition is to move")
-    await asyncio.sleep(0.3)
-    assert second.allocation == {}, "a partition with values in flight must not move"
+    await throughout(lambda: second.allocation == {}, "a partition with values in flight must not move", 0.3)
     first.commit_offsets()
     await eventually(lambda: second.allocation == {topic: [0]}, "the other member owns it")
     assert await offsets(cluster_39, group, topic) == {0: 1}

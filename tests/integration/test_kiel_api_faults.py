@@ -18,8 +18,8 @@ from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.cluster_data import stored_offsets, zookeeper
-from tests.helpers.kiel_api import await_committed, consumer_of, offsets, produce, values
+from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
+from tests.helpers.kiel_api import consumer_of, offsets, produce, values
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.kiel_api import consumer_of
+from tests.helpers.kiel_api import consumer_of, values
 
 pytestmark = pytest.mark.integration
 
@@ -23,10 +23,7 @@ async def test_consuming_a_misspelt_topic_creates_none(start_cluster: Callable[.
     for typo in ("before", "after"):
         assert await grouped.consume(typo) == []
         assert await single.consume(typo) == []
-    found = []
-    while not found:
-        found = await single.consume("there", single.BEGINNING)
-    assert found == [1]
+    assert await values(single, "there", 1, start=single.BEGINNING) == [1]
     await grouped.close()
     await single.close()
     with zookeeper(cluster) as client:

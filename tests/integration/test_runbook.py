@@ -100,7 +100,7 @@ READING = [
 PARTITIONS = 4
 
 
-async def await_settled(group: Group, topic: str) -> None:
+async def await_published_plan(group: Group, topic: str) -> None:
     await group.balanced(topic, PARTITIONS)
     with zookeeper(group.cluster) as client:
         group_state = GroupLayout(group.name).group_state
@@ -117,7 +117,7 @@ async def test_zkcli_prints_what_the_page_shows(cluster: Cluster, unique: Unique
     layout = GroupLayout(name)
     async with group_of(cluster, name, [topic], reconcile_interval_ms=500, auto_commit_interval_ms=200) as group:
         first, second = await group.join(), await group.join()
-        await await_settled(group, topic)
+        await await_published_plan(group, topic)
         await group.delivered(values)
         with zookeeper(cluster) as client:
             operator = Operator(cluster, client, name, topic)
@@ -134,13 +134,13 @@ async def test_zkcli_prints_what_the_page_shows(cluster: Cluster, unique: Unique
             await eventually(
                 lambda: len(client.get_children(layout.election)) == 2, "the previous leader is a candidate again"
             )
-            await await_settled(group, topic)
+            await await_published_plan(group, topic)
 
             before = client.get(layout.config)[0]
             await operator.follow(*section("Take the partitions from one member"))
             await eventually(lambda: len(first.partitions(topic)) == PARTITIONS, "the other member owns all partitions")
             client.set(layout.config, before)
-            await await_settled(group, topic)
+            await await_published_plan(group, topic)
     with zookeeper(cluster) as client:
         removal = section("Remove a group")
         if cluster.zookeeper.version == "3.4.6":

@@ -11,10 +11,9 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
-from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
+from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually, eventually_blocking
@@ -44,18 +43,6 @@ def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
     stored = [producer.produce(topic, value, partition=number % 2) for number, value in enumerate(values)]
     assert {future.result(30).offset for future in stored} == set(range((count + 1) // 2))
     return values
-
-
-def committed(cluster: Cluster, group: str, topic: str) -> int:
-    """Return the number of records that a group has committed in both partitions."""
-    with zookeeper(cluster) as client:
-        return sum(stored_offsets(client, group, topic).values())
-
-
-def members(cluster: Cluster, group: str) -> list[str]:
-    """Return the ids of a group's members."""
-    with zookeeper(cluster) as client:
-        return list(client.get_children(GroupLayout(group).members))
 
 
 def test_a_break_finishes_the_record_and_the_block_leaves_the_group(

@@ -149,7 +149,7 @@ MUTANTS = (
         "spark/jobs/folders.py",
         "    _synced(source)\n    source.replace(target)\n",
         "    source.replace(target)\n",
-        "tests/unit/spark/test_archive_folders.py",
+        "tests/unit/spark/jobs/test_archive_folders.py",
     ),
     Mutant(
         "failed records of an unknown topic are not counted",

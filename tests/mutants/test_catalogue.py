@@ -50,3 +50,23 @@ def test_a_killer_exists(killer: str) -> None:
     """A test that was moved or renamed kills nothing."""
     file, _, name = killer.partition("::")
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_numbers_of_the_catalogue() -> None:
+    """``docs/simulation.rst`` says how many mutants there are, and how many are killed by each kind of test."""
+    kinds = Counter(_kind(mutant.killer) for mutant in MUTANTS)
+    page = " ".join((ROOT / "docs/simulation.rst").read_text(encoding="utf-8").split())
+    assert (
+        f"``scripts/mutants`` has {len(MUTANTS)} breakages, and none survives: {kinds['scenarios']} are found by"
+        f" scenarios, within 500 seeds, {kinds['no servers']} by tests without servers, and {kinds['servers']} by tests"
+        " on real ones"
+    ) in page
+
+
+def _kind(killer: str) -> str:
+    """Return what a killer runs on; the markers of its file say whether it needs real servers."""
+    if killer == SIM:
+        return "scenarios"
+    source = (ROOT / killer.partition("::")[0]).read_text(encoding="utf-8")
+    needs_none = re.search(r"^pytestmark = .*\bmark\.(unit|property|sim)\b", source, re.MULTILINE)
+    return "no servers" if needs_none else "servers"

@@ -286,9 +286,6 @@ class World:
         """
         self.checker.invariant(EveryPartitionOwned).wait(limit_s)
 
-    def is_settled(self) -> bool:
-        return self.checker.invariant(EveryPartitionOwned).is_met()
-
     @property
     def all_topics_exist(self) -> bool:
         """Whether no topic is currently deleted."""

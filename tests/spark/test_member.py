@@ -16,7 +16,7 @@ from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.sync import GroupedConsumer
-from tests.helpers.cluster_data import owners, stored_offsets, zookeeper
+from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.spark.queries import Checkpoint, Query, await_partitions, fill, running, values_of
 from tests.helpers.waiting import eventually_blocking
@@ -49,17 +49,6 @@ def joining(cluster: Cluster, topic: str, group: str, checkpoint: Checkpoint | N
 
 def numbered(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last)]
-
-
-def committed(cluster: Cluster, group: str, topic: str) -> int:
-    """The number of records that the group has committed."""
-    with zookeeper(cluster) as client:
-        return sum(stored_offsets(client, group, topic).values())
-
-
-def members(cluster: Cluster, group: str) -> list[str]:
-    with zookeeper(cluster) as client:
-        return list(client.get_children(GroupLayout(group).members))
 
 
 def planned(query: Query) -> set[int]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["consume"]
 
-#: The options that need --group, and those that do not go with it.
+#: The options that need --group, and those that --group excludes.
 _OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
 _WITHOUT_A_GROUP = ("partitions",)
 
@@ -157,7 +157,13 @@ def consume(
 def _in_group(
     context: click.Context, topics: Sequence[str], options: dict[str, Any]
 ) -> tuple[GroupedConsumer, Subscribe]:
-    """Return a group member, and the function that makes it subscribe."""
+    """
+    Check the options and names, and return a group member, with the function that joins the group and subscribes.
+
+    Raises:
+        click.UsageError: An option is missing, has no effect in a group, or has an invalid value.
+        KielGroupsError: A topic does not exist, ZooKeeper does not answer, or a setting is not valid.
+    """
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
@@ -192,14 +198,20 @@ def _in_group(
 
 
 def _named_elsewhere(context: click.Context) -> str:
-    """Return a hint that names the variable or file that sets the group; "" if the command line sets it."""
+    """Return a hint that names the variable or file that sets the group, or "" if the command line sets it."""
     group = next(each for each in context.command.params if each.name == "group")
     source = source_of(context, group)
     return f"; the group is named in {source}, and '--no-group' ignores it" if source else ""
 
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
-    """Return a consumer without a group, and the function that makes it subscribe to all or the chosen partitions."""
+    """
+    Check the options, and return a consumer without a group, with the function that connects and subscribes it.
+
+    Raises:
+        click.UsageError: An option needs a group.
+        ConfigError: A setting is not valid.
+    """
     from kiel_groups.cli.parameters.start_option import parse_position
     from kiel_groups.clients import SingleConsumer
 
@@ -239,7 +251,7 @@ async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> 
 
 
 def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Refuse options on the command line that would have no effect; ``why`` ends the message of the error."""
+    """Raise UsageError for options on the command line that would have no effect; ``why`` ends its message."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
@@ -248,12 +260,12 @@ def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
 
 def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
-    Refuse topics that do not exist, and check the name of the group: a new name is often a misspelt one.
+    Check that the topics exist, and whether the group is new: a new name is often a misspelt one.
 
-    This asks ZooKeeper, because a broker may create a topic that it is asked about.
+    The check asks ZooKeeper, because a broker may create a topic that it is asked about.
 
     Returns:
-        A notice if the group does not exist yet, or if another program commits its offsets; otherwise "".
+        A notice if the group does not exist yet, or if another program commits its offsets, or "".
     """
     from difflib import get_close_matches
 

@@ -31,7 +31,7 @@ _WATCHED_S = 16.0
 
 
 class _Seconds(click.FloatRange):
-    """An optional number of seconds. Click takes a GROUP after the option as its value; the error says so."""
+    """An optional number of seconds. If GROUP follows the option, click takes it as the value; the error says so."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -123,7 +123,7 @@ class _Presenter:
     """
     Shows successive loads of a group, each with the problems that all loads so far have revealed.
 
-    ``listed`` selects the partitions to list, None for the default. ``generations`` is the number of plans to show.
+    ``listed`` selects the partitions to list; None means the default. ``generations`` is the number of plans to show.
     """
 
     def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
@@ -136,12 +136,12 @@ class _Presenter:
         self._progress = ProgressTracker()
 
     def needs_time(self, loaded: LoadedGroups) -> bool:
-        """Whether a second load, ``_WATCHED_S`` later, may reveal a problem that one load cannot."""
+        """Return whether a second load, ``_WATCHED_S`` later, may reveal a problem that a single load cannot."""
         self._progress.take(loaded.groups[0], loaded.seen_ms)
         return self._progress.suspects(loaded.seen_ms)
 
     def show(self, loaded: LoadedGroups) -> bool:
-        """Show a single load; return whether every problem, if there is any, passes by itself."""
+        """Show a single load. Return True if there is no problem that needs an operator."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
         findings = self._findings(loaded)

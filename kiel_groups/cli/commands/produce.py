@@ -19,7 +19,7 @@ from kiel_groups.cli.terminal.messages import Lines
 
 __all__ = ["produce"]
 
-#: The most records of a partition in one batch, and how long the first one waits for others.
+#: The most records of a partition in one batch, and how long the first record waits for more, in milliseconds.
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
 #: Loggers of failures that this command reports itself, with the numbers of lines.

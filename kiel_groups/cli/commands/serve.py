@@ -25,7 +25,7 @@ __all__ = ["serve"]
 
 _MILLISECONDS = click.IntRange(min=0)
 
-#: How long the cleanup at the end waits for ZooKeeper.
+#: How long the cleanup at the end waits for ZooKeeper, in seconds.
 _CLEANUP_TIMEOUT_S = 1.0
 
 
@@ -149,7 +149,7 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 
 def _clean_up(zookeeper: str, group: str) -> None:
-    """Remove the empty znodes of a group that no member joined; otherwise ``groups`` would keep listing the group."""
+    """Remove the empty znodes of a group that no member joined, because ``groups`` would list that group for ever."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.empty_groups import remove_empty_group
 
@@ -168,14 +168,18 @@ def _no_group(group: str, groups: Sequence[str]) -> str:
 
 
 def _overridden(data: bytes) -> str:
-    """Return the settings in the group's config that override options; "" if there are none, or it is unreadable."""
+    """
+    Return the settings in the group's config that override options.
+
+    Return "" if there are none, or if the config is unreadable.
+    """
     from kiel_groups.errors import ProtocolError
     from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 
     try:
         dynamic_config = DynamicConfig.parse(data, "config")
     except ProtocolError:
-        # The leader logs what is wrong with it, and which settings apply until then.
+        # The leader logs what is wrong with the config, and which settings apply until it is corrected.
         return ""
     named = [f"allocator {dynamic_config.allocator}"] if dynamic_config.allocator is not None else []
     named += [f"debounce.{name} {value}" for name, value in dynamic_config.debounce]
@@ -184,7 +188,7 @@ def _overridden(data: bytes) -> str:
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
-    """Run the candidate until a signal arrives; return the exit status, or raise an error that no new session fixes."""
+    """Run the candidate until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
     from kiel_groups.coordination.member.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
 

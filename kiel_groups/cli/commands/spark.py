@@ -152,7 +152,7 @@ def archive(
 
 
 def _is_not_from_py4j(record: logging.LogRecord) -> bool:
-    """Whether a log record is not py4j's. It logs its errors with the root logger, so only the path identifies it."""
+    """Return whether a log record is not py4j's. py4j uses the root logger, so only the path identifies its records."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -210,7 +210,7 @@ def _translated_errors() -> Iterator[None]:
 
 @contextmanager
 def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
-    """Yield a file for Spark's own log, kept if Spark fails; None if ``verbose``, which prints the log at once."""
+    """Yield a file for Spark's own log, kept if Spark fails, or None if ``verbose``, which prints the log at once."""
     from kiel_groups.errors import ConfigError, KielGroupsError
 
     if verbose:

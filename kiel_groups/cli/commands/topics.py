@@ -215,7 +215,7 @@ class _Logs(NamedTuple):
 
 
 def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState]) -> _Logs:
-    """Ask the leaders for the start and end offsets of logs; print a warning if some do not answer."""
+    """Ask the leaders for the start and end offsets of logs. Print a warning if a leader does not answer."""
     import asyncio
 
     from kiel_groups.clients.net.log_ends import find_log_ends
@@ -237,7 +237,7 @@ def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
-    """Yield a line that describes the topic, and one for each problem."""
+    """Yield a line that describes the topic, and a line for each problem."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
@@ -252,7 +252,7 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
-    """Whether the leader is not registered: ZooKeeper still names the last live replica as leader after its death."""
+    """Return whether the leader is not registered: ZooKeeper still names the last live replica after its death."""
     return leader is not None and leader not in alive
 
 

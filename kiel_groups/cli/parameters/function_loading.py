@@ -20,7 +20,7 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
     Load a built-in allocator by its name, or a user's function.
 
     Args:
-        name: One of ``ALLOCATORS``, or ``module:function``; None is returned for None.
+        name: One of ``ALLOCATORS``, or ``module:function``. For None, the function returns None.
         setting: The name of the setting in errors.
 
     Raises:

@@ -23,7 +23,7 @@ def complete_topics(context: click.Context, parameter: click.Parameter, typed: s
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the groups with this prefix, including those of other clients; ZooKeeper is found as for topics."""
+    """Return the groups with this prefix, of all clients; ZooKeeper is found as in ``complete_topics``."""
     from kiel_groups.admin.group_inspection import list_groups
 
     return _from_zookeeper(context, typed, list_groups)
@@ -62,7 +62,7 @@ def _from_zookeeper(context: click.Context, typed: str, names: Callable[[Client]
         with cluster_admin.zookeeper(hosts, timeout_s=_TIMEOUT_S) as client:
             return _matching(typed, names(client))
     except KielGroupsError:
-        # The shell discards error output of completion.
+        # The shell discards the error output of a completion.
         return []
 
 

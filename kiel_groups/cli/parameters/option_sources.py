@@ -64,7 +64,7 @@ config_option = click.option(
 
 
 def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
-    """Return the variable or the file that sets a parameter; None for the command line or the built-in default."""
+    """Return the variable or the file that sets a parameter, or None for the command line or a built-in default."""
     source = context.get_parameter_source(parameter.name or "")
     if source is click.core.ParameterSource.DEFAULT_MAP:
         return str(context.meta.get(_FILE_KEY))
@@ -74,7 +74,7 @@ def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
 
 
 def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
-    """Give every option of a command an environment variable named after both, unless the option has one already."""
+    """Give every option without an environment variable one that is named after the command and the option."""
     inner = f"{prefix}_{_upper(name)}"
     if isinstance(command, click.Group):
         for further, subcommand in command.commands.items():
@@ -155,7 +155,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> N
 
 
 def _value(value: Any, place: str, multiple: bool = False) -> Any:
-    """Return a value of the file; join a list with commas, unless the option is ``multiple``. A table is an error."""
+    """Return a value of the file, a list joined by commas unless ``multiple``. Raise ConfigError for a table."""
     if isinstance(value, Mapping):
         raise ConfigError(f"{place}: a table given; expected a value")
     if isinstance(value, list):
@@ -164,7 +164,7 @@ def _value(value: Any, place: str, multiple: bool = False) -> Any:
 
 
 def _check_environment(context: click.Context) -> None:
-    """Refuse a variable that looks like a misspelt one of ours; other variables with our prefix are ignored."""
+    """Raise ConfigError for a variable that is probably misspelt; ignore other variables with our prefix."""
     assert isinstance(context.command, click.Group)
     ours = {name for name in os.environ if name.startswith(f"{_PREFIX}_")}
     if not ours:

@@ -92,7 +92,7 @@ key_separator_option = click.option(
 
 
 def separator_bytes(given: str | None) -> bytes | None:
-    r"""Return the separator as bytes, with ``\t`` replaced by a tab; None for None. Raises ConfigError if empty."""
+    r"""Return the separator as bytes, with ``\t`` replaced by a tab, or None for None. Raise ConfigError if empty."""
     if given == "":
         raise ConfigError("--key-separator: nothing given; expected at least one character")
     return None if given is None else given.replace("\\t", "\t").encode()

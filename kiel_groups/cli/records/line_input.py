@@ -21,7 +21,7 @@ class LineInput:
     """
     Reads lines from an open descriptor, without Python's buffers.
 
-    ``size_bytes`` is the size of the input, None if unknown; ``read_bytes`` is the number of bytes read so far.
+    ``size_bytes`` is the size of the input, or None if unknown; ``read_bytes`` is the number of bytes read so far.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -62,7 +62,7 @@ class LineInput:
         return data
 
     async def _wait(self) -> None:
-        """Wait for data; for a file, which is always readable, only let other tasks run."""
+        """Wait for data. A file is always readable: in that case, only let other tasks run."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
             loop.add_reader(self._descriptor, readable.set)

@@ -30,10 +30,10 @@ class LineSender:
     Sends each line of an input as a record; used once.
 
     Args:
-        producer: Not connected yet; it is closed at the end.
+        producer: A producer that is not connected yet; ``run`` connects and closes it.
         topic: The topic to send to.
-        key_separator: The text between key and value of a line; without one, lines have no key.
-        partition: The only partition; without one, the producer's partitioner chooses.
+        key_separator: The text between key and value of a line. Without a separator, lines have no key.
+        partition: The partition of all records; by default, the producer's partitioner chooses.
         say: Called with a message about each kind of failure, when it first occurs.
 
     ``show`` is called ten times a second, for a display of the progress.
@@ -193,7 +193,7 @@ async def check_topic(brokers: str, topic: str) -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Format ascending numbers, consecutive ones as a range: ``3, 7 to 12``."""
+    """Format ascending numbers, with consecutive numbers as a range: ``3, 7 to 12``."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     more = f" and {len(texts) - _MOST_RANGES} more ranges" if len(texts) > _MOST_RANGES else ""

@@ -16,7 +16,7 @@ RecordLine: TypeAlias = Callable[[Record], bytes]
 
 
 def plain_line(key_separator: bytes | None = None) -> RecordLine:
-    """Return a format of the value, after the key and ``key_separator`` if one is given; null is empty."""
+    """Return a function that formats the value, after key and separator if one is given; null becomes empty."""
 
     def line(record: Record) -> bytes:
         key = b"" if key_separator is None else (record.key or b"") + key_separator

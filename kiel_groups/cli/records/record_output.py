@@ -55,7 +55,7 @@ class Output:
             loop.remove_writer(self._descriptor)
 
     def when_reader_goes(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, on the running loop, when the reader of a pipe is gone; ignore other outputs."""
+        """Call ``callback`` once, on the running loop, when the reader of a pipe is gone; never for other outputs."""
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             return
         loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ def standard_output() -> Output:
     Return the standard output of this process.
 
     Raises:
-        KielGroupsError: Standard output was closed before the start; its descriptor may belong to a connection now.
+        KielGroupsError: Standard output was closed at the start of the process, so a connection may use its descriptor.
     """
     if sys.stdout is None:
         raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")

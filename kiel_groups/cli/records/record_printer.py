@@ -21,11 +21,11 @@ class RecordPrinter:
     Prints a consumer's records; used once.
 
     Args:
-        consumer: Not connected yet; it is closed at the end.
-        output: The output of the lines; a record is finished when its whole line is written.
+        consumer: A consumer that is not connected yet; ``run`` connects and closes it.
+        output: The output of the lines. A record is finished when its whole line is written.
         line: Formats a record as a line.
-        most: The number of records after which printing ends; None for no limit.
-        timeout_s: The number of seconds without a record after which printing ends; None for no limit.
+        most: The number of records after which printing ends, or None for no limit.
+        timeout_s: The number of seconds without a record after which printing ends, or None for no limit.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RecordPrinter:
 
         Returns:
             The exit status: 0, or 128 plus the number of the signal that ended the run: 130 (Ctrl-C), 143 (SIGTERM),
-            141 (the reader of the output is gone). A second signal does not wait until the consumer is closed.
+            141 (the reader of the output is gone). A second signal ends the process before the consumer is closed.
 
         Raises:
             KielGroupsError: Connecting, reading or writing the output failed.

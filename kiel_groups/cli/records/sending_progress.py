@@ -16,7 +16,7 @@ __all__ = ["progress", "summarize"]
 
 @contextmanager
 def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator[None]:
-    """Show a bar within the block; show none if ``quiet``, without a terminal, or if the lines are typed at one."""
+    """Show a bar within the block, unless ``quiet`` is set, there is no terminal, or the user types the lines."""
     if quiet or source.is_terminal or not has_bar():
         yield
         return
@@ -31,7 +31,11 @@ def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator
 
 
 def summarize(lines: Lines, sending: LineSender, *, acks: str, quiet: bool) -> None:
-    """Print the number and rate of stored records, and the numbers of lines that failed or have an unknown outcome."""
+    """
+    Print the numbers of the lines that failed or have an unknown outcome.
+
+    Unless ``quiet`` is set, first print the count and rate of the stored records (with ``acks`` "0", the sent records).
+    """
     done = "sent" if acks == "0" else "stored"
     if not quiet:
         lines.say("info", f"{done} {counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")

@@ -23,7 +23,7 @@ def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callab
 
     Args:
         lines: Prints a line for each batch if no bar can be shown.
-        total: The most records to archive; None for a run without an end.
+        total: The most records to archive, or None for a run without an end.
         quiet: Show nothing.
     """
     if quiet:

@@ -18,9 +18,9 @@ def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] 
     Print warnings and errors of the log from now on, one line each.
 
     Args:
-        lines: Prints them.
+        lines: Prints the lines.
         verbose: Print log records of level INFO, too.
-        reported_elsewhere: Loggers to show only with ``verbose``, because the command itself reports the same.
+        reported_elsewhere: Loggers to show only with ``verbose``, because the command itself reports their failures.
         timed: Begin each line with its time, for commands that run for days.
     """
     handler = _LineHandler(lines, timed=timed)

@@ -18,7 +18,8 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
         """
-        Print a line, unless the previous line of this level ended with the same text, or an earlier one reported it.
+        Print a line, unless the previous line of the same level ends with this text, or an earlier line has reported
+        the same error.
 
         Args:
             level: The level, such as ``error``, with which the line begins.

@@ -14,11 +14,11 @@ class UpdateBar(Protocol):
     """A function that updates the bar."""
 
     def __call__(self, text: str, completed: float | None = None) -> None:
-        """Show ``text`` beside the bar, and set the completed amount; None leaves the amount unchanged."""
+        """Show ``text`` beside the bar, and set the completed amount. None leaves the amount unchanged."""
 
 
 def has_bar() -> bool:
-    """Whether standard error is a terminal that can redraw a line; elsewhere each update would print a new line."""
+    """Return whether standard error can redraw a line. Without such a terminal, each update would print a new line."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -31,7 +31,7 @@ def bar(total: float | None, text: str) -> Iterator[UpdateBar]:
     Show a bar within the block, and yield the function that updates it; printed lines appear above the bar.
 
     Args:
-        total: The final value of ``completed``; None for work without an end.
+        total: The final value of ``completed``, or None for work without an end.
         text: The first text beside the bar.
     """
     from rich.console import Console

@@ -35,11 +35,11 @@ def console(file: IO[str] | None = None) -> Console:
     """
     Return a rich console for standard output, without markup.
 
-    It is as wide as the terminal; without a terminal, its width is unbounded. It has no colours without a terminal, or
-    if NO_COLOR is set.
+    The console is as wide as the terminal; without a terminal, its width is unbounded. It prints no colours without a
+    terminal, or if NO_COLOR is set.
 
     Args:
-        file: A file to write to instead, with the format for standard output.
+        file: A file to write to instead, in the format for standard output.
 
     Raises:
         KielGroupsError: Standard output is closed.
@@ -79,7 +79,7 @@ def rendered(*things: RenderableType) -> list[str]:
     output = console(text)
     for thing in things:
         output.print(thing)
-    # Rich pads lines to the width of a table, and puts empty ones above and below it.
+    # Rich pads lines to the width of a table, and puts empty lines above and below the table.
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
 
 
@@ -89,7 +89,7 @@ def without_blank_lines(lines: Sequence[str]) -> list[str]:
 
 
 def rows_to_clear() -> int | None:
-    """Return the height of the terminal; None if standard output is not a terminal that can be cleared."""
+    """Return the height of the terminal, or None if standard output is no terminal that can be cleared."""
     output = console()
     return output.height if output.is_terminal and not output.is_dumb_terminal else None
 

@@ -15,9 +15,9 @@ _SIGNALLED = 128
 
 class Termination:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or by ``end``; a second signal kills the process.
+    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process.
 
-    ``status`` is the exit status, None until the task is cancelled.
+    ``status`` is the exit status, or None until the task is cancelled.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,10 @@ class Termination:
 
 class BlockingTermination:
     """
-    Sets the event ``asked`` at the first signal, for a command without an event loop; a second one kills the process.
+    Sets the event ``asked`` at the first signal, for a command without an event loop. A second signal kills the
+    process.
 
-    ``status`` is the exit status, None until the first signal.
+    ``status`` is the exit status, or None until the first signal.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Repeat a report for ``--watch``: clear a terminal before each report; elsewhere print one below the other."""
+"""Repeat a report for ``--watch``. Clear a terminal before each report; elsewhere, print a line between reports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
 
     Args:
         report: Returns the report; its argument says which partitions to list.
-        listed: Which partitions to list; None lists as many as fit the terminal.
+        listed: Which partitions to list. None lists as many as fit the terminal.
         first: Whether this is the first report.
     """
     from kiel_groups.cli.terminal.rendering import rendered, rows_to_clear, show, show_lines
@@ -87,7 +87,7 @@ def clock() -> str:
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
     """
-    Return the report with as many partitions as fit, those with a problem first; blank lines stay only if all fit.
+    Return the report with as many partitions as fit, those with a problem first. Drop blank lines unless all fit.
 
     If the report does not fit even without partitions, its last lines are cut.
     """

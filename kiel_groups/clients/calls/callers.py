@@ -2,7 +2,7 @@
 Identify the caller of a consumer's methods: the coroutine, or the thread behind it.
 
 A record or a value is finished when the coroutine that received it asks again. Therefore context variables attribute
-each call to a coroutine; they work for asyncio's tasks and for Tornado's coroutines without a task alike.
+each call to a coroutine. Context variables work for asyncio's tasks and for Tornado's coroutines without a task alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """Identifies a coroutine that calls ``consume()``, and the tasks it started; each call replaces ``latest``."""
+    """Identifies a coroutine that calls ``consume()``, with the tasks it started. Each call replaces ``latest``."""
 
     __slots__ = ("latest",)
 
@@ -32,7 +32,11 @@ class _Coroutine:
 
 
 class ConsumeCall:
-    """One call of ``consume()``: its coroutine, and whether its values were received, superseded or redelivered."""
+    """
+    One call of ``consume()``.
+
+    The call records whether its values were received or redelivered, and whether the call was superseded.
+    """
 
     __slots__ = ("_known_there", "coroutine", "received", "redelivered", "superseded")
 
@@ -53,7 +57,7 @@ class ConsumeCall:
         return self.superseded or (self._known_there is not None and self._known_there() is None)
 
     def known(self) -> _Known:
-        """Return an object that only the coroutine's context may keep: when it is collected, the call has ended."""
+        """Return an object for the coroutine's context alone. When this object is collected, the call has ended."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
@@ -74,7 +78,7 @@ _LATEST: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("latest", def
 
 
 def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
-    """Return a new call, and remember it as the latest one of the running coroutine for this topic."""
+    """Create a call of the running coroutine, and remember it as the coroutine's latest call for this topic."""
     key, latest = (id(consumer), topic), _LATEST.get()
     if key in latest:
         latest[key].taker.superseded = True
@@ -85,7 +89,7 @@ def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
 
 
 def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
-    """Return the running coroutine's latest call of a consumer for each topic, unless it is superseded."""
+    """Return the running coroutine's latest calls of a consumer, one for each topic, without superseded calls."""
     latest = _LATEST.get().items()
     return frozenset(
         known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.superseded
@@ -109,5 +113,9 @@ def set_caller(caller: object) -> None:
 
 
 def current_caller() -> object:
-    """Return the caller that ``set_caller`` set, else the current task. Only it can finish its records in flight."""
+    """
+    Return the caller that ``set_caller`` set, or the current task, or None for a coroutine without a task.
+
+    ``close()`` finishes the record in flight of a loop only if the caller of ``close()`` also started the loop.
+    """
     return _CALLER.get() or asyncio.current_task()

@@ -15,7 +15,7 @@ __all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_na
 
 
 class BrokerSettings(TypedDict, total=False):
-    """Settings of the connections to brokers; ``BrokerConfig`` describes each, with its unit and default."""
+    """Settings of the connections to brokers. ``BrokerConfig`` describes each setting, with its unit and default."""
 
     client_id: str
     connect_timeout_ms: int
@@ -45,7 +45,7 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
 
 def check_functions(**settings: Callable[..., Any] | None) -> None:
     """
-    Check that a client's function arguments can be called; None stands for the client's default.
+    Check that a client's function arguments can be called. None stands for the client's default.
 
     Raises:
         ConfigError: An argument cannot be called.
@@ -57,7 +57,7 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
 
 def compression_name(compression: str | int | None) -> str | None:
     """
-    Return the name of a compression codec, given its name or its number; None for None.
+    Return the name of a compression codec, given its name or its number. Return None for None.
 
     Raises:
         ConfigError: There is no such codec.

@@ -31,8 +31,8 @@ class _ConsumeTask(LoggedTask[Values]):
     """
     A task whose values count as received once a caller has awaited it to the end, or has called ``result()``.
 
-    A caller that is cancelled just when the values arrive has not received them, nor has ``gen.with_timeout`` after
-    its time was up.
+    The values do not count as received if the caller is cancelled just when they arrive, or if ``gen.with_timeout``
+    reads them after its time was up.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> None:

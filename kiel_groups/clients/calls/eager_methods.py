@@ -40,7 +40,7 @@ class LoggedTask(asyncio.Task[T]):
 
 
 def home_loop() -> asyncio.AbstractEventLoop:
-    """Return the running loop or, if none runs yet, the one that ``IOLoop.current().start()`` will run."""
+    """Return the running loop or, if no loop runs yet, the loop that ``IOLoop.current().start()`` will run."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -49,7 +49,7 @@ def home_loop() -> asyncio.AbstractEventLoop:
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """
-    Start a coroutine and keep it alive until it ends; if no loop runs yet, it starts when one does.
+    Start a coroutine, and keep its task alive until it ends. If no loop runs yet, the coroutine starts with the loop.
 
     A failure that is never retrieved is logged under ``name`` when the task is dropped.
     """
@@ -67,7 +67,7 @@ def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
 
 
 def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
-    """Return a future that fails with this error; the error is logged if it is never retrieved."""
+    """Return a future that fails with this error. The error is logged if no caller retrieves it."""
 
     async def fail() -> NoReturn:
         raise error

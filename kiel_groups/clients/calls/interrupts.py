@@ -2,12 +2,12 @@
 Raise KeyboardInterrupt between two callbacks of the event loop, instead of in the middle of one.
 
 Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` this may be
-any instruction of a client or of the loop, and not all of them can be made safe: raised after a ``send()`` and before
-the number of sent bytes is noted, it makes the same bytes be sent again; raised after the loop removed a callback from
-its queue, it loses the callback; in a ``__del__``, Python prints the exception and drops it.
+any instruction of a client or of the loop, and not every instruction can be made safe. Raised after a ``send()`` and
+before the number of sent bytes is noted, KeyboardInterrupt makes the same bytes be sent again. Raised after the loop
+removed a callback from its queue, it loses the callback. In a ``__del__``, Python prints the exception and drops it.
 
 ``asyncio.run`` installs a SIGINT handler that cancels the main task. If SIGINT has Python's default handler, this
-module replaces it with one that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
+module installs a handler that makes the loop itself raise KeyboardInterrupt. The exception leaves ``IOLoop.start()``
 or ``run_until_complete()`` as before. Coroutines stay suspended where they wait, and the loop can run again.
 
 If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
@@ -35,10 +35,10 @@ BLOCKED_S = 1.0
 
 
 class _Interrupts:
-    """The state of the handler, used by the main thread only; the watching thread reads ``pending``."""
+    """The state of the handler. Only the main thread uses it, but the watching thread reads and clears ``pending``."""
 
     def __init__(self) -> None:
-        #: The number of the Ctrl-C that has not been raised yet; None while there is none.
+        #: The number of the Ctrl-C that has not been raised yet, or None while there is none.
         self.pending: int | None = None
         self.count = 0
         #: How many times KeyboardInterrupt was raised.
@@ -89,8 +89,8 @@ def defer(client: object) -> None:
     """
     Install the handler until this client is closed.
 
-    Does nothing if the loop does not run on the main thread, since signals interrupt no other, or if SIGINT has another
-    handler than Python's own: ``asyncio.run``'s or the program's.
+    Do nothing on any thread but the main thread, because signals interrupt no other thread. Do not replace a handler
+    that ``asyncio.run`` or the program has installed.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -100,7 +100,11 @@ def defer(client: object) -> None:
 
 
 def restore(client: object) -> None:
-    """Restore Python's own handler, unless another client needs this one or the program has set a handler."""
+    """
+    Restore Python's own handler when no client needs this module's handler any more.
+
+    Do not replace a handler that the program has set. Only a call on the main thread can restore the handler.
+    """
     _interrupts.wanted.discard(client)
     on_main = threading.current_thread() is threading.main_thread()
     if on_main and not _interrupts.wanted and signal.getsignal(signal.SIGINT) == _interrupts.handle:

@@ -56,7 +56,7 @@ class LeftLoop:
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """Remember the loop that runs now or will run; until the close, a Ctrl-C does not interrupt its callbacks."""
+        """Remember the loop that runs now or will run. Until the close, a Ctrl-C interrupts none of its callbacks."""
         self._loop = home_loop()
         interrupts.defer(self)
         self._pid = os.getpid()
@@ -69,7 +69,11 @@ class LeftLoop:
             work()
 
     def exit(self) -> None:
-        """Close or abandon the client when the interpreter exits; do nothing in a fork of the process that used it."""
+        """
+        Close or abandon the client when the interpreter exits.
+
+        Do nothing if the loop is running, or in a fork of the process that used the client.
+        """
         if self._loop is None or self._loop.is_running() or self._pid != os.getpid():
             return
         if self._at_exit is not None and not self._loop.is_closed():
@@ -83,7 +87,7 @@ class LeftLoop:
         Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
 
         Args:
-            closing: The future that an earlier call returned.
+            closing: The future that an earlier call returned, or None for the first call.
             work: The client's close.
             name: The name of the close in the log.
 
@@ -91,7 +95,7 @@ class LeftLoop:
             A future. If no loop was running, it is done, unless the close takes longer than ``LONGEST_S``.
 
         Raises:
-            KeyboardInterrupt: Another Ctrl-C came while this method ran the loop; the close is given up.
+            KeyboardInterrupt: Another Ctrl-C came while this method ran the loop, so the close was given up.
         """
         if running_loop() is not None:
             closing = closing or spawn(work(), name)
@@ -167,7 +171,7 @@ def _run_on(
     waiting.add_done_callback(lambda _: loop.stop())
     raised, again = interrupts.raised(), False
     while not waiting.done():
-        # Run it repeatedly: callbacks that the program left may stop it, as run_sync does when its function ends.
+        # Run the loop repeatedly: callbacks that the program left may stop it, as at the end of run_sync's function.
         try:
             loop.run_forever()
         except KeyboardInterrupt:

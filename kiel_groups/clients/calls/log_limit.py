@@ -1,4 +1,4 @@
-"""Limit repeated log lines to one for each key and interval, with the number of events that it stands for."""
+"""Limit repeated log lines to one for each key and interval. Each line has the number of events it stands for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Repeats(Generic[E]):
-    """The events of one log line: the first one and their number; ``is_first_line``: it is the key's first line."""
+    """The events of one log line: the first event, and their number. ``is_first_line``: the key's first line."""
 
     first: E
     count: int = 1
@@ -32,9 +32,9 @@ class _Window(Generic[E]):
 
 class LogLimit(Generic[K, E]):
     """
-    Decides when to log: each key's first event at once, later ones together, at most once in ``interval_s`` seconds.
+    Decides when to log: each key's first event at once, later events together, at most once in ``interval_s`` seconds.
 
-    It has no clock: the caller passes the time to each method, in seconds on a monotonic clock.
+    This object has no clock: the caller passes the time to each method, in seconds on a monotonic clock.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -42,7 +42,7 @@ class LogLimit(Generic[K, E]):
         self._windows: dict[K, _Window[E]] = {}
 
     def add(self, key: K, event: E, now_s: float) -> Repeats[E] | None:
-        """Return the events to log now; None if the event is suppressed until ``due`` or ``rest`` returns it."""
+        """Return the events to log now, or None if the event is suppressed until ``due`` or ``rest`` returns it."""
         window = self._windows.get(key)
         if window is None:
             self._windows[key] = _Window(now_s + self._interval_s)
@@ -63,7 +63,7 @@ class LogLimit(Generic[K, E]):
 
     @property
     def due_s(self) -> float | None:
-        """The time at which ``due`` has events to return; None if none are suppressed."""
+        """The time at which ``due`` has events to return, or None if no event is suppressed."""
         return min((window.until_s for window in self._windows.values() if window.count), default=None)
 
     def _flushed(self, window: _Window[E], now_s: float) -> Repeats[E]:

@@ -2,8 +2,8 @@
 Detect whether a loop was left by ``break`` or ``return``, or by an exception.
 
 In both cases Python drops the iterator without telling it why. But when the iterator is dropped, the frame of the loop
-shows the current instruction: after ``break`` or ``return`` it is the one that pops the iterator from the stack, and
-after an exception it is the one that raised.
+shows the current instruction. After ``break`` or ``return``, this instruction pops the iterator from the stack.
+After an exception, it is the instruction that raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
 
 def dropped_by_loop_exit() -> bool:
     """
-    Return whether a loop was not left by an exception; to be called only by the ``__del__`` of its iterator.
+    Return whether a loop was left by ``break`` or ``return``. Only the ``__del__`` of its iterator may call this.
 
     If this cannot be detected (another interpreter, an iterator with other references), the result is False. This is
     safe: the record in flight does not count as finished.

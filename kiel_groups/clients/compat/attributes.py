@@ -31,7 +31,7 @@ class ConsumerAttributes:
 
     @property
     def deserializer(self) -> Callable[[bytes], Any]:
-        """The function that makes the values of ``consume()``; ``json.loads`` by default."""
+        """The function that makes the values of ``consume()``, by default ``json.loads``."""
         return self._deserializer or json.loads
 
     @property
@@ -51,7 +51,7 @@ class ConsumerAttributes:
 
 
 class MemberAttributes(ConsumerAttributes):
-    """Read-only attributes of the grouped consumer, also of its present state in the group."""
+    """Read-only attributes of the grouped consumer, including its present state in the group."""
 
     _settings: ConsumerSettings
     _subscription: SubscriptionState
@@ -70,12 +70,12 @@ class MemberAttributes(ConsumerAttributes):
 
     @property
     def member_id(self) -> str | None:
-        """This member's id in the group; a new one after a lost session, None before the first session."""
+        """This member's id in the group, or None before the first session. Each new session has a new id."""
         return self._consuming.member.member_id if self._consuming else None
 
     @property
     def name(self) -> str:
-        """The ``member_id``; before the first session, this host's name and a number that is unique in this process."""
+        """The ``member_id`` or, before the first session, this host's name and a number unique in this process."""
         return self.member_id or super().name
 
     @property
@@ -105,7 +105,7 @@ class MemberAttributes(ConsumerAttributes):
 
     def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
-        Return the number of the claim under which a record was delivered; each later claim has a larger number.
+        Return the number of the claim under which a record was delivered. Each later claim has a larger number.
 
         Write the token to a store together with the results of the record, and have the store reject a write whose
         token is smaller than one it has seen for that partition. Then a member that lost the partition without
@@ -113,15 +113,15 @@ class MemberAttributes(ConsumerAttributes):
         (``Batch.parts``).
 
         Args:
-            of: The record in flight, itself and not a copy. A task that processes it after the loop has asked for the
-                next one must get the token before that. Or a partition, for the token of its current claim. This is
-                *not* always the claim of records that were delivered earlier: if the partition was lost and claimed
-                again since, the newer token would let late writes pass.
+            of: The record in flight, itself and not a copy. A task that still processes the record after the loop has
+                asked for the next record must get the token before that. Or a partition, for the token of its current
+                claim. This is *not* always the claim of records that were delivered earlier: if the partition was lost
+                and claimed again since, the newer token would let late writes pass.
 
         Returns:
-            The czxid of the owner znode. For a partition, None if it is not owned. For a record, None if it is not in
-            flight any more, or not counted any more because its partition was lost or another client set the group's
-            offset; discard its results then.
+            The czxid of the owner znode. For a partition, None if the member does not own it. For a record, None if it
+            is not in flight any more, or is not counted any more because its partition was lost or another client set
+            the group's offset. In this case, discard the record's results.
         """
         if isinstance(of, Record):
             return None if self._consuming is None else self._consuming.delivery.fencing_token_of(of)
@@ -129,7 +129,7 @@ class MemberAttributes(ConsumerAttributes):
         return None if state is None else state.token
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of undelivered messages of each owned partition; those not fetched yet are left out."""
+        """Return the number of undelivered messages of each owned partition, except partitions not fetched yet."""
         if self._consuming is None:
             return {}
         lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.offsets.open_partitions()}
@@ -148,7 +148,7 @@ class ProducerAttributes:
 
     @property
     def compression(self) -> str | None:
-        """The name of the compression codec; None if records are not compressed."""
+        """The name of the compression codec, or None if records are not compressed."""
         return self._config.compression
 
     @property

@@ -1,6 +1,6 @@
 """
 Deliver fetched records to the application, and track which of them it has finished.
 
-It lies between the fetcher and the member of a grouped consumer; it also calls the listener's hooks.
-It checks the member's gate before each record, and finishes no record that the application may still be processing.
+``grouped`` runs it between the fetcher and the application; ``single`` uses its deserializer alone.
+It delivers no record while the gate is shut, and finishes none that the application may still be processing.
 """

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class AutoCommit:
-    """Commits every ``auto_commit_interval_ms``; ``commit`` must complete even if its caller is cancelled."""
+    """Commits every ``auto_commit_interval_ms``. A call of ``commit`` must complete even if its caller is cancelled."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class ConsumerSettings:
 
 class ConnectedConsumer:
     """
-    The parts of one connected consumer; constructed on its event loop.
+    The parts of one connected consumer. The object must be constructed on the consumer's event loop.
 
     It is the PartitionHandler of its member: it passes the group's decisions on to the fetcher and the delivery.
     """
@@ -123,10 +123,12 @@ class ConnectedConsumer:
 
     def subscribe(self, topics: Collection[str]) -> bool:
         """
-        Replace the subscription, and stop delivering topics that left it. The caller must have the member register it.
+        Replace the subscription, and stop delivering the topics that are not in it any more.
+
+        The caller must then have the member register the new subscription.
 
         Returns:
-            Whether it changed.
+            Whether the subscription changed.
 
         Raises:
             ConfigError: The member cannot register these topics; nothing changes.
@@ -155,13 +157,13 @@ class ConnectedConsumer:
         self._cluster.close()
 
     def abandon(self) -> None:
-        """Leave the group without an event loop: let the session's threads close it, and give up all partitions."""
+        """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""
         self.delivery.end()
         self.member.abandon(ABANDON_S)
         self._subscription.offsets.end(self._subscription.offsets.open_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
-        """Stop all deliveries. Loops end, or raise ``error`` if there is one."""
+        """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
         if not self._over.done():
             self._over.set_result(error)
             self.delivery.end()
@@ -171,7 +173,7 @@ class ConnectedConsumer:
 
     async def next_record(self) -> Record | None:
         """
-        Wait for the next record, however long it takes; return None once the consumer is closed.
+        Wait for the next record, however long it takes. Return None once the consumer is closed.
 
         Raises:
             KielGroupsError: The member stopped for good, or a partition cannot be read.
@@ -187,7 +189,7 @@ class ConnectedConsumer:
 
     async def next_values(self, topic: str, taker: ConsumeCall) -> Batch | None:
         """
-        Return values of one topic; None once the consumer is closed.
+        Return values of one topic, or None once the consumer is closed.
 
         The result is [] if no values came within ``max_wait_ms``, or if the caller's coroutine has called again.
 
@@ -241,16 +243,16 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """Finish the topic's values whose coroutine has asked again or ended; with autocommit, commit them soon."""
+        """Finish the topic's values whose coroutine has asked again or ended. With autocommit, commit them soon."""
         if self.delivery.finish_topics([topic], ()):
             self._auto_commit.commit_soon()
 
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Commit finished records; the errors are those of ``GroupMember.commit_on_session``.
+        Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
 
-        The commit continues even if its caller is cancelled. If it were interrupted, the next release would mistake the
-        offset that it stored for another writer's.
+        The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
+        mistake the stored offset for that of another writer.
         """
         return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
 
@@ -296,7 +298,7 @@ class ConnectedConsumer:
         return self.delivery.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; return those with records in flight."""
+        """Stop fetching and delivering these partitions, and return the partitions with records in flight."""
         return self.delivery.stop(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
@@ -309,7 +311,7 @@ class ConnectedConsumer:
         self._cluster.drop_overrides(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
         self.delivery.offset_changed(partition, offset)
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:

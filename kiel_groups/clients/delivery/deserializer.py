@@ -13,6 +13,7 @@ from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Deserializer"]
 
@@ -40,7 +41,7 @@ class _Failure(NamedTuple):
 
 class Deserializer:
     """
-    Deserializes the values of one consumer's records; used on its event loop.
+    Deserializes the values of one consumer's records, on the consumer's event loop.
 
     A value on which the function fails is counted and skipped: one bad value must not stop its partition for ever.
     Failures are logged at most once a minute for each partition, with their number.
@@ -65,7 +66,7 @@ class Deserializer:
 
     def record(self, record: Record) -> Record | None:
         """
-        Return the record with its value deserialized; None if the deserializer raised.
+        Return the record with its value deserialized, or None if the deserializer raised.
 
         The record is returned unchanged if its value is null, or if there is no deserializer.
         """
@@ -79,7 +80,7 @@ class Deserializer:
 
     def values(self, records: Iterable[Record], unreadable: set[int] | None = None) -> list[Any]:
         """
-        Deserialize values as ``consume()`` returns them, and leave out those that fail.
+        Deserialize values as ``consume()`` returns them. Values that fail are left out.
 
         Args:
             records: Records whose values are bytes or None; the deserializer is called for both.
@@ -97,7 +98,7 @@ class Deserializer:
         return values
 
     def part(self, partition: TopicPartition, records: Sequence[Record], token: int) -> PartitionBatch:
-        """Deserialize records of one partition; return their values and the records, without those that failed."""
+        """Deserialize records of one partition. Return the values and their records, without records that failed."""
         unreadable: set[int] = set()
         values = self.values(records, unreadable)
         if unreadable:
@@ -105,7 +106,7 @@ class Deserializer:
         return PartitionBatch(partition, token, values, records)
 
     def close(self) -> None:
-        """Log the failures that were only counted so far. It needs no event loop."""
+        """Log the failures that were only counted so far. This works without an event loop."""
         self._stop_timer()
         for partition, repeats in self._limit.rest(self._clock()):
             _log_failures(partition, repeats)
@@ -153,9 +154,9 @@ def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: 
         )
     else:
         log.error(
-            "%s: the deserializer failed on %d more values, which are skipped, first at offset %d: %s%s",
+            "%s: the deserializer failed on %s, first at offset %d: %s%s",
             partition,
-            repeats.count,
+            counted(repeats.count, "more value, which is skipped", "more values, which are skipped"),
             first.offset,
             first.error,
             first.hint,

@@ -1,8 +1,8 @@
 """
-Track records in flight: those delivered to the application, by a loop or by ``consume()``, and not finished.
+Track records in flight: records that a loop or ``consume()`` delivered, and that the application has not finished.
 
 While records are in flight, automatic commits do not store their offsets, and their partitions are not released. Once
-the application has finished them, the offset that a commit stores advances. Otherwise they are delivered again.
+the application has finished them, the offset that a commit stores advances. Unfinished records are delivered again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNCLAIMED_S = 1.0
 
 
 class InFlight(Protocol):
-    """The records in flight of one loop, or of the callers of one topic; there may be none."""
+    """The records in flight of one loop, or of the callers of one topic. There may be none."""
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the given partitions that have records in flight."""
@@ -50,12 +50,12 @@ class RecordInFlight:
         return frozenset({self.record.topic_partition})
 
     def count(self) -> None:
-        """Count the record as finished; it stays in flight."""
+        """Count the record as finished, and keep it in flight."""
         if self.record is not None and self.state is not None:
             self.state.finished = self.record.offset + 1
 
     def fencing_token_of(self, record: Record) -> int | None:
-        """Return the fencing token of ``record``; None if it is not the record in flight, or is no longer counted."""
+        """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer counted."""
         # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None else None
 
@@ -73,9 +73,10 @@ class RecordInFlight:
 
 class Span(NamedTuple):
     """
-    Values of one partition that one call returned: those from offset ``start`` up to, but not including, ``end``.
+    Values of one partition that one call returned: the values from offset ``start`` up to, but not including, ``end``.
 
-    ``state`` is the partition's state, whose ``finished`` offset they advance; None if they are no longer counted.
+    ``state`` is the partition's state, in which finished values advance the offset ``finished``. ``state`` is None if
+    the values are no longer counted.
     """
 
     state: PartitionOffsets | None
@@ -85,7 +86,7 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class _Delivered:
-    """The values that one call returned at ``at_s``; ``done``: a commit or a close has declared them finished."""
+    """The values that one call returned at ``at_s``. ``done``: the values are marked as finished."""
 
     taker: ConsumeCall
     spans: dict[TopicPartition, Span]
@@ -93,7 +94,7 @@ class _Delivered:
     done: bool = False
 
     def received(self, now_s: float) -> bool | None:
-        """Whether a caller has received the values; None while a caller may still receive them."""
+        """Return whether a caller has received the values, or None while a caller may still receive them."""
         if self.taker.received:
             return True
         return False if self.taker.superseded or now_s - self.at_s > UNCLAIMED_S else None
@@ -114,7 +115,7 @@ class ValuesInFlight:
 
     @property
     def takers(self) -> set[ConsumeCall]:
-        """The calls that returned the values."""
+        """The calls that returned the values in flight."""
         return {delivered.taker for delivered in self._delivered}
 
     def add(self, spans: dict[TopicPartition, Span], taker: ConsumeCall, now_s: float) -> None:
@@ -133,7 +134,12 @@ class ValuesInFlight:
         return any(delivered.received(now_s) is None for delivered in self._delivered)
 
     def finish(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Declare the received values of the calls ``takers`` finished; None means all calls."""
+        """
+        Mark values as finished, if a caller has received them.
+
+        Args:
+            takers: The calls that returned the values. None means all calls.
+        """
         for delivered in self._delivered:
             delivered.done = delivered.done or (
                 delivered.taker.received and (takers is None or delivered.taker in takers)
@@ -141,13 +147,14 @@ class ValuesInFlight:
 
     def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
-        Remove values that are finished or will not be received; keep those in process and those that may be received.
+        Remove values that are finished, and values that no caller will receive.
 
-        If ``finishes`` is False, also keep received values that were not declared finished, even if the receiving
-        coroutine has ended: it may have passed them to another coroutine.
+        Keep values that a caller is processing, and values that a caller may still receive. If ``finishes`` is False,
+        also keep received values that are not marked as finished, even if the receiving coroutine has ended: it may
+        have passed the values to another coroutine.
 
         Returns:
-            For each partition with values that no caller will receive, the offset of the first of them.
+            For each partition with values that no caller will receive, the offset of the first such value.
         """
         resume_at: dict[TopicPartition, int] = {}
         # Calls are settled in the order of delivery: the finished offset of a partition must not pass values of an

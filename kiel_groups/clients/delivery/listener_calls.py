@@ -1,4 +1,4 @@
-"""Call the application's rebalance listener: one hook at a time; a hook's failure is logged and counted."""
+"""Call the application's rebalance listener, one hook at a time. A hook's failure is logged and counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A running hook, its partitions, and those of them that were lost since it started."""
+    """A running hook, its partitions, and the partitions that were lost since the hook started."""
 
     task: asyncio.Task[None]
     partitions: frozenset[TopicPartition]
@@ -48,8 +48,9 @@ class ListenerCalls:
     """
     Calls the rebalance hooks of one listener, one at a time. Without a listener, each method returns at once.
 
-    A loss cancels the running hook if all partitions of that hook are lost. While one of them is still owned, the hook
-    continues, because that partition is delivered or released once the hook has ended. Then the loss is reported.
+    A loss cancels the running hook if all partitions of that hook are lost. While the member still owns one of the
+    hook's partitions, the hook continues, because that partition is delivered or released once the hook has ended. The
+    loss is reported after that.
     """
 
     def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
@@ -83,7 +84,7 @@ class ListenerCalls:
         return [] if running is None else [Work(running, "listener", running.partitions)]
 
     def stalled(self, stall: Stall) -> None:
-        """Call the listener's ``on_stalled``, if it has one, on the calling thread; never on two threads at once."""
+        """Call the listener's ``on_stalled``, if there is one, on this thread. Two threads never call it at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
             with self._stall_lock:
@@ -103,7 +104,7 @@ class ListenerCalls:
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
-                # The caller was cancelled. The next hook must not start before this one has ended.
+                # The caller was cancelled. The next hook must not start before this hook has ended.
                 task.cancel()
                 await asyncio.wait({task})
                 raise

@@ -17,6 +17,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+from kiel_groups.wording import counted
 
 __all__ = ["PositionReset"]
 
@@ -38,12 +39,12 @@ class _Member(Protocol):
 
 class PositionReset:
     """
-    Chooses and stores new positions; a grouped consumer passes it to its fetcher as ``reset``.
+    Chooses and stores new positions. The fetcher of a grouped consumer calls this object as its ``reset``.
 
-    The member stores the chosen position before it delivers the first record after it. Therefore the next owner
-    resumes there and does not choose again.
+    The member stores the chosen position before it delivers the first record from there. Therefore the next owner
+    resumes at this position and does not choose again.
 
-    A deposed leader may not have noticed, and then answers "out of range" for offsets that its successor appended.
+    A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
     """
 
@@ -72,13 +73,14 @@ class PositionReset:
         Choose a position, wait until all fetched records are finished, and have the member store the position.
 
         Returns:
-            The offset to fetch next; None if the partition is not fetched from ``position`` any more, or if the log has
-            that offset again.
+            The offset to fetch next, or None if the partition is not fetched from ``position`` any more, or if the log
+            has that offset again.
 
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
             BrokerError: No broker could tell where the log begins and ends.
             SessionLostError: The member has no session with which it could read the leaders.
+            CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
         """
         is_fetched = self._delivery.while_fetched(partition)
         reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)
@@ -90,7 +92,11 @@ class PositionReset:
     async def _choose(
         self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]
     ) -> PendingReset | None:
-        """Choose a position; None if no reset is needed. It is kept until it is stored, or another writer sets one."""
+        """
+        Choose a position, or return None if no reset is needed.
+
+        The subscription keeps the choice until the position is stored, or until another writer sets an offset.
+        """
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
         start, end = await self._log_range(partition)
@@ -118,8 +124,8 @@ class PositionReset:
         """
         Have the member store the position, and retry while that fails.
 
-        Until it is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest`` would
-        skip the records that were written after the first one.
+        Until the position is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest``
+        would skip the records that were written after the first choice.
         """
         failures = 0
         while is_fetched():
@@ -138,8 +144,8 @@ class PositionReset:
         """
         Have the member read the leaders from ZooKeeper, with a read that starts after this call.
 
-        Partitions that are reset at the same time share a read, since retention may overtake a thousand of them. A read
-        in progress may have read this partition's leader before a change, so this call waits for the next read.
+        Partitions that are reset at the same time share a read, since retention may overtake a thousand partitions at
+        once. A read in progress may have read this partition's leader before a change, so this call waits for the next.
         """
         if self._next_read is None:
             self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
@@ -157,12 +163,16 @@ class PositionReset:
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"
-            " finished; %d fetched records are not in the log any more and are dropped",
+            " finished; %s",
             partition,
             reset.lost,
             reset.start,
             reset.end,
             self._policy,
             reset.position,
-            dropped,
+            counted(
+                dropped,
+                "fetched record is not in the log any more and is dropped",
+                "fetched records are not in the log any more and are dropped",
+            ),
         )

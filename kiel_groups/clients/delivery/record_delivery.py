@@ -1,9 +1,9 @@
 """
-Deliver fetched records to the application, and track which of them it has finished.
+Deliver fetched records to the application, and track which records the application has finished.
 
-A record is *in flight* from its delivery until the loop asks for the next one; a topic's values are in flight until the
-coroutine that received them asks for the topic again. Then they are finished. Automatic commits store only the offsets
-of finished records and values.
+A record is *in flight* from its delivery until the loop asks for the next record. A topic's values are in flight until
+the coroutine that received them asks for the topic again. After that, the record or the values are finished. Automatic
+commits store only the offsets of finished records and values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GateOwner(Protocol):
 
 
 class RecordDelivery:
-    """Delivers records of the owned partitions, and tracks which of them are finished."""
+    """Delivers records of the owned partitions, and tracks which records are finished."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RecordDelivery:
         #: The last call of ``consume()``, for any topic.
         self._last_call: object = None
         self._ready = ReadyClaims(subscription, calls, self._fetch)
-        # Whether a loop is active, and whether one ever was: it may have left part of a batch undelivered.
+        # Whether a loop is active, and whether any loop ever was: a loop may have left part of a batch undelivered.
         self._looping = False
         self._iterated = False
         # The number of waiting drains and resets. The event is set when fewer records may be in flight or buffered.
@@ -91,10 +91,10 @@ class RecordDelivery:
 
     def take(self) -> Record | None:
         """
-        Finish the record in flight and return the next one; None if none can be delivered before a call of ``wait``.
+        Finish the record in flight, and return the next record, or None if the caller must call ``wait`` first.
 
         Raises:
-            KielGroupsError: A partition cannot be read.
+            KielGroupsError: A partition cannot be read, or the start position of a topic is unknown.
         """
         current = self._loop_record
         if current.record is not None:
@@ -119,7 +119,7 @@ class RecordDelivery:
         return None
 
     def _next_batch(self) -> bool:
-        """Move to the next batch of a partition that is still owned; return whether there is one."""
+        """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
         if self._refused:
             raise self._refused.popitem()[1]
         if self._drains:
@@ -136,10 +136,10 @@ class RecordDelivery:
 
     def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
         """
-        Return buffered values of a topic, about ``most_bytes`` as fetched; [] if none, or if the gate is not open.
+        Return buffered values of a topic, about ``most_bytes`` as fetched, or [] if none or if the gate is not open.
 
         Raises:
-            KielGroupsError: A partition cannot be read; raised only if no other partition of the topic has values.
+            KielGroupsError: There are no values, and a partition cannot be read or the start position is unknown.
             ConfigError: The consumer was iterated over, so it could not know which of its records are finished.
         """
         if self._iterated:
@@ -182,12 +182,13 @@ class RecordDelivery:
 
     def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
         """
-        Finish the received values of ``topics`` that the calls ``takers`` returned; None means all topics or all calls.
+        Finish values that a caller has received, and return whether values of these topics were in flight.
 
         Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
 
-        Returns:
-            Whether values of these topics were in flight.
+        Args:
+            topics: The topics of the values. None means all topics.
+            takers: The calls that returned the values. None means all calls.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
@@ -196,7 +197,7 @@ class RecordDelivery:
         return bool(asked)
 
     def redeliver_unclaimed(self, topic: str) -> bool:
-        """Redeliver a topic's values that no caller will receive; return whether a caller may still receive others."""
+        """Redeliver values of a topic that no caller will receive. Return whether a caller may still receive values."""
         return topic in self._topics and self._settle(topic)
 
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
@@ -223,7 +224,7 @@ class RecordDelivery:
             await self._progress.wait()
 
     def drop_values(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Stop tracking topics whose values all belong to ``takers`` (None: all); these values are delivered again."""
+        """Stop tracking topics whose values all come from these calls (None: all). The values are delivered again."""
         for topic, values in list(self._topics.items()):
             if takers is None or values.takers <= set(takers):
                 del self._topics[topic]
@@ -245,7 +246,7 @@ class RecordDelivery:
         self._loop_record.count()
 
     def fencing_token_of(self, record: Record) -> int | None:
-        """Return the record's fencing token; None if it is not the record in flight, or is no longer counted."""
+        """Return the record's fencing token, or None if ``record`` is not in flight, or is no longer counted."""
         return self._loop_record.fencing_token_of(record)
 
     def finish(self) -> None:
@@ -295,7 +296,7 @@ class RecordDelivery:
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop. Its record is finished, or delivered again if not ``finished``, as after an exception."""
+        """End the loop. Finish its record, or deliver the record again if not ``finished``, as after an exception."""
         self._looping = False
         if finished:
             self.finish()
@@ -324,14 +325,14 @@ class RecordDelivery:
     # ------------------------------------------------------------------ the group's side
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before it ends."""
+        """Run the assigned hook, then fetch these partitions, unless ``stop`` or ``lost`` is called before that."""
         return self._ready.assigned(partitions)
 
     def _fetch(self, partitions: Collection[TopicPartition]) -> None:
         """
         Drop the buffered records of these partitions, and fetch them from their positions.
 
-        A partition is skipped while its assigned hook runs or its topic is not subscribed to; a later call fetches it.
+        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
         """
         self._drop(partitions)
         topics = self._subscription.topics
@@ -364,7 +365,7 @@ class RecordDelivery:
             self._fetcher.wake(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Stop fetching and delivering these partitions; return those with records in flight."""
+        """Stop fetching and delivering these partitions, and return the partitions with records in flight."""
         self._ready.remove(partitions)
         self._drop(partitions)
         return self._busy_with(partitions)
@@ -391,13 +392,13 @@ class RecordDelivery:
                 self._settle(topic, now_s, finishes=False)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that tells whether the fetcher still has the partition's present assignment."""
+        """Return a function that returns whether the fetcher still has the partition's present assignment."""
         epoch = self._fetcher.epoch(partition)
         return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """
-        Drop buffered records and stop counting in-flight ones, at and after ``end``, the end of the partition's log.
+        Drop buffered records and stop counting records in flight, at and after ``end``, the end of the partition's log.
 
         Returns:
             How many buffered records were dropped.
@@ -434,7 +435,7 @@ class RecordDelivery:
         self._calls.lost(partitions)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        """Resume at ``offset`` once the assigned hook has ended; stop counting the partition's records in flight."""
+        """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
         for each in self._in_flight():
             each.stop_counting([partition])
         if (state := self._subscription.offsets.of(partition)) is not None:

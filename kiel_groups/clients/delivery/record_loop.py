@@ -1,4 +1,4 @@
-"""The iterator of a loop over a grouped consumer's records; it detects how the loop was left."""
+"""The iterator of a loop over a grouped consumer's records, which detects how the loop was left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RecordLoop:
     """
     One loop over the records of a consumer.
 
-    When the loop is left, Python drops this object. How it was left decides whether the record in flight is finished.
+    When the loop is left, Python drops this object. How the loop was left decides whether its record is finished.
     """
 
     __slots__ = ("__weakref__", "_consuming", "_left", "_take", "caller")
@@ -49,7 +49,7 @@ class RecordLoop:
         self._consuming.delivery.put_back()
 
     def end_loop(self, *, finished: bool) -> None:
-        """End the loop; ``finished`` tells whether its record in flight is finished. Later calls do nothing."""
+        """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""
         if not self._left:
             self._left = True
             self._consuming.delivery.end_loop(finished=finished)

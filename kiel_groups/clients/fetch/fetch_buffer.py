@@ -14,7 +14,7 @@ _MOST_ANSWERS = 16
 
 class FetchBuffer:
     """
-    The buffered batches of all partitions, and the errors that follow some of them.
+    The buffered batches of all partitions, and the errors that follow batches.
 
     Each partition keeps its own batches, in order; this object counts their bytes and selects the next partition.
 
@@ -28,7 +28,7 @@ class FetchBuffer:
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
-        """Whether a partition may be fetched: always if it has nothing buffered, otherwise only within the bounds."""
+        """Whether a partition may be fetched: it has no buffered batch, or the bounds leave room for one more."""
         return not state.full and (not state.buffered or self._bytes < self._max_bytes)
 
     @property
@@ -37,7 +37,7 @@ class FetchBuffer:
 
     @property
     def budget_bytes(self) -> int:
-        """The most bytes that the next answer may hold: fewer as the buffer fills, but always some."""
+        """The most bytes that the next answer may hold: fewer as the buffer fills up, but never 0."""
         most = self._max_answer_bytes
         return max(min(LEAST_SHARE_BYTES, most), min(most, self._max_bytes - self._bytes))
 
@@ -50,7 +50,7 @@ class FetchBuffer:
             self.ready.add(state)
 
     def pop(self, topic: str | None) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
-        """Remove and return the next batch or error, of one topic or of any; None if none is buffered."""
+        """Remove and return the next batch or error (of ``topic``, or of any topic), or None if there is none."""
         state = self.ready.pop(topic)
         if state is None:
             return None
@@ -62,7 +62,7 @@ class FetchBuffer:
         return state, item
 
     def truncate(self, state: PartitionFetch, end: int) -> int:
-        """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
+        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
         if not state.buffered:
             return 0
         records, size_bytes = state.truncate(end)

@@ -52,7 +52,7 @@ class BrokerLanes:
 
     def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
         """
-        Return the request to send now, and remove its partitions from ``ready``; None if none should be sent.
+        Return the request to send now, or None if none should be sent. Remove its partitions from ``ready``.
 
         Args:
             config: Sets ``max_wait_ms``.
@@ -80,10 +80,10 @@ class BrokerLanes:
 
 def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
     """
-    Divide the budget: a partition with a large next message gets the bytes that it needs, the others get even shares.
+    Divide the budget: a partition with a large next message gets the bytes that it needs, others get even shares.
 
-    Partitions with large messages are included while these messages fit into the budget together, and the first one
-    always. The others wait for the next request.
+    The first partition with a large message is always included, further ones while their messages fit into the budget
+    together. Partitions whose large messages do not fit wait for the next request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

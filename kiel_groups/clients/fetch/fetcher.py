@@ -1,8 +1,8 @@
 """
 Fetch the assigned partitions from their leaders, and buffer a little of each.
 
-Partitions are assigned and unassigned one by one while the others continue. Order within a partition is kept;
-partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
+Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
 restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
 other failure, and the partition is fetched again after that.
 """
@@ -56,7 +56,7 @@ TRIES_UNREADABLE = 5
 
 class Fetcher:
     """
-    Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
+    Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
     Args:
         cluster: Provides the leaders, and the connections to them; not closed by the fetcher.
@@ -90,8 +90,8 @@ class Fetcher:
         """
         Add partitions, and start to fetch them at once from these offsets.
 
-        A partition that is assigned already resumes at its new position, as with ``seek``. The positions of ``lost``
-        are known to be out of range: they are reset before the first fetch.
+        A partition that is assigned already resumes at its new position, as with ``seek``. The positions of partitions
+        in ``lost`` are known to be out of range, and are reset before the first fetch.
         """
         self.unassign(positions)
         states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
@@ -102,7 +102,7 @@ class Fetcher:
         self._offer([state for state in states if state.topic_partition not in lost])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions and their buffered batches; answers in flight are ignored."""
+        """Drop partitions and their buffered batches, and ignore their answers in flight."""
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
@@ -110,7 +110,7 @@ class Fetcher:
 
     def seek(self, topic_partition: TopicPartition, position: int) -> None:
         """
-        Resume a partition at another offset; its buffered batches are dropped.
+        Resume a partition at another offset, and drop its buffered batches.
 
         Raises:
             KeyError: The partition is not assigned.
@@ -120,22 +120,22 @@ class Fetcher:
         self.assign({topic_partition: position})
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the next offset to deliver; None if the partition is not assigned."""
+        """Return the next offset to deliver, or None if the partition is not assigned."""
         state = self._partitions.get(topic_partition)
         return state.next_offset if state else None
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset after the last visible message, as last reported; None if unknown or not assigned."""
+        """Return the offset after the last visible message, as last reported, or None if unknown or not assigned."""
         state = self._partitions.get(topic_partition)
         return state.high_watermark if state else None
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """Return how many messages are not delivered yet, as last reported; None if unknown or not assigned."""
+        """Return the number of undelivered messages, as last reported, or None if unknown or not assigned."""
         state = self._partitions.get(topic_partition)
         return state.lag if state else None
 
     def epoch(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of the current assignment of a partition; None if it is not assigned."""
+        """Return the number of a partition's current assignment, or None if the partition is not assigned."""
         state = self._partitions.get(topic_partition)
         return state.epoch if state else None
 
@@ -145,7 +145,7 @@ class Fetcher:
         return state is not None and bool(state.buffered)
 
     def truncate(self, topic_partition: TopicPartition, end: int) -> int:
-        """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
+        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
         state = self._partitions.get(topic_partition)
         return self._buffer.truncate(state, end) if state else 0
 
@@ -153,17 +153,17 @@ class Fetcher:
 
     def poll(self, topic: str | None = None) -> FetchedBatch | None:
         """
-        Remove and return the next batch, of one topic or of any, without waiting; None if none is buffered.
+        Remove and return the next batch (of ``topic``, or of any topic), or None if none is buffered. Do not wait.
+
+        An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
+        the partition is fetched again from the same offset. If the cause remains, the error is raised again, until
+        the partition is unassigned or ``seek`` moves its position past the offset.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
                 than ``max_decompressed_bytes``.
             ProtocolError: A partition's messages cannot be read.
-            KielGroupsError: ``reset`` failed for good.
-
-        Each error names partition and offset, and is raised after the batches that precede it. After a pause that grows
-        with each error, the partition is fetched again from that offset. If the cause remains, the error is raised
-        again, until the partition is unassigned or sought past the offset.
+            Exception: ``reset`` raised an error that is not retried.
         """
         popped = self._buffer.pop(topic)
         if popped is None:
@@ -180,15 +180,15 @@ class Fetcher:
         return head
 
     async def wait_for_batch(self, topic: str | None = None) -> None:
-        """Wait until ``poll`` is likely to return a batch; it may still return None, as after an unassign."""
+        """Wait until ``poll`` is likely to return a batch. ``poll`` may still return None, as after an unassign."""
         await self._buffer.ready.wait(topic)
 
     def wake(self, topic: str) -> None:
-        """Wake the callers that wait for a batch of this topic, or of any, although there may be none."""
+        """Wake the callers that wait for a batch of this topic or of any topic, although there may be no batch."""
         self._buffer.ready.notify(topic)
 
     def close(self) -> None:
-        """Drop every partition, stop all work, and wake the callers that wait for a batch; they find none."""
+        """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
@@ -225,7 +225,7 @@ class Fetcher:
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _reroute(self, broker: BrokerLanes) -> None:
-        """Move partitions that are queued for this broker but led by another one to their leaders' queues."""
+        """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
         if not broker.has_free_lane:
             return
         others = (None, broker.node_id)
@@ -321,8 +321,8 @@ class Fetcher:
         Buffer the records of one partition's answer.
 
         Raises:
-            MessageTooLargeError: The next message is larger than ``max_message_bytes``.
-            ProtocolError, or any other: The records cannot be read.
+            MessageTooLargeError: As for ``poll``.
+            ProtocolError, or any other error: The records cannot be read.
         """
         state.high_watermark = fetched.high_watermark
         state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
@@ -337,7 +337,7 @@ class Fetcher:
         state.failures = state.unreadable = 0
 
     def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
-        """Fetch unreadable records again, ``TRIES_UNREADABLE`` times in all; then have ``poll`` raise the error."""
+        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
         if not isinstance(error, KielGroupsError):
             place = f"{state.topic_partition} at offset {state.position}"
             error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")

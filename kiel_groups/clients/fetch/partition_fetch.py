@@ -86,7 +86,7 @@ class PartitionFetch:
 
     @property
     def lag(self) -> int | None:
-        """How many messages are not delivered yet; None until a broker has answered."""
+        """The number of undelivered messages, or None until a broker has answered."""
         return None if self.high_watermark is None else max(0, self.high_watermark - self.next_offset)
 
     @property
@@ -106,11 +106,13 @@ class PartitionFetch:
 
     def decode(self, message_set: bytes | memoryview, most_bytes: int) -> list[Record]:
         """
-        Return one or more records from the position on; compressed messages may unpack to at most ``most_bytes``.
+        Return one or more records at and after the position. Compressed messages may decompress to ``most_bytes``.
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
-            ProtocolError: The messages cannot be read.
+            MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
+                precedes it.
+            ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position = self.topic_partition, self.position
         records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
@@ -133,7 +135,7 @@ class PartitionFetch:
 
     def truncate(self, end: int) -> tuple[int, int]:
         """
-        Drop the buffered records from the offset ``end`` on.
+        Drop the buffered records at and after the offset ``end``.
 
         Returns:
             The number of these records, and the size in bytes of the batches that were dropped as a whole.

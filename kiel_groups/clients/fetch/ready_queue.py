@@ -1,4 +1,4 @@
-"""Queue the partitions with buffered batches, round-robin, and wake up the callers that wait for one."""
+"""Queue the partitions with buffered batches, round-robin, and wake up the callers that wait for a batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ReadyQueue:
     """
     The queue of partitions with buffered batches.
 
-    Callers wait for one topic or for any, each with an event of its own. An event is set when there may be a batch, and
-    cleared by a ``pop`` that finds none.
+    Callers wait for one topic or for any topic. Each topic has an event, and any topic has one. An event is set when
+    there may be a batch, and cleared by a ``pop`` that finds no batch.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ReadyQueue:
         self._queue = deque(other for other in self._queue if other is not state)
 
     def pop(self, topic: str | None) -> PartitionFetch | None:
-        """Remove and return the next partition, of one topic or of any; None if there is none."""
+        """Remove and return the next partition (of ``topic``, or of any topic), or None if there is none."""
         for _ in range(len(self._queue)):
             state = self._queue.popleft()
             if state.dropped:
@@ -50,7 +50,7 @@ class ReadyQueue:
         await self._event_of(topic).wait()
 
     def notify(self, topic: str) -> None:
-        """Wake the callers that wait for this topic, or for any."""
+        """Wake the callers that wait for this topic or for any topic."""
         self._any_topic.set()
         if topic in self._by_topic:
             self._by_topic[topic].set()

@@ -1,4 +1,4 @@
-"""Look up the start positions of partitions in the background, until all of them are known."""
+"""Look up the start positions of partitions in the background, until all positions are known."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _MOST_NAMES = 10
 
 class StartLookup:
     """
-    Looks up start positions by asking leaders, with backoff while some are missing.
+    Looks up start positions by asking leaders, with backoff while positions are missing.
 
-    The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other.
+    The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other
+    partition.
 
     Args:
         cluster: Provides the leaders, and the connections to them.

@@ -1,6 +1,6 @@
 """
 Talk to brokers: connections, metadata with leaders, retry delays, and requests for offsets.
 
-The fetcher, the producer's sender, the consumers and the Spark source share these modules.
-This package retries requests that change nothing; repeating a request that may have taken effect is left to the caller.
+Fetching, delivery, the clients, the Spark source, ``service`` and the command line send their requests through it.
+It retries requests that change nothing; repeating one that may have taken effect is left to the caller.
 """

@@ -1,4 +1,4 @@
-"""Compute the delay before the next try. The computation is pure: the caller passes in the randomness."""
+"""Compute the delay before the next try. The computation is pure: the caller passes in the random numbers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _TRIES_LEADERLESS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A topic as last reported: its ``partitions``, ascending, and their ``leaders``, None for those without one."""
+    """A topic as last reported: its ``partitions``, ascending, and the leader of each (None if there is none)."""
 
     partitions: tuple[int, ...]
     leaders: dict[int, int | None]
@@ -66,7 +66,7 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh in flight; with ``asks_another`` it asks another broker than the one that answered last."""
+    """A refresh in flight. ``asks_another``: the refresh asks another broker than the broker that answered last."""
 
     topics: frozenset[str]
     asks_another: bool
@@ -75,14 +75,14 @@ class _Refresh:
 
 class ClusterMetadata:
     """
-    Brokers, leaders and the connections to them; belongs to one event loop.
+    Brokers, leaders and the connections to them. The object belongs to one event loop.
 
     Args:
         config: Bootstrap addresses, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
         broker_source: Finds further addresses when none of the known ones answers.
-        names_unknown: Whether requests name topics that the brokers may not know; brokers with
-            ``auto.create.topics.enable`` then create them. Otherwise such a request asks for all topics.
+        names_unknown: Whether a request may name topics that the brokers may not know; brokers with
+            ``auto.create.topics.enable`` then create these topics. If False, such a request asks for all topics.
         random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
@@ -120,7 +120,11 @@ class ClusterMetadata:
         return dict(self._brokers)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """Return the node id of the partition's leader: by ZooKeeper, or else as last reported; None if unknown."""
+        """
+        Return the node id of a partition's leader, or None if the leader or its address is unknown.
+
+        A leader that ZooKeeper names takes precedence over the leader that brokers last reported.
+        """
         topic = self._topics.get(topic_partition.topic)
         reported = topic.leaders.get(topic_partition.partition) if topic else None
         leader = self._overrides.leader_of(topic_partition, reported)
@@ -131,18 +135,18 @@ class ClusterMetadata:
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """The error of the last refresh if ``UNREACHABLE_AFTER`` refreshes in a row were not answered, else None."""
+        """The error of the last request if ``UNREACHABLE_AFTER`` metadata requests in a row failed, else None."""
         return self._sources.unreachable
 
     def override_leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Prefer these leaders to those that brokers name; they replace the leaders of earlier calls.
+        Follow the leaders that ZooKeeper names, in place of the brokers' metadata and of all earlier calls.
 
         A broker that is cut off from ZooKeeper keeps calling itself the leader, and answers fetches.
 
         Args:
             leaders: Leaders by partition, as ZooKeeper names them; registered brokers only.
-            brokers: The addresses of these leaders, used for any that the brokers' metadata leaves out.
+            brokers: The addresses of these leaders, used for a leader that the brokers' metadata leaves out.
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
         self._overrides = LeaderOverrides(leaders, brokers)
@@ -156,7 +160,7 @@ class ClusterMetadata:
             self._metrics.count("leaders_corrected", len(moved))
 
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop ZooKeeper's leaders of these partitions; the brokers' metadata applies until ``override_leaders``."""
+        """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
         self._overrides.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
@@ -165,10 +169,11 @@ class ClusterMetadata:
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
-        Return the topic's partition numbers, ascending; refresh metadata that is older than ``metadata_max_age_ms``.
+        Return the topic's partition numbers, ascending. Metadata older than ``metadata_max_age_ms`` is refreshed first.
 
         Raises:
             UnknownTopicError: No broker knows the topic.
+            BrokerError: The topic exists, but got no partitions in time.
             NoBrokersError: No broker answered.
         """
         known = self._topics.get(topic)
@@ -178,7 +183,7 @@ class ClusterMetadata:
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """
-        Return the topic's last reported partition numbers, ascending, without waiting; None if none were reported.
+        Return the topic's last reported partition numbers, ascending, or None if there are none. Do not wait.
 
         Metadata older than ``metadata_max_age_ms`` is returned all the same, and refreshed in the background.
         """
@@ -197,7 +202,7 @@ class ClusterMetadata:
 
     async def refresh_when_old(self, topics: Callable[[], Collection[str]]) -> None:
         """
-        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last one.
+        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
         While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
         ``unreachable``, because this may be the only caller that asks them again.
@@ -225,7 +230,7 @@ class ClusterMetadata:
 
     async def await_topics(self, topics: Collection[str]) -> None:
         """
-        Refresh until every topic is known and has partitions; retry with backoff for topics that are being created.
+        Refresh until every topic is known and has partitions. Retry with backoff for topics that are being created.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics, after several tries.
@@ -251,7 +256,7 @@ class ClusterMetadata:
 
     async def find_leader(self, topic_partition: TopicPartition) -> int:
         """
-        Return the leader of a partition; while none is known, ask the brokers with backoff.
+        Return the leader of a partition. While no leader is known, ask the brokers, with backoff.
 
         Raises:
             UnknownTopicError: No broker knows the topic.
@@ -272,7 +277,7 @@ class ClusterMetadata:
         """
         Request the metadata of these topics, and of all topics that are tracked already.
 
-        One request serves all callers while it is in flight. The next one waits ``backoff_ms``, longer after failures.
+        A request in flight serves all callers. The next request waits for ``backoff_ms``, and longer after failures.
 
         Args:
             topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
@@ -280,7 +285,7 @@ class ClusterMetadata:
             reason: One word for the log and the metric.
 
         Raises:
-            NoBrokersError: None of the known addresses answered; the error names them and the reasons.
+            NoBrokersError: No known address answered. The error gives the reasons of the first five addresses.
             ClosedError: The client was closed.
         """
         wanted = frozenset(topics)
@@ -332,7 +337,7 @@ class ClusterMetadata:
         unknown = asked - self._topics.keys()
         self._tracked -= unknown
         if unknown or not answer.brokers:
-            # A broker that has just started knows no topics yet: ask another one next time.
+            # A broker that has just started knows no topics yet: ask another broker next time.
             self._sources.demote(source)
         if answer.brokers:
             self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
@@ -391,8 +396,10 @@ class ClusterMetadata:
         Send a request once to a broker, or to the leader of a partition, and return its answer.
 
         Raises:
+            UnknownTopicError: No broker knows the partition's topic.
             BrokerError: There is no leader, no connection, or no answer in time.
             ProtocolError: The answer cannot be decoded, or is too long.
+            ClosedError: The client was closed.
         """
         node_id = target if isinstance(target, int) else await self.find_leader(target)
         answer = await self.connection(node_id, purpose).request(request, timeout_ms)
@@ -400,7 +407,7 @@ class ClusterMetadata:
         return answer
 
     def close(self) -> None:
-        """Close every connection; requests in flight fail."""
+        """Close every connection. Requests in flight fail."""
         self._closed = True
         self._sources.close()
         self._pool.close()

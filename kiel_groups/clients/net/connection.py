@@ -2,7 +2,7 @@
 Send requests to one broker over one connection, and match the answers to them.
 
 Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
-of a connection at a time, so a fetch that waits for data delays every request behind it; a fetcher needs a connection
+of a connection at a time, so a fetch that waits for data delays every request behind it. A fetcher needs a connection
 of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
 
 A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``, every
@@ -47,7 +47,7 @@ _CORRELATION_IDS = 1 << 31
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A request that was written and not yet answered."""
+    """A request that was written and is not answered yet."""
 
     request: Request[Any]
     max_response_bytes: int
@@ -56,7 +56,7 @@ class _InFlight:
 
 
 class Connection:
-    """A pipelined connection to the broker at ``address``; belongs to one event loop, opened when first used."""
+    """A pipelined connection to the broker at ``address``, on one event loop. The first request opens it."""
 
     def __init__(self, address: HostPort, config: BrokerConfig, metrics: Metrics) -> None:
         self.address = address
@@ -83,17 +83,18 @@ class Connection:
         Args:
             request: Any request of ``kiel_groups.wire.api``.
             timeout_ms: Time from the write to the answer; ``request_timeout_ms`` of the configuration if left out.
-            max_response_bytes: A longer answer is a ProtocolError and closes the connection.
+            max_response_bytes: The largest answer to accept. A longer answer also closes the connection.
 
         Returns:
-            The decoded answer; None at once for a request that has none (produce with acks 0).
+            The decoded answer, or None for a request without an answer (produce with acks 0), once it is written.
 
         Raises:
-            BrokerConnectionError: The connection could not be opened, or broke, or received an answer that belongs to
-                no request; whether the broker executed this request is unknown.
+            BrokerConnectionError: The connection could not be opened, or ended before the answer arrived. In the second
+                case, the broker may or may not have executed the request.
             RequestTimeoutError: No answer came in time. The connection is closed, since a broker that is late with one
                 answer is late with all that follow.
             ProtocolError: The answer cannot be decoded, or is longer than ``max_response_bytes``.
+            ConfigError: A field of the request does not fit its type in the protocol.
         """
         stream = await self.wait_open()
         correlation_id = self._next_correlation_id
@@ -110,10 +111,12 @@ class Connection:
 
     async def wait_open(self) -> IOStream:
         """
-        Wait until the connection is open. A request that follows it without an await in between is written.
+        Wait until the connection is open.
+
+        If the caller then calls ``request`` without another wait, the request is written, unless the connection breaks.
 
         Raises:
-            KielGroupsError: The connection could not be opened, or is closed; every later request raises the same.
+            KielGroupsError: The connection could not be opened, or is closed. Every later request raises this error.
         """
         if self._stream is None and not self.closed:
             if self._opening is None:
@@ -125,7 +128,7 @@ class Connection:
         return self._stream
 
     def close(self) -> None:
-        """Close the connection; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
+        """Close the connection. Requests in flight fail with BrokerConnectionError. Further calls do nothing."""
         self._fail(self._broken("the connection was closed by this client"))
 
     # ------------------------------------------------------------------ opening
@@ -208,8 +211,8 @@ class Connection:
         Return the correlation id of the answer that follows, and the size of its payload in bytes.
 
         Raises:
-            ProtocolError: The answer belongs to no request in flight, or is longer than its request allows; that
-                request is failed first.
+            ProtocolError: The answer belongs to no request in flight, or is longer than its request allows. In the
+                second case, the request fails with this error, too.
         """
         correlation_id, _ = split_response(header[SIZE_BYTES:])
         asked = self._in_flight.get(correlation_id)
@@ -247,7 +250,7 @@ class Connection:
         return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
     def _fail(self, error: KielGroupsError) -> None:
-        """Close the connection for this reason, unless it is closed already."""
+        """Close the connection for this reason, and fail its requests in flight, unless it is closed already."""
         if self._closed_by is not None:
             return
         self._closed_by = error

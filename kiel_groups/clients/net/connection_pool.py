@@ -33,7 +33,7 @@ class ConnectionPool:
         self._blamed_at_s: dict[HostPort, float] = {}
 
     def get(self, address: HostPort, purpose: str) -> Connection:
-        """Return the connection for this purpose; it opens with its first request."""
+        """Return the connection to this address for one purpose. A new connection opens with its first request."""
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
@@ -45,12 +45,12 @@ class ConnectionPool:
         self._blamed_at_s[address] = time.monotonic()
 
     def best(self, addresses: Sequence[HostPort]) -> HostPort:
-        """Return the first address that has not failed lately, or the one that failed the longest ago."""
+        """Return the first address without a recent failure, or else the address that failed the longest ago."""
         since_s = time.monotonic() - BLAMED_S
         return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
-        """Close the connections to all other addresses, because their brokers have gone or moved."""
+        """Close the connections to all addresses but these."""
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 

@@ -1,4 +1,4 @@
-"""Keep the leaders that ZooKeeper names for one member's partitions; they override the brokers' metadata."""
+"""Keep the leaders that ZooKeeper names for one member's partitions, which override the brokers' metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeaderOverrides:
 
     They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
     A leader that fails or refuses a request has lost the partition since the read, or does not know yet that it leads
-    it. The caller then drops it with ``forget``, and the brokers' metadata applies.
+    the partition. The caller then drops this leader with ``forget``, and the brokers' metadata applies.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LeaderOverrides:
         return self._leaders.get(topic_partition, reported)
 
     def address_of(self, node_id: int) -> HostPort | None:
-        """Return the address of a leader that ZooKeeper named; None for any other broker."""
+        """Return the address of a leader that ZooKeeper named, or None for any other broker."""
         return self._brokers.get(node_id)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:

@@ -21,7 +21,11 @@ _CONNECT_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """The next offset of each partition whose leader answered; ``problem``: why others are missing, "" if none is."""
+    """
+    The next offset of each partition whose leader answered.
+
+    ``problem`` is the reason why offsets are missing, or "" if none is missing.
+    """
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     problem: str = ""
@@ -35,7 +39,7 @@ async def find_log_ends(
     timeout_s: float = 5.0,
 ) -> LogEnds:
     """
-    Ask the leaders of partitions where their logs end; errors are returned as the ``problem``.
+    Ask the leaders of partitions where the logs end, or begin. Errors are returned as the ``problem``.
 
     Args:
         brokers: Addresses of brokers, to ask for the leaders.

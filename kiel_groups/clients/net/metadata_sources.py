@@ -72,10 +72,10 @@ class MetadataSources:
 
     async def ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
         """
-        Send a request to one address after the other, then to those of the broker source, until one answers.
+        Send a request to one address after the other, then to the addresses of the broker source, until one answers.
 
         Raises:
-            NoBrokersError: None of them answered; the error names them and the reasons.
+            NoBrokersError: No address answered. The error gives the reasons of the first five addresses.
             ClosedError: The client was closed.
         """
         reasons: list[str] = []
@@ -148,11 +148,11 @@ class MetadataSources:
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Return whether it is known which of the ``live`` brokers answered last; True if none has answered yet.
+        Return whether it is known which of the ``live`` brokers answered last, or whether no broker has answered yet.
 
         A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
         the broker that sent it: the next address may be the same broker under its other name. In this case the caller
-        has to ask two live brokers in turn; at least one of them is another broker.
+        has to ask two live brokers in turn: at least one of the two did not answer last.
         """
         return self.last is None or self.last in live
 
@@ -161,7 +161,7 @@ class MetadataSources:
         Move a ``live`` broker that did not answer last to the front of the order, if there is one.
 
         A broker that is cut off from ZooKeeper keeps answering with its old metadata. The other brokers do not list it
-        as live, so it is not asked any more once one of them has answered. See also ``knows_last``.
+        as live, so it is not asked any more once another broker has answered. See also ``knows_last``.
         """
         if self.last is not None:
             self.demote(self.last)
@@ -176,7 +176,7 @@ class MetadataSources:
         self._addresses = kept + [address for address in addresses if address not in kept]
 
     def close(self) -> None:
-        """Send no more requests; an ``ask`` in flight ends with ClosedError."""
+        """Send no more requests. An ``ask`` in flight ends with ClosedError, unless its current request is answered."""
         self._closed = True
 
     def _check_open(self) -> None:

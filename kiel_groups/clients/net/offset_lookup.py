@@ -44,12 +44,14 @@ async def list_offsets(
     Args:
         cluster: Provides the leaders, and the connections to them.
         partitions: Any number, of any topics.
-        at: -2 for the earliest offset in the log, -1 for the next one to be written, else epoch milliseconds: then the
-            first offset of the newest segment that is older, or the earliest offset if none is older.
+        at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
+            milliseconds. A time gives the first offset of the newest segment that is older than the time, or the
+            earliest offset if no segment is older.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
-        BrokerError: An offset was not found in time; the error names the partition and the last reason.
+        BrokerError: An offset was not found in time. The error is the last failure for one of the partitions.
+        ProtocolError: A leader's answer cannot be decoded.
     """
     missing = frozenset(partitions)
     await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
@@ -81,9 +83,9 @@ async def find_offsets(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
-    Look up as many of the offsets as leaders report now; errors are returned as the ``failures``.
+    Look up as many of the offsets as leaders report now. Errors are returned as the ``failures``.
 
-    Each try refreshes the metadata, then asks each leader once and waits at most ``connect_timeout_ms``.
+    Each try refreshes the metadata, then asks each leader and waits at most ``connect_timeout_ms`` for its answer.
 
     Args:
         cluster: As for ``list_offsets``.
@@ -117,7 +119,7 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
     Ask the leader of a partition for the first and the next offset of its log.
 
     Raises:
-        BrokerError: The leader does not report where the log begins and ends.
+        KielGroupsError: As for ``list_offsets``.
     """
     starts, ends = await asyncio.gather(
         list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
@@ -137,7 +139,7 @@ async def ask_leaders(
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Failure]:
-    """Ask all leaders once, concurrently; add their answers to ``found`` and return the failures."""
+    """Ask all leaders once, concurrently. Add the offsets to ``found``, and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
@@ -174,7 +176,7 @@ async def _ask_leader(
 
 
 def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
-    """Return the offset, or the failure; None if no segment is older than the time asked for."""
+    """Return the offset or the failure, or None if no segment is older than the requested time."""
     what = f"the offsets of {tp} cannot be listed"
     if listed is None:
         return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)

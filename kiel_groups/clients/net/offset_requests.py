@@ -51,11 +51,12 @@ _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     """
-    Check that the brokers support offset requests; brokers of 0.8.0 close the connection on them.
+    Check that the brokers support offset requests. Brokers of 0.8.0 close the connection instead of answering.
 
     Raises:
         ConfigError: The brokers do not support offset requests.
         NoBrokersError: No broker answers.
+        ProtocolError: A broker's answer cannot be decoded.
     """
     silence: KielGroupsError | None = None
     for attempt in range(_TRIES):
@@ -64,11 +65,11 @@ async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
             await _ask(cluster, OffsetFetchRequest(group, ()), _fetch_error)
             return
         except BrokerConnectionError:
-            # The broker is of 0.8.0, or down. Only one that is alive answers the metadata request.
+            # The broker is of 0.8.0, or down. Only a live broker answers the metadata request.
             silence = None
             await cluster.refresh((), "offset API")
         except RequestTimeoutError as error:
-            # A frozen or busy broker does not show what it supports; another one may answer.
+            # A frozen or busy broker does not show what it supports; another broker may answer.
             log.info("group %s: %s", group, error)
             silence = error
     if silence is not None:
@@ -83,16 +84,16 @@ async def fetch_offsets(
     cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
-    Ask any broker for committed next offsets; retry with backoff after failures that may pass.
+    Ask any broker for committed next offsets. Retry with backoff after failures that may pass.
 
     Returns:
-        The offsets that brokers found. A partition is left out if it has none, or if the broker does not know its topic
-        yet: brokers answer error 3 to both. It is also left out if its znode holds no number: brokers answer error -1
-        to every failure to read a znode.
+        The offsets that brokers found. A partition is left out if it has no offset, or if the broker does not know its
+        topic yet: brokers answer error 3 in both cases. It is also left out if its znode holds no number: brokers
+        answer error -1 to every failure to read a znode.
 
     Raises:
-        NoOffsetsError: A broker refuses for good; the error names the first partition and the reason.
-        BrokerError: No broker gave a usable answer in time.
+        NoOffsetsError: A broker refuses for good. The error names a partition and the reason.
+        BrokerError, ProtocolError: No broker gave a usable answer in time.
     """
     waiting = tuple(sorted(partitions))
     found: dict[TopicPartition, int] = {}
@@ -127,23 +128,23 @@ async def commit_offsets(
     cluster: ClusterMetadata, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
 ) -> dict[TopicPartition, ErrorCode]:
     """
-    Ask any broker to store next offsets; retry with backoff after failures that may pass.
+    Ask any broker to store next offsets. Retry with backoff after failures that may pass.
 
     Args:
         cluster: The brokers.
         metrics: Counts offsets that brokers refused.
         group: The group that the offsets belong to.
         offsets: The next offset of each partition.
-        metadata: A text that brokers check for its length and then discard; left out if they find it too long.
+        metadata: A text that brokers check for its length and then discard; left out if it is too long.
 
     Returns:
-        The last answer for every partition; UNKNOWN if no broker answered, so that the offset may be stored or not.
+        The last answer for every partition, or UNKNOWN if no broker answered: the offset may or may not be stored.
     """
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
     refresh_first = False
     if len(metadata.encode()) > LONGEST_TEXT_BYTES:
-        log.warning("group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata))
+        _warn_of_metadata(group, metadata)
         metadata = ""
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
@@ -154,15 +155,13 @@ async def commit_offsets(
             answers |= await _ask(cluster, request, _commit_error)
             refresh_first = True
         except (BrokerError, ProtocolError) as error:
-            # The offsets may be stored or not. After a silent broker the next try goes to another one; any other
-            # failure may mean that the metadata is stale.
+            # The offsets may be stored or not. After a silent broker the next try goes to another broker. Any
+            # other failure may mean that the metadata is stale.
             log.info("group %s: no answer to a commit: %s", group, error)
             answers |= dict.fromkeys(waiting, UNKNOWN)
             refresh_first = not isinstance(error, RequestTimeoutError)
         if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
-            log.warning(
-                "group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata)
-            )
+            _warn_of_metadata(group, metadata)
             metadata = ""
         waiting = {tp: offsets[tp] for tp, error in answers.items() if _may_pass(error)}
         if not waiting:
@@ -178,7 +177,7 @@ def _may_pass(error: ErrorCode) -> bool:
 async def _ask(
     cluster: ClusterMetadata, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
 ) -> Mapping[TopicPartition, A]:
-    """Send a request to any broker, preferably one that has not failed lately; time out before a lease expires."""
+    """Send a request to a broker, preferably one without a recent failure. Time out before a lease expires."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
     connection = cluster.some_connection()
     try:
@@ -215,3 +214,8 @@ def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Me
             error,
             error.hint,
         )
+
+
+def _warn_of_metadata(group: str, metadata: str) -> None:
+    length = counted(len(metadata), "character")
+    log.warning("group %s: the metadata of a commit is too long (%s): left out", group, length)

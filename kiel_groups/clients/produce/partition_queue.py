@@ -1,4 +1,4 @@
-"""Queue the batches for one partition, in order; at most one of them is in flight."""
+"""Queue the batches for one partition, in order. At most one batch is in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _MESSAGE_OVERHEAD_BYTES = 26
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was stored. The offset is -1 with acks 0; both are -1 for a record that waits for others."""
+    """
+    Where a record was stored.
+
+    The offset is -1 with acks 0. Partition and offset are -1 for a record that waits for other records.
+    """
 
     topic: str
     partition: int
@@ -30,7 +34,7 @@ def message_bytes(key: bytes | None, value: bytes | None) -> int:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records that are sent, succeed and fail together; ``created_s`` is when the first one was added."""
+    """Records that are sent, succeed and fail together. ``created_s`` is when the first record was added."""
 
     created_s: float
     messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
@@ -45,7 +49,7 @@ class Batch:
     unresolved_tries: int = 0
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Split the batch into two, in order; it must have at least two records."""
+        """Split this batch, which must have at least two records, into two batches, in order."""
         middle = len(self.messages) // 2
         cuts = (slice(None, middle), slice(middle, None))
         first, second = (Batch(self.created_s, self.messages[cut], self.futures[cut], sealed=True) for cut in cuts)
@@ -60,9 +64,9 @@ class PartitionQueue:
     """
     The batches of one partition, oldest first.
 
-    ``busy`` is set while the first batch is in flight, or waits for a retry: no other overtakes it, so records keep
-    their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled`` those
-    of them with an outcome. The first ``due`` of all records no longer wait for others.
+    ``busy`` is set while the first batch is in flight, or waits for a retry: no other batch overtakes it, so records
+    keep their order. ``timer`` runs while a first batch lingers. ``added`` counts all records so far, and ``settled``
+    the records with an outcome. The first ``due`` of all records no longer wait for further records.
     """
 
     topic_partition: TopicPartition
@@ -76,7 +80,7 @@ class PartitionQueue:
     waits_since_s: float | None = None
 
     def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
-        """Return the batch that has room for one more message of this size; None if a new batch is needed."""
+        """Return the batch that has room for one more message of this size, or None if a new batch is needed."""
         last = self.batches[-1] if self.batches else None
         if last is None or last.sealed or last.size_bytes + size_bytes > most_bytes:
             return None

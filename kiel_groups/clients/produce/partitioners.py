@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 __all__ = ["Partitioner", "hash_partitioner", "random_partitioner", "key_bytes"]
 
-#: Called with the application's key and a new list of the topic's partition numbers, ascending; returns one of them.
+#: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
+#: numbers.
 Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 
@@ -29,7 +30,8 @@ def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     """
     Choose a partition by the CRC-32 of the encoded key, or at random for a record without a key.
 
-    With the same number of partitions, a key always gets the same one, in every process and on every host.
+    While the number of partitions stays the same, a key always gets the same partition, in every process and on every
+    host.
     librdkafka's ``consistent_random`` makes the same choice for keys that are not empty.
     """
     data = key_bytes(key)

@@ -1,8 +1,8 @@
 """
 Send the producer's batches to leaders, retry failures, and set the outcome of each record.
 
-One produce request at a time is in flight to each broker, with a batch of every partition that has one ready. A batch
-that fails keeps its place until it succeeds or is given up, so the order within a partition holds.
+One produce request at a time is in flight to each broker, with one batch of each partition that is ready. A batch that
+fails keeps its place until it succeeds or is given up, so the order within a partition holds.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: Errors with which a broker refuses a batch before it appends anything.
 _REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
-#: Likewise, unless the request waits for replicas: then the broker appends first, and answers with one of these if it
-#: loses the partition while it waits.
+#: Further errors of this kind, unless the request waits for replicas. In that case the broker appends first, and sends
+#: one of these errors if it loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
 
 class Sender:
-    """Sends the records that are added to its queues; belongs to one event loop."""
+    """Sends the records that are added to its queues. A sender belongs to one event loop."""
 
     def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -83,7 +83,7 @@ class Sender:
 
     @property
     def unknown(self) -> int:
-        """How many messages without an outcome may be stored."""
+        """The number of messages without an outcome that brokers may have stored."""
         batches = (batch for queue in self._queues.values() for batch in queue.batches)
         return sum(len(batch.messages) for batch in batches if batch.unresolved_tries)
 
@@ -94,7 +94,7 @@ class Sender:
         size_bytes: int,
         future: asyncio.Future[RecordMetadata],
     ) -> None:
-        """Queue one message; ``future`` receives its outcome."""
+        """Queue one message. ``future`` receives the message's outcome."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp)
@@ -118,7 +118,7 @@ class Sender:
         await self._progress.wait()
 
     async def flush(self) -> None:
-        """Send all queued records without lingering, and wait until each is stored or has failed."""
+        """Send all queued records without lingering, and wait until each record is stored or has failed."""
         self.send_waiting()
         targets = {queue: queue.due for queue in self._queues.values()}
         while any(queue.settled < target for queue, target in targets.items()):
@@ -126,7 +126,7 @@ class Sender:
 
     def close(self) -> None:
         """
-        Fail the records without an outcome; later answers of brokers are ignored.
+        Fail the records without an outcome, and ignore later answers of brokers.
 
         A record that no broker can have stored fails with ClosedError, any other with OutcomeUnknownError.
         """
@@ -145,7 +145,11 @@ class Sender:
             self._offer(queue)
 
     def _offer(self, queue: PartitionQueue) -> None:
-        """Queue the first batch for its leader if it is due; otherwise start its linger timer, if it has one."""
+        """
+        Queue the first batch for its leader if the batch is due. Otherwise, start its linger timer, if it lingers.
+
+        Do nothing while a batch is in flight or waits for a retry.
+        """
         if queue.busy or not queue.batches or self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -318,7 +322,7 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
 
 
 def fail_future(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
-    """Fail a record's future, and keep asyncio from reporting it as never retrieved: its batch was logged once."""
+    """Fail a record's future. asyncio does not report the error as never retrieved, because it was logged already."""
     if not future.done():
         future.set_exception(error)
         future.exception()

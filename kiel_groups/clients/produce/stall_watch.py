@@ -20,11 +20,11 @@ STALLED_AFTER_S = 10.0
 
 class StallWatch:
     """
-    Checks the producer's partitions while batches are in flight; belongs to one event loop.
+    Checks the producer's partitions while batches are in flight, on one event loop.
 
-    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. It
-    stays stalled until a broker stores a record, also if records are given up. Retries are logged at INFO only, since
-    most succeed at once, and a request to a frozen broker does not fail for half a minute.
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. The
+    partition stays stalled until a broker stores one of its records, even if records are given up. Retries are logged
+    at INFO only, since most succeed at once, and a request to a frozen broker does not fail for half a minute.
 
     Args:
         queues: A live view of all partitions of the producer.
@@ -35,7 +35,7 @@ class StallWatch:
         self._queues = queues
         self._metrics = metrics
         self._timer: asyncio.TimerHandle | None = None
-        #: The stalled partitions, and since when the first of them has waited, on the loop's clock.
+        #: The stalled partitions, and since when the first stalled partition has waited, on the loop's clock.
         self._stalled: set[PartitionQueue] = set()
         self._since_s = 0.0
 

@@ -29,8 +29,8 @@ class Election:
 
     The election znode is only created while the znode ``proof`` exists: the member znode, or the election folder for an
     allocator process. ``on_leading`` is called when this candidate becomes the leader, and when a later check confirms
-    it, with the path of the election znode and whether another candidate was ahead before. ``on_resigned`` is called
-    when this candidate is no longer the leader.
+    that it still leads. The arguments are the path of the election znode and whether another candidate was ahead
+    before. ``on_resigned`` is called when this candidate is no longer the leader.
     """
 
     def __init__(

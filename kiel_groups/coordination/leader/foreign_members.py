@@ -1,8 +1,8 @@
 """
 Foreign members: Java, pykafka and kiel consumers, which do not take part in this library's protocol.
 
-They would read and commit partitions that members own. A member refuses to join a group that has foreign members. If
-they join later, the leader can only raise an alarm, because no znode that it writes would stop them.
+Foreign members would read and commit partitions that members own. A member refuses to join a group that has foreign
+members. If these join later, the leader can only raise an alarm, because no znode that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ForeignMembers:
-    """The names of foreign members and the folder that lists them: ``/consumers/<group>/ids`` before kiel's folder."""
+    """
+    The names of foreign members, and the folder that lists them.
+
+    If both ``/consumers/<group>/ids`` and kiel's folder list foreign members, this is the first of the two folders.
+    """
 
     names: tuple[str, ...] = ()
     folder: str = ""
@@ -65,10 +69,10 @@ async def find_foreign_members(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Return the existing consumer ids that do not end in the id of the session that owns them, as member ids do.
+    Return the existing consumer ids that, unlike member ids, do not end in the id of the session that owns them.
 
-    A member whose id is left out has lost its member znode to an operator or a forced release. It finds that out at its
-    next heartbeat.
+    A member whose id is left out has lost its member znode to an operator or a forced release. The member notices this
+    at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
     return {
@@ -92,7 +96,7 @@ class ForeignMemberMonitor:
         self._seen = ForeignMembers()
 
     def start(self) -> None:
-        """Look for foreign members now and at each change; called whenever this process is confirmed as the leader."""
+        """Look for foreign members now and at each change, while this process leads."""
         self._active = True
         self._changed()
 

@@ -44,7 +44,7 @@ DRAINED = "all its subscribers are drained"
 
 class LeaderDriver:
     """
-    Plans and publishes assignments while this process leads its group; otherwise it is idle.
+    Plans and publishes assignments while this process leads its group. The driver is idle while another process leads.
 
     ``on_doubt`` is called when ZooKeeper does not confirm that this process's election znode exists.
     """
@@ -70,7 +70,7 @@ class LeaderDriver:
         self._on_doubt = on_doubt
         self._state = leader_state.LeaderState(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
-        # The inputs of the last published plan, and those of the newest plan.
+        # The inputs of the last published plan, and the inputs of the newest plan.
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
         self._reader = PlanReader(session, layout, config, metrics, self._on_change)
@@ -188,7 +188,11 @@ class LeaderDriver:
         self._feed(leader_state.Written(term, answer, _now_s()))
 
     def _check(self, answer: Answer, what: str) -> bool:
-        """Return whether a transaction that first checks the election znode was executed; log a warning if not."""
+        """
+        Return whether a transaction that first checks the election znode was executed.
+
+        If it was not, log a warning. If the check of the election znode failed, call ``on_doubt``.
+        """
         if isinstance(answer, Done):
             return True
         log.warning("group %s: %s (%s); planning again", self._layout.group, what, answer)
@@ -281,7 +285,11 @@ class LeaderDriver:
             self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
 
     def _may_plan(self, inputs: Inputs) -> bool:
-        """Return whether to plan: not if members subscribe to topics, but no broker or none of the topics was found."""
+        """
+        Return whether to plan.
+
+        The leader does not plan if members subscribe to topics, but no broker or none of these topics was found.
+        """
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
             missing = "broker" if not inputs.brokers else "topic of its subscription"
             log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, missing)
@@ -330,7 +338,7 @@ class LeaderDriver:
 
 
 def _owned(allocation: Allocation) -> Allocation:
-    """Return the allocation without empty assignments; those of members that are gone may remain for a while."""
+    """Return the allocation without empty assignments. Departed members' empty assignments may remain for a while."""
     return {slot: partitions for slot, partitions in allocation.items() if partitions}
 
 

@@ -21,7 +21,8 @@ __all__ = ["OwnershipMonitor"]
 
 log = logging.getLogger(__name__)
 
-#: The most owner znodes that one check reads, besides those under suspicion. Each check finds all missing owner znodes.
+#: The most owner znodes that one check reads, besides those of suspected partitions. Each check finds all missing owner
+#: znodes.
 MOST_OWNERS = 2_000
 
 KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned")
@@ -58,7 +59,7 @@ class OwnershipMonitor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            # Only the leader reports these; the old values would stay forever.
+            # Only the leader reports these gauges; the old values would stay forever.
             self._set_gauges(Counter())
         self._suspicions.clear()
 
@@ -97,7 +98,13 @@ class OwnershipMonitor:
             self._metrics.gauge(kind, counts[kind])
 
     async def _owners(self) -> dict[TopicPartition, MemberId | None]:
-        """Read the owners: None for each partition without one, and the member ids of the next batch of the others."""
+        """
+        Read the owners of a part of the partitions.
+
+        Returns:
+            None for each partition without an owner znode. The owner for each partition of the next batch, and for each
+            suspected partition.
+        """
         owners: dict[TopicPartition, MemberId | None] = {}
         owned: list[TopicPartition] = []
         for topic in sorted({partition.topic for partition in self._wanted}):

@@ -34,7 +34,7 @@ class PlanReader:
     Reads the inputs of one leader's plans, on its session.
 
     Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode,
-    which is created again when its subscription changes. ``on_change`` is called with the kind of input that changed.
+    which is created again when its subscription changes. ``on_change`` is called with a text that names the change.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PlanReader:
         self._reading.clear()
 
     async def read(self) -> Inputs:
-        """Read all inputs of a plan; from now on, ``on_change`` is called when a watched one changes."""
+        """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
         brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
             self._cached("brokers", self._read_brokers),
             self._live_members(),
@@ -116,7 +116,7 @@ class PlanReader:
         self._on_change(f"{what} changed")
 
     async def _cached(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
-        """Return a value, cached until its watch fires; a value whose watch fires during the read is not cached."""
+        """Return a value, cached until its watch fires. A value whose watch fires during the read is not cached."""
         if what in self._known:
             known: _Parsed = self._known[what]
             return known
@@ -133,7 +133,7 @@ class PlanReader:
         path_of: Callable[[str], str],
         parse: Callable[[str, Node], _Parsed | None],
     ) -> dict[str, _Parsed | None]:
-        """Return values of one kind by name, cached as by ``_cached``; None if a znode is missing or unreadable."""
+        """Return values of one kind by name, cached as by ``_cached``, or None for a missing or unreadable znode."""
         whats = {name: f"{kind} {name}" for name in names}
         values = {name: self._known.get(what) for name, what in whats.items()}
         unread = {name: what for name, what in whats.items() if what not in self._known}
@@ -155,7 +155,7 @@ class PlanReader:
         return len(names or ())
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
-        """Read the live members by slot; if two share a slot, the one that registered later counts."""
+        """Read the live members by slot. If two members share a slot, the member that registered later counts."""
         names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
         for name in self._member_names - set(names):
             self._forget_member(name)
@@ -168,7 +168,7 @@ class PlanReader:
         return {slot: info for slot, (_, info) in newest.items()}
 
     def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
-        """Return the zxid of a registration and its content; None if it cannot be read."""
+        """Return the zxid of a registration and its content, or None if the registration cannot be read."""
         info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
         return None if info is None else (node.czxid, info)
 
@@ -190,7 +190,7 @@ class PlanReader:
         }
 
     async def _read_tuning(self) -> DynamicConfig:
-        """Read the group's dynamic settings; if they cannot be read, the previous ones stay."""
+        """Read the group's dynamic settings. If the settings cannot be read, return the previous ones."""
         node = await self._watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig()
@@ -203,9 +203,9 @@ class PlanReader:
 
     async def _read_weights(self) -> Weights:
         """
-        Read the weights of partitions; if they cannot be read, the previous ones stay.
+        Read the weights of partitions. If the weights cannot be read, return the previous ones.
 
-        Otherwise, a znode that is garbled for a while would move partitions, and its repair would move them back.
+        Without the previous weights, a garbled znode would move partitions, and its repair would move them back.
         """
         node = await self._watched(self._layout.weights, "weights")
         if node is None:
@@ -234,15 +234,15 @@ class PlanReader:
         return {name: partitions for name, partitions in found.items() if partitions is not None}
 
     async def _watched(self, path: str, what: str) -> Node | None:
-        """Read a znode and watch it; None if it does not exist, in which case its creation is watched."""
+        """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
         return (await self._watched_many([path], [what]))[0]
 
     async def _watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
         """
-        Read znodes and watch them; None for each that does not exist, whose creation is watched.
+        Read znodes and watch them. For each znode that does not exist, return None and watch for its creation.
 
-        All are read by one call and not by one task each. So the session limits how many reads are in flight ahead of a
-        heartbeat, however many members and topics there are.
+        One call reads all znodes, instead of one task for each znode. So the session limits how many reads are in
+        flight ahead of a heartbeat, however many members and topics there are.
         """
         watchers = [self._watcher(what) for what in whats]
         nodes = await self._session.get_many(paths, watchers)
@@ -256,7 +256,7 @@ class PlanReader:
         return nodes
 
     def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
-        """Parse a znode's value; log an error and return None if that is not possible."""
+        """Parse a znode's value. If the value is invalid, log an error and return None."""
         try:
             return parse(node.data, path)
         except ProtocolError as error:

@@ -3,7 +3,7 @@ Decide whether this member may deliver records and commit offsets at this moment
 
 The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. Shutting is final. A
 check after the end of the lease shuts it: a session whose lease ran out is closed, even if it turns out to be alive.
-Several threads renew, check and shut a gate; each field is written by one plain assignment, so it needs no lock.
+Several threads renew, check and shut a gate. Each field is written by one plain assignment, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class DeliveryGate:
         """
         Use the session timeout that a server granted, in milliseconds, for all leases from now on.
 
-        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A longer one
-        is cut to the first timeout: the member znode contains the first timeout, and a forced release waits that long.
+        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A longer
+        timeout is cut to the first timeout: the member znode contains the first timeout, and a forced release waits
+        that long.
         """
         self._first_ms = self._first_ms or session_timeout_ms
         self.timeout_ms = min(session_timeout_ms, self._first_ms)
@@ -49,12 +50,12 @@ class DeliveryGate:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:
-        """Shut the gate for good; the first reason is kept."""
+        """Shut the gate for good. Of several reasons, the first is kept."""
         if self.shut_reason is None:
             self.shut_reason = reason
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether a granted lease has run out at the boot time ``now_s``; if so, shut the gate."""
+        """Return whether a granted lease has run out at the boot time ``now_s``. If it has, shut the gate."""
         over = _NEVER != self.deadline_s <= now_s
         if over:
             self.shut("lease over")

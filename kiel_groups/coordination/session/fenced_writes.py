@@ -44,7 +44,7 @@ class Stop(Exception):  # noqa: N818 -- not an error
 
 
 def give_up(key: object, operation: Operation, failure: Failure) -> None:
-    """Stop, and leave all remaining items unwritten; an ``OnRefused``."""
+    """Raise Stop, so that all remaining items are left unwritten. This function is an ``OnRefused``."""
     raise Stop
 
 
@@ -53,9 +53,10 @@ class Outcome(Generic[Key]):
     """
     The results of writing a set of items.
 
-    ``done`` maps an item to the versions that its operations produced, ``dropped`` to the reason of its refusal. Items
-    in ``unknown`` may or may not have been written. The member znode was checked after that, so a read now finds the
-    final state. Items that ``renew`` removed, or that were left unwritten by ``Stop``, are in none of the three.
+    ``done`` maps an item to the versions that its operations produced, and ``dropped`` an item to the reason of its
+    refusal. Items in ``unknown`` may or may not have been written. The member znode was checked after these writes, so
+    a read now finds the final state. Items that ``renew`` removed, or that ``Stop`` left unwritten, are in none of the
+    three.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class FencedWriter:
     Sends a member's transactions on the member's own session.
 
     Before each transaction the writer waits until the gate is open. Watches may fire during that wait, so the writer
-    then awaits ``catch_up``, which reads their znodes.
+    then awaits ``catch_up``, which reads the changed znodes.
     """
 
     def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
@@ -84,6 +85,7 @@ class FencedWriter:
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
+            CoordinationError: ZooKeeper refused the transaction because rights are missing.
         """
         while True:
             await self.wait_ready()
@@ -106,14 +108,15 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items, each of them atomically, with up to ``most`` operations in a transaction.
+        Write many items, each item atomically, with up to ``most`` operations in a transaction.
 
-        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. With
-        ``give_up`` they are left unwritten. Right before each transaction, ``renew`` confirms, changes or removes each
-        of its items.
+        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the other items are sent again. If
+        ``on_refused`` is ``give_up``, all remaining items are left unwritten. Right before each transaction, ``renew``
+        confirms, changes or removes each of its items.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
+            CoordinationError: ZooKeeper refused a transaction because rights are missing.
         """
         outcome: Outcome[Key] = Outcome()
         pending = dict(items)
@@ -163,7 +166,7 @@ class FencedWriter:
 
     @staticmethod
     def _renew(pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key]) -> bool:
-        """Apply ``renew`` to a batch; return True if it changed no item."""
+        """Apply ``renew`` to a batch, and return whether it left every item unchanged."""
         renewed = {key: renew(key, pending[key]) for key in batch}
         changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
         for key, operations in changed.items():
@@ -198,7 +201,7 @@ class FencedWriter:
 
 
 def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
-    """Return the first items that fit in one transaction, by operations and size; always at least one item."""
+    """Return the first items that fit in one transaction, by operations and size, but at least one item."""
     batch: list[Key] = []
     count, size = 1, 0
     for key, operations in islice(pending.items(), most):

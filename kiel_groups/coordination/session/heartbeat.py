@@ -1,7 +1,8 @@
 """
 Send the heartbeats of one session, on a thread of its own: a busy event loop must not cost the lease.
 
-Each beat is a transaction that only checks the member znode; it goes through the quorum, which pings and reads do not.
+Each beat is a transaction that only checks the member znode. A transaction goes through the quorum, unlike pings and
+reads.
 kazoo counts requests as pings, which disables its detection of dead connections. So this thread drops the connection
 if a beat stays unanswered, and kazoo tries the next server while the session is still alive.
 """
@@ -36,8 +37,9 @@ class Heartbeat:
         gate: The session's gate.
         proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
         metrics: Observes ``heartbeat``, the time to an answer.
-        on_dead: Called with the reason when the session must not be used any more, on this thread or on kazoo's.
-        interval_ms: The time between beats; None: a sixth of the granted timeout.
+        on_dead: Called with the reason when the session must not be used any more, on the heartbeat's thread or on
+            kazoo's.
+        interval_ms: The time between beats. None means a sixth of the granted timeout.
     """
 
     def __init__(
@@ -56,15 +58,15 @@ class Heartbeat:
         self._on_dead = on_dead
         self._interval_ms = interval_ms
         self._stopped = False
-        #: When the unanswered beat was sent, and when the next one is due; seconds of boot time. This thread, kazoo's
-        #: and the loop's write them without a lock: at worst one more beat is sent.
+        #: When the unanswered beat was sent, and when the next beat is due, in seconds of boot time. The heartbeat's
+        #: thread, kazoo's and the loop's write these fields without a lock: at worst one more beat is sent.
         self._sent_s: float | None = None
         self._sent_over: socket | None = None
         self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")
 
     def start(self) -> None:
-        """Start the thread; the session must be open."""
+        """Start the thread. The session must be open."""
         self._ticker.start()
 
     def stop(self) -> None:
@@ -74,15 +76,15 @@ class Heartbeat:
 
     def beat_now(self) -> None:
         """
-        Have the thread send a beat at once; may be called from any thread.
+        Have the heartbeat's thread send a beat at once. Any thread may call this method.
 
-        To be called when the connection is back, because the lease may end soon.
+        The session calls this method when the connection is back, because the lease may end soon.
         """
         self._sent_s, self._due_s = None, float("-inf")
         self._ticker.wake()
 
     def _tick(self) -> float | None:
-        """Run the due checks and beats; return the seconds until the next tick, or None to end the thread."""
+        """Run the due checks and beats, and return the seconds until the next tick, or None to end the thread."""
         try:
             return self._check()
         except Exception as error:
@@ -113,7 +115,7 @@ class Heartbeat:
         return self._pause_s(now_s, limit_s)
 
     def _pause_s(self, now_s: float, limit_s: float) -> float:
-        """Return the seconds until the next beat, the time limit of an unanswered beat, or the end of the lease."""
+        """Return the seconds until the next event: a beat, the limit of an unanswered beat, or the lease's end."""
         sent_s, deadline_s = self._sent_s, self._gate.deadline_s
         if sent_s is not None:
             at_s = min(self._due_s, sent_s + limit_s) if self._due_s > now_s else sent_s + limit_s
@@ -135,7 +137,7 @@ class Heartbeat:
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
-        """Process the answer to a beat: on kazoo's thread, or on this one if the answer came before ``rawlink``."""
+        """Process a beat's answer: on kazoo's thread, or on the heartbeat's if the answer came before ``rawlink``."""
         if self._sent_s == sent_s:
             self._sent_s = None
             if boot_time_s() >= self._due_s:

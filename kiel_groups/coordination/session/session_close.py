@@ -2,8 +2,8 @@
 Close one ZooKeeper session, whether or not its client is connected at that moment.
 
 A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
-consumer uses them. kazoo closes a session over its connection. Without a connection, its client stops and leaves the
-session open. This module then resumes the session with a new client, and closes it with the first request.
+consumer uses them. kazoo closes a session over its connection. Without a connection, kazoo's client stops and leaves
+the session open. This module then resumes the session with a new client, whose first request closes the session.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class SessionClose:
     Stops a session's client, and closes the session.
 
     A client that resumes the session connects with the session's id and password, sends one request, Close, and stops.
-    If a server answers that the session is over, kazoo would open a new session; the client is stopped before that.
+    If a server answers that the session is over, kazoo would open a new session. The client is stopped before that.
 
     Args:
         config: The servers, and the session timeout to request.
         client: The session's own client.
-        stopped: Called on this object's thread when that client has ended, with or without a close.
+        stopped: Called on this object's thread when the session's own client has ended, with or without a close.
         ended: Called on this object's thread at the end: the session is closed, was never opened, or must have expired.
     """
 
@@ -69,7 +69,7 @@ class SessionClose:
         self._ticker = runtime.ticker(self._step, "close")
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
-        """Process a server's response to Connect; called on kazoo's thread."""
+        """Process a server's response to Connect. This is called on kazoo's thread."""
         if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
             self._is_over = True
             if not self._is_own:
@@ -77,7 +77,11 @@ class SessionClose:
         self._timeout_ms = max(self._timeout_ms, timeout_ms)
 
     def state_changed(self, state: str) -> None:
-        """Process a change of the connection's state; called on kazoo's thread, whose listeners have no fixed order."""
+        """
+        Process a change of the connection's state.
+
+        This is called on kazoo's thread. The order in which kazoo calls its listeners is not fixed.
+        """
         if state == KazooState.CONNECTED:
             self._connected = True
             self._session = self._session or self._client.client_id
@@ -88,12 +92,12 @@ class SessionClose:
         self._ticker.wake()
 
     def begin(self) -> None:
-        """Start a thread that closes the session; may be called only once, from any thread."""
+        """Start a thread that closes the session. Any thread may call this method, but only once."""
         self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000
         self._ticker.start()
 
     def _step(self) -> float | None:
-        """Perform the next step of the close; return the seconds until the following step, or None at the end."""
+        """Perform the next step of the close. Return the seconds until the following step, or None at the end."""
         now_s, client = runtime.boot_time_s(), self._client
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:

@@ -18,7 +18,7 @@ class TaskSet:
     """
     The tasks of one session.
 
-    A task that fails because the session is over ends silently; any other error is passed to ``on_error``.
+    A task that fails because the session is over ends silently. Any other error is passed to ``on_error``.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
@@ -28,7 +28,7 @@ class TaskSet:
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine as a task; after ``cancel``, close the coroutine instead."""
+        """Run a coroutine as a task. After ``cancel``, close the coroutine instead."""
         if self._closed:
             work.close()
             return
@@ -45,7 +45,7 @@ class TaskSet:
             self._on_error(error)
 
     async def cancel(self) -> None:
-        """Cancel all tasks but the current one, and wait until they have ended."""
+        """Cancel all tasks but the current task, and wait until the cancelled tasks have ended."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

@@ -2,13 +2,13 @@
 Close the session of a process that makes no progress, so that other members take over its partitions, or the lead.
 
 Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
-lease. This thread checks for progress: does the loop still run callbacks, and is the application busy with the same
-work as before? At half of the time limit the application is notified. At the limit the gate is shut and the session
-closed, without the loop, which may never run again. Until then this thread does nothing that may block: it neither
-calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
+lease. The watchdog's thread checks for progress: does the loop still run callbacks, and is the application busy with
+the same work as before? At half of the time limit the application is notified. At the limit the gate is shut and the
+session closed, without the loop, which may never run again. Until then the watchdog's thread does nothing that may
+block: it neither calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
 
-Only time in which this thread runs as well is counted. If the process was stopped or the computer suspended, the lease
-is lost, but the application did not stall.
+Only time in which the watchdog's thread runs as well is counted. If the process was stopped or the computer suspended,
+the lease is lost, but the application did not stall.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Watchdog:
     Watches one event loop, and the work of the application on it.
 
     Args:
-        config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop; 0: no limit.
+        config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop. 0 means no limit.
         in_progress: Returns the application's work in progress; called on the watchdog's thread.
         hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
         on_stalled: Called once, with the reason, when a time limit is reached; on the watchdog's thread.
@@ -110,7 +110,7 @@ class Watchdog:
         return None
 
     def _check_loop(self, passed_s: float) -> Stall | None:
-        """Schedule a callback on the loop, and add up the time until it runs; return its stall at the limit."""
+        """Schedule a callback on the loop, and add up the time until it runs. At the limit, return the stall."""
         if not self._loop_limit_s:
             return None
         if self._loop_probe is None:
@@ -133,7 +133,7 @@ class Watchdog:
         return next((stall for stall in stalls if stall is not None), None)
 
     def _add_time(self, watched: _Watched, passed_s: float, limit_s: float) -> Stall | None:
-        """Add time to one piece of work: at half of the limit start ``_notify``, at the limit return the stall."""
+        """Add time to one piece of work. At half of the limit, start ``_notify``. At the limit, return the stall."""
         watched.elapsed_s += passed_s
         stall = Stall(watched.work.kind, watched.work.partitions, watched.elapsed_s, limit_s)
         if stall.elapsed_s >= limit_s:
@@ -145,6 +145,6 @@ class Watchdog:
         return None
 
     def _notify(self, stall: Stall) -> None:
-        """Log a stall and call ``hurry``; runs on a thread of its own."""
+        """Log a stall and call ``hurry``. This runs on a thread of its own."""
         log.warning("%s", stall)
         self._hurry(stall)

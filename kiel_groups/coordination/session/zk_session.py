@@ -119,12 +119,12 @@ class Session:
 
     @property
     def id(self) -> int:
-        """The session's id; 0 before it is open."""
+        """The session's id, or 0 before the session is open."""
         return self._id
 
     @property
     def timeout_ms(self) -> int:
-        """The session timeout that the server granted, in milliseconds, but never more than the first one granted."""
+        """The session timeout that the server granted, in milliseconds, at most the first granted timeout."""
         return self.gate.timeout_ms
 
     @property
@@ -133,7 +133,7 @@ class Session:
 
     async def wait_trusted(self) -> None:
         """
-        Wait until the gate is open; to be awaited before every write that only an owner may send.
+        Wait until the gate is open. Callers await this before every write that only an owner may send.
 
         Raises:
             SessionLostError: The gate is shut for good.
@@ -145,7 +145,7 @@ class Session:
 
     async def open(self) -> None:
         """
-        Connect and wait for the session; the caller sets the time limit.
+        Connect and wait for the session. The caller sets the time limit.
 
         Raises:
             NoZooKeeperError: No host has an address.
@@ -164,7 +164,7 @@ class Session:
             )
 
     def _granted(self, session_id: int, timeout_ms: int) -> None:
-        """Process a server's response to Connect; called on kazoo's thread, before it notifies its listeners."""
+        """Process a server's response to Connect, on kazoo's thread, before kazoo notifies its listeners."""
         self._close.granted(session_id, timeout_ms)
         if self._id not in (0, session_id):
             # After an expiry or a refusal kazoo has opened another session, which must not be used.
@@ -174,7 +174,7 @@ class Session:
             self.gate.grant(timeout_ms)
 
     def _state_changed(self, state: str) -> None:
-        """Update the gate at once and notify the loop; called on kazoo's thread."""
+        """Update the gate at once, on kazoo's thread, and notify the loop."""
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
@@ -218,7 +218,7 @@ class Session:
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Call ``abandon``, then wait without an event loop; return whether the session ended within ``timeout_s``."""
+        """Call ``abandon``, wait without an event loop, and return whether the session ended within ``timeout_s``."""
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
         if closed:
@@ -227,7 +227,7 @@ class Session:
 
     async def close(self) -> None:
         """
-        Close the session; ZooKeeper then deletes its ephemeral znodes immediately.
+        Close the session. ZooKeeper then deletes its ephemeral znodes immediately.
 
         The call returns when kazoo's client has stopped. If the client had no connection or got no answer, a thread
         closes the session in the background, over another connection, unless the process or the session ends first.
@@ -238,7 +238,7 @@ class Session:
         self._end("closed")
 
     def _begin_closing(self) -> None:
-        """Start to close the session, unless that was done before; may be called from any thread."""
+        """Start to close the session, unless an earlier call did. Any thread may call this method."""
         if self._close_started.acquire(blocking=False):
             self._close.begin()
 
@@ -246,7 +246,7 @@ class Session:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function on the loop, or drop the call if the loop is closed; may be called from any thread."""
+        """Call a function on the loop, or drop the call if the loop is closed. Any thread may call this method."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
@@ -258,7 +258,16 @@ class Session:
     async def _read_many(
         self, ask: Callable[..., Any], paths: Sequence[str], watchers: Sequence[Watcher | None] | None
     ) -> list[Any]:
-        """Send pipelined reads, and repeat those that a broken connection lost; None for a missing znode."""
+        """
+        Send pipelined reads, and repeat the reads that a broken connection lost.
+
+        Returns:
+            What each read found, or None for a missing znode.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused a read because rights are missing.
+        """
         found: list[Any] = [None] * len(paths)
         pairs = zip(paths, watchers or [None] * len(paths), strict=True)
         requests = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
@@ -292,18 +301,18 @@ class Session:
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
         """
-        Read a znode's data and state; if it does not exist, return None and set no watch.
+        Read a znode's data and state. If the znode does not exist, return None and set no watch.
 
         ``watcher`` is called on the loop when the znode changes or the connection breaks: a hint to read again.
         """
         return _with_data(await self._read(self.client.get_async, path, watcher))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
-        """Read a znode's state without its data, None if it does not exist; a watch is set in both cases."""
+        """Read a znode's state without its data, or None if it does not exist. A watch is set in both cases."""
         return _without_data(await self._read(self.client.exists_async, path, watcher))
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
-        """Read the names of a znode's children; if the znode does not exist, return None and set no watch."""
+        """Read the names of a znode's children. If the znode does not exist, return None and set no watch."""
         children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
         return children
 
@@ -365,7 +374,13 @@ class Session:
         return answer
 
     async def ensure(self, folders: Iterable[str]) -> None:
-        """Create persistent znodes and their parents where they are missing."""
+        """
+        Create persistent znodes and their parents where they are missing.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused to create or read a znode.
+        """
         missing = list(folders)
         while True:
             missing = await self._missing(missing)

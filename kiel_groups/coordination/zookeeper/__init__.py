@@ -1,6 +1,6 @@
 """
 Adapt kazoo and the runtime: the client, its threads and its transactions, clocks and randomness.
 
-``coordination.session`` builds sessions on this package; the simulator replaces ``runtime``.
-The package treats znodes as paths and bytes, and knows nothing of groups.
+``coordination`` builds on it; clients and Spark use its clock, ``admin`` its hosts; ``testing`` replaces its runtime.
+It treats znodes as paths and bytes, and knows nothing of groups.
 """

@@ -59,8 +59,8 @@ class Ticker:
     """
     Calls ``tick`` repeatedly on a thread of its own.
 
-    ``tick`` returns the seconds until the next call, or None to end the thread; ``wake`` cuts that wait short. ``tick``
-    must not raise, because an exception would end the thread unnoticed.
+    ``tick`` returns the seconds until the next call, or None to end the thread. ``wake`` shortens the wait for the next
+    call. ``tick`` must not raise, because an exception would end the thread unnoticed.
     """
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
@@ -73,7 +73,7 @@ class Ticker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread call ``tick`` soon; may be called from any thread, and never blocks."""
+        """Have the thread call ``tick`` soon. Any thread may call this method, which never blocks."""
         self._wake.set()
 
     def _run(self) -> None:

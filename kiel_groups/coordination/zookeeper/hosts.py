@@ -17,7 +17,7 @@ __all__ = ["check_hosts", "without_address"]
 
 def check_hosts(config: ZooKeeperConfig) -> None:
     """
-    Resolve the addresses of all hosts; this may block.
+    Resolve the addresses of all hosts. This may block.
 
     Raises:
         NoZooKeeperError: No host has an address, so no connection can succeed.
@@ -29,7 +29,11 @@ def check_hosts(config: ZooKeeperConfig) -> None:
 
 
 def without_address(config: ZooKeeperConfig) -> str:
-    """Return text to append to an error that names the hosts without an address; "" if all have one. May block."""
+    """
+    Return a text that names the hosts without an address, to append to an error, or "" if all hosts have one.
+
+    This may block.
+    """
     unresolved = _unresolved(_servers(config))
     return f" (without an address: {', '.join(unresolved)})" if unresolved else ""
 

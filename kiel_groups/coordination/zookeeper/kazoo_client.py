@@ -37,10 +37,10 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for either, which is longer than a lease: for a host that drops packets, and for
-    a server that accepted the connection and does not answer (a frozen one, or 3.9.5 just after its start). When a dead
-    connection is noticed, a third of the timeout is over. The lease leaves a sixth, which must suffice for such a
-    server and the next one.
+    kazoo waits a whole session timeout for each of the two, which is longer than a lease. A host that drops packets
+    never accepts. A frozen server, or one of 3.9.5 just after its start, accepts the connection and does not answer.
+    When a dead connection is noticed, a third of the session timeout is over. The rest of the lease, a sixth, must
+    suffice for one such server and the next server.
 
     Args:
         asked_timeout_ms: The session timeout that the client requests, in milliseconds.
@@ -78,7 +78,7 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """Start to stop a client as kazoo's ``stop()`` does, without waiting; a connected client closes its session."""
+    """Start to stop a client as kazoo's ``stop()`` does, without waiting. A connected client closes its session."""
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -94,8 +94,8 @@ class Connection:
     """
     The current connection of a client, which callers on any thread may drop.
 
-    Several callers may find the same connection dead, one after the other; only the first of them drops it, so that
-    the client's next connection is not dropped as well.
+    Several callers may find the same connection dead, one after the other. Only the first caller drops the connection,
+    so that the client's next connection is not dropped as well.
     """
 
     def __init__(self, client: KazooClient, metrics: Metrics) -> None:
@@ -109,13 +109,14 @@ class Connection:
         """
         The current connection's socket.
 
-        Read it before sending a request, and pass it to ``leave``; kazoo uses one socket per connection.
+        Read this property before sending a request, to pass its value to ``leave``. kazoo uses one socket for each
+        connection.
         """
         connection: socket.socket | None = self.client._connection._socket
         return connection
 
     def leave(self, used: socket.socket | None, why: str) -> None:
-        """Shut down the socket ``used`` if it is still current; kazoo then resumes the session on the next server."""
+        """Shut down the socket ``used`` if it is current. kazoo then resumes the session on the next server."""
         with self._dropping:
             # A client that is stopping has sent its last request, the close of the session.
             if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():

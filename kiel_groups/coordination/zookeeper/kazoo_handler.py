@@ -66,7 +66,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Work as ``select.select``, without its limit on descriptor numbers; ``timeout`` None waits forever."""
+        """Work as ``select.select``, without its limit on descriptor numbers. A ``timeout`` of None is no limit."""
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for socket in sockets:

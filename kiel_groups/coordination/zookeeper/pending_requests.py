@@ -33,12 +33,14 @@ class PendingRequests:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
         self._end_reason: str | None = None
-        #: In the order of sending, so that all of them fail in that order when the session ends.
+        #: In the order of sending, so that unanswered requests fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
     def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:
         """
-        Start kazoo requests; they reach the server in the order of these calls.
+        Start kazoo requests.
+
+        The requests reach the server in the order in which they are given. Requests of an earlier call come first.
 
         Returns:
             The future to pass to ``answers``.

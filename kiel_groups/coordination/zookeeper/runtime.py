@@ -1,8 +1,8 @@
 """
 Provide the external dependencies of coordination: clocks, names, randomness, threads, and the ZooKeeper client.
 
-There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another one: with
-that, the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
+There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another runtime. So
+the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def uniform(low: float, high: float) -> float:
 
 
 def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-    """Run a function that may block off the event loop; see ``daemon_threads.in_thread``."""
+    """Run a blocking function on a thread, off the event loop; see ``daemon_threads.in_thread``."""
     return _runtime.in_thread(function, name)
 
 
@@ -160,5 +160,5 @@ async def check_hosts(config: ZooKeeperConfig) -> None:
 
 
 def client(config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-    """Create a kazoo client that is not started; given a ``session``'s id and password, it resumes that session."""
+    """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
     return _runtime.client(config, session)

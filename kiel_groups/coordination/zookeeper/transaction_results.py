@@ -1,4 +1,4 @@
-"""Translate transactions: our operations to kazoo's requests, kazoo's results to our answers."""
+"""Translate transactions: this package's operations to kazoo's requests, and kazoo's results to answers."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def reports_move(results: Any) -> bool:
     Return whether a transaction failed with SessionMovedError.
 
     ZooKeeper's leader raises it wrongly if it processes a client's abandoned connection after the connection that
-    replaced it. Servers of 3.4 then refuse every transaction and keep the connection open; later versions close it, as
+    replaced it. Servers of 3.4 then refuse every transaction and keep the connection open. Later versions close it, as
     all versions do for other requests. Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """Convert kazoo's results to an answer; kazoo returns a transaction's errors among its results and raises none."""
+    """Convert kazoo's results to an answer. kazoo returns a transaction's errors among the results, and raises none."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     for index, error in errors:
         if not isinstance(error, _BYSTANDERS):

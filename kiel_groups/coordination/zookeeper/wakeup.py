@@ -12,9 +12,10 @@ class Wakeup:
     """
     Replaces both ends of kazoo's pair of sockets by a counter in the kernel, which is readable while it is not 0.
 
-    For each request, the caller writes a byte to the pair, and kazoo's thread reads one when it sends the request.
-    Without a connection it reads none, and a pair of sockets has room for 278 bytes. A caller that makes more requests
-    then, such as the event loop, would block until a server answers, or forever if the client is stopped before that.
+    For each request, the caller writes a byte to the pair, and kazoo's thread reads a byte when it sends the request.
+    Without a connection the thread reads none, and a pair of sockets has room for 278 bytes. A caller that makes more
+    requests then, such as the event loop, would block until a server answers, or forever if the client is stopped
+    before that.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Wakeup:
 
     def send(self, wakes: bytes) -> int:
         """
-        Add one wake-up for each byte; never blocks.
+        Add one wake-up for each byte, without blocking.
 
         Raises:
             OSError: The pair is closed.
@@ -51,7 +52,7 @@ class Wakeup:
         return b"\0"
 
     def close(self) -> None:
-        """Make every later ``send`` and ``recv`` fail; may be called again."""
+        """Make every later ``send`` and ``recv`` fail. Further calls do nothing."""
         self._closed = True
 
     def _check_open(self) -> None:

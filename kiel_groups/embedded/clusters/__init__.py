@@ -1,6 +1,6 @@
 """
 Run whole clusters of ZooKeeper and brokers: by name, in the background, or on data that is kept.
 
-``kiel-groups cluster``, the demo and the tests start them.
-A cluster ends when its supervisor ends, for whatever reason.
+``kiel-groups cluster`` and its completion, the demo and the tests use them.
+No server outlives the supervisor of its cluster, for whatever reason that ends.
 """

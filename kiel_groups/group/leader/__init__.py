@@ -1,6 +1,6 @@
 """
 Decide for the leader of a group: the election, when to plan, which member gets which partition, and what is published.
 
-The drivers of ``coordination.leader`` feed in what they have read and perform the effects.
+``coordination.leader`` feeds in what it has read and performs the effects; ``ops`` sorts candidates with it.
 A leader only publishes plans; it never claims or releases a member's partitions.
 """

@@ -3,7 +3,7 @@ The state machine of one candidate in the leader election: ZooKeeper's recipe, l
 
 Rules
   1. The candidate with the lowest znode always leads; a candidate that will not lead deletes its znode.
-  2. A candidate watches only the next lower znode, so the end of one candidate wakes one other and not all.
+  2. A candidate watches only the next lower znode, so the end of one candidate wakes only one other candidate.
   3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
   4. After a pause of the connection nothing is assumed: the candidates are read again. A leader whose znode is still
      the lowest remains leader, with a fresh plan.
@@ -62,8 +62,8 @@ class Candidate:
     """
     The state of one candidate in the election.
 
-    ``uuid`` identifies this candidate's znode; ``name`` is the name of that znode, None while it is unknown.
-    ``followed``: another candidate was ahead of this one at some time.
+    ``uuid`` identifies this candidate's znode. ``name`` is the name of that znode, or None while it is unknown.
+    ``followed``: another candidate was ahead of this candidate at some time.
     """
 
     uuid: str
@@ -83,7 +83,7 @@ class EnterElection:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The znode was created as ``name``, or the outcome is unknown (None)."""
+    """The candidate's znode was created as ``name``, or the outcome is unknown (None)."""
 
     name: str | None
 
@@ -107,7 +107,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over, and the znode with it."""
+    """The session is over, so the candidate's znode is gone."""
 
 
 Event: TypeAlias = EnterElection | Created | Candidates | PredecessorGone | Resumed | SessionEnded
@@ -115,7 +115,7 @@ Event: TypeAlias = EnterElection | Created | Candidates | PredecessorGone | Resu
 
 @dataclass(frozen=True, slots=True)
 class CreateCandidate:
-    """Create the znode; answer with Created."""
+    """Create the candidate's znode; answer with Created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ReadCandidates:
 
 @dataclass(frozen=True, slots=True)
 class WatchPredecessor:
-    """Watch one candidate's znode; answer with PredecessorGone, at once if it does not exist."""
+    """Watch one candidate's znode; answer with PredecessorGone, at once if the znode does not exist."""
 
     name: str
 
@@ -151,7 +151,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 
 
 def sequence(name: str) -> int | None:
-    """Return the sequence number that ZooKeeper appended to a candidate's name; None if the name has none."""
+    """Return the sequence number that ZooKeeper appended to a candidate's name, or None if the name has none."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -179,7 +179,7 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
 
 
 def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Compare this candidate with all others: it leads, follows the next lower one, or needs a new znode."""
+    """Compare a candidate with all others: it leads, follows the next lower candidate, or needs a new znode."""
     resign = (ResignLeader(),) if candidate.leads else ()
     ranked = sorted((number, name) for name in names if (number := sequence(name)) is not None)
     # The uuid finds the candidate's znode even if the answer to its creation was lost.

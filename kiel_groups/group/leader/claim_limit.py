@@ -1,7 +1,7 @@
 """
 Limit how many partitions one session may own.
 
-Closing a session writes all its ephemeral paths in one transaction. If that is too large for a server, the ensemble
+Closing a session writes all its ephemeral paths in one transaction. If that is too large for servers, the ensemble
 loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). Partitions beyond the limit get no owner.
 """
 
@@ -52,7 +52,7 @@ def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
 def _surplus(
     owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
 ) -> frozenset[TopicPartition]:
-    """Return the partitions beyond the limit: the last ones in order, so that successive plans keep the same ones."""
+    """Return the partitions beyond the limit: the last in order, so that successive plans keep the same partitions."""
     surplus = set()
     for partition in sorted(owned):
         left -= chroot_bytes + len(layout.owner(partition))

@@ -5,8 +5,9 @@ Rules
   1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
      of the term; an answer from an earlier term is ignored.
   2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
-     first one. The first plan of a group's first leader waits for the initial delay. Urgent events bypass all of this.
-  3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after this one is published.
+     first change. The first plan of a group's first leader waits for the initial delay. Urgent events bypass all of
+     this.
+  3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after the current plan has ended.
   4. Each write of a publication is sent after the previous one was answered with ``Done``. A refused write means that
      another leader was elected or another process wrote: the plan is void, and everything is read again. The same
      applies to a write whose outcome is unknown.
@@ -67,10 +68,10 @@ class LeaderState:
     """
     The state of a leader's term and of its plan.
 
-    ``term`` counts its elections. While the leader settles, ``due_s`` is the time of the next plan, ``bound_s`` the
-    latest possible one, and ``since_s`` when the first change was seen; all are on the driver's clock. ``causes`` are
-    the reasons for the plan, in order; causes that arrive during a plan belong to the next one. ``written`` counts
-    answered writes.
+    ``term`` counts the leader's elections. While the leader settles, ``due_s`` is the time of the next plan,
+    ``bound_s`` the latest possible time, and ``since_s`` when the first change was seen. All are on the driver's clock.
+    ``causes`` are the reasons for the plan, in order. Causes that arrive during a plan belong to the next plan.
+    ``written`` counts answered writes.
     """
 
     debounce: DebounceConfig
@@ -88,7 +89,7 @@ class LeaderState:
 @dataclass(frozen=True, slots=True)
 class Elected:
     """
-    This candidate was elected, or still leads after a pause; ``candidate`` is the path of its znode.
+    This candidate was elected, or still leads after a pause. ``candidate`` is the path of its znode.
 
     ``succeeds``: another candidate was ahead before, so the members have joined, and the initial delay is skipped.
     """
@@ -105,7 +106,7 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An input of the plan changed; ``cause`` names the change. Urgent changes bypass the debounce."""
+    """An input of the plan changed. ``cause`` names the change. Urgent changes bypass the debounce."""
 
     cause: str
     now_s: float
@@ -265,7 +266,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """
     Record a change: it starts the debounce, or extends it up to the bound.
 
-    A change during planning or publishing is kept until that ends.
+    A change during planning or publishing is kept until the plan ends.
     """
     causes = (*leader.causes, cause)
     if leader.duty in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):
@@ -289,7 +290,7 @@ def _finish(leader: LeaderState, now_s: float) -> LeaderState:
 
 
 def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """End this plan and schedule another one after ``RETRY_S``: planning, preparing or publishing it failed."""
+    """End a plan that could not be made, prepared or published, and schedule a new plan after ``RETRY_S``."""
     settling = _changed(_finish(leader, now_s), cause, now_s)
     due_s = now_s + RETRY_S
     return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
@@ -298,7 +299,7 @@ def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
 def _written(
     leader: LeaderState, publication: Publication, answer: Answer, now_s: float
 ) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """Process the answer to a write: after Done, send the next write or finish; otherwise, plan again later."""
+    """Process the answer to a write. After Done, send the next write or finish. Otherwise, plan again later."""
     if not isinstance(answer, Done):
         return _replan_later(leader, "publication interrupted", now_s), ()
     written = leader.written + 1

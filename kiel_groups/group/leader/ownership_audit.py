@@ -21,7 +21,7 @@ class OwnerMismatch:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Some partitions have not had their owner for too long; ``kind`` names a metric, ``text`` is for operators."""
+    """Partitions have lacked their planned owner for too long. ``kind`` names a metric, ``text`` is for operators."""
 
     kind: str
     partitions: tuple[TopicPartition, ...]
@@ -40,8 +40,8 @@ def find_mismatches(
     Args:
         before: The result of the previous call.
         wanted: The member that each partition is assigned to.
-        owners: The owners of the partitions that were read now, None for no owner. For a partition that was not read,
-            an earlier mismatch is kept.
+        owners: The owners of the partitions that were read now, or None for a partition without an owner. For a
+            partition that was not read, an earlier mismatch is kept.
         now_s: The time of this reading. A mismatch dates from the first reading that found the same difference.
     """
     found = {}

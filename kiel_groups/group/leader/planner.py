@@ -97,7 +97,7 @@ class Target:
     The allocation to publish.
 
     ``unassigned`` maps partitions to the reason why no member may own them. ``fallback`` describes what replaced the
-    plan of an allocator that failed; it is "" if none failed.
+    plan of an allocator that failed, or is "" if no allocator failed.
     """
 
     allocation: Allocation
@@ -109,7 +109,7 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Publication:
     """
-    The transactions that publish a plan, in order; each is sent after the previous one was answered.
+    The transactions that publish a plan, in order. Each is sent after the previous transaction was executed.
 
     ``folders`` are persistent znodes that must exist before the first write.
     """
@@ -135,8 +135,8 @@ def plan(
     Return the writes that make the stored assignments match the target.
 
     Return None if nothing has to be published: the group state and the assignments match already, or the group never
-    had a member. A plan that fits into one transaction is published by one; during a larger publication, the group
-    state is ``publishing`` from the first transaction until the last.
+    had a member. A plan that fits into one transaction is published by one transaction. During a larger publication,
+    the group state is ``publishing`` from the first transaction until the last.
 
     Args:
         layout: The group's paths.
@@ -166,7 +166,7 @@ def plan(
     else:
         version = inputs.group_state_version + 1
         opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)
-    # Every later transaction requires the version that the first one produces: once another leader or an operator has
+    # Later transactions require the version that the first one produces: once another leader or an operator has
     # written the group state, no remaining write of this plan can succeed.
     guard = (proof, Check(layout.group_state, version))
     done = replace(group_state, state=DONE).encode()
@@ -196,7 +196,7 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
     """
     Whether the changes justify a new generation.
 
-    The deletion of departed members' empty assignments does not; these are deleted with the next generation.
+    Departed members' empty assignments alone do not justify one: they are deleted with the next generation.
     """
     empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
@@ -206,7 +206,7 @@ def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
     Whether the stored group state is ``done``, with the same counts, reasons and allocator as the fresh one.
 
-    Of ``fallback``, only whether it is empty is compared: the text of the allocator's error may differ in every plan.
+    Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
     """
     compared = ("members", "partitions", "unassigned", "allocator")
     same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
@@ -218,7 +218,7 @@ def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, ge
     Return the writes for the assignments that differ from the target.
 
     Slots that gain partitions come first, then other changed slots, then deletions. So a member that gains a partition
-    is notified before the one that loses it, and has set its watch on the owner znode by the time of the release.
+    is notified before the member that loses the partition, and watches the owner znode by the time of the release.
     """
     ranked: list[tuple[bool, Slot, Operation]] = []
     for slot, wanted in target.allocation.items():
@@ -234,7 +234,7 @@ def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, ge
 
 
 def _assignment(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
-    """Return a slot's new assignment; if the slot's member is away, the assignment keeps that member's id."""
+    """Return a slot's new assignment. If the slot's member is away, the assignment keeps that member's id."""
     if slot in inputs.members:
         return MemberAssignment(generation, inputs.members[slot].member_id, wanted)
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
@@ -300,8 +300,8 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     """
     Return the target to publish if the group's allocator failed.
 
-    It is the last plan if that still fits, otherwise ``fresh``, a target by the sticky allocator, which moves as few
-    partitions as possible.
+    The target is the last plan, if that plan still fits. Otherwise, the target is ``fresh``, the result of the sticky
+    allocator, which moves as few partitions as possible.
     """
     if still_fits(inputs):
         return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
@@ -323,13 +323,13 @@ def still_fits(inputs: Inputs) -> bool:
 
 def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
-    Describe for operators what changed between two plans: ``join of m1, new partitions of t``; "" if nothing changed.
+    Describe for operators what changed between two plans: ``join of m1, new partitions of t``, or "" for no change.
 
     A member that leaves first drops its subscription, so any other member that disappears has died or lost its session
     (an expiry). A new leader cannot tell the two apart: it compares the members with the stored assignments.
 
     Args:
-        before: The inputs of the last plan; None if this leader has not planned yet.
+        before: The inputs of the last published plan, or None if this leader has published no plan yet.
         after: The inputs of this plan.
     """
     if before is None and after.group_state is None and not after.assignments:
@@ -369,7 +369,7 @@ def _shortened(causes: list[str]) -> str:
 
 
 def describe_allocator(stored: GroupState | None, target: Target) -> str:
-    """Describe whether the allocator failed or recovered since the stored group state was written; "" if neither."""
+    """Describe whether the allocator failed or recovered since the stored group state was written, or return ""."""
     failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
     if failed == fails:
         return ""

@@ -22,7 +22,7 @@ def absences(
     Return the assignments of static slots whose member left less than the grace period ago, with ``away_since_ms`` set.
 
     Args:
-        assignments: The stored assignments; None for an unreadable one, whose slot is not kept.
+        assignments: The stored assignments, or None for an unreadable assignment, whose slot is not kept.
         present: Slots that have a member.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future counts as now.
@@ -40,7 +40,7 @@ def absences(
 
 
 def next_end_ms(away: Mapping[Slot, MemberAssignment], grace_ms: int) -> int | None:
-    """Return when the first grace period ends, in milliseconds since 1970; None if no member is away."""
+    """Return when the first grace period ends, in milliseconds since 1970, or None if no member is away."""
     return min(
         (stored.away_since_ms + grace_ms for stored in away.values() if stored.away_since_ms is not None), default=None
     )

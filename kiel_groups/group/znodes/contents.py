@@ -74,7 +74,7 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Parse a JSON object; raises ProtocolError for anything else."""
+    """Parse a JSON object, and raise ProtocolError for any other data."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
-    """Return a field of a JSON object; raises ProtocolError if it is missing or has another type."""
+    """Return a field of a JSON object, and raise ProtocolError if the field is missing or has another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r}")
@@ -98,7 +98,7 @@ class MemberInfo:
     A member's description of itself, the data of its member znode.
 
     ``session_timeout_ms`` is the timeout that the server granted. ``instance_id`` is the name by which a static member
-    keeps its slot, None for a dynamic member.
+    keeps its slot, or None for a dynamic member.
     """
 
     member_id: MemberId
@@ -158,9 +158,9 @@ class GroupState:
     """
     The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` has the
-    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, "" if the
-    allocator did not fail.
+    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason. ``unassigned_names`` has the
+    first hundred of these partitions. ``fallback`` describes what replaced the plan of a failed allocator, or is "" if
+    the allocator did not fail.
     """
 
     generation: int
@@ -221,9 +221,9 @@ class MemberAssignment:
     """
     The partitions that the member of one slot must own.
 
-    ``generation`` is the one that last changed the assignment, ``member_id`` the member that filled the slot then.
-    ``away_since_ms`` is when a leader first found that a static member had left, in milliseconds since 1970; None while
-    the slot has a member.
+    ``generation`` is the generation that last changed the assignment, ``member_id`` the member that filled the slot
+    then. ``away_since_ms`` is when a leader first found that a static member had left, in milliseconds since 1970, or
+    None while the slot has a member.
     """
 
     generation: int
@@ -263,7 +263,7 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The settings that all members of a group must agree on; the first member writes them."""
+    """The settings that all members of a group must agree on, as the first member wrote them."""
 
     store: str
     mode: str
@@ -321,7 +321,7 @@ def parse_owner(data: bytes, path: str) -> MemberId:
 
 
 def encode_offset(offset: int) -> bytes:
-    """Encode the next offset as a plain decimal number; a newline, a blank or quotes would break Kafka's own tools."""
+    """Encode the next offset as a plain decimal number. Newlines, blanks or quotes would break Kafka's own tools."""
     return ensure_binary(str(offset))
 
 
@@ -335,7 +335,7 @@ def parse_offset(data: bytes, path: str) -> int:
 
 
 def _number(text: str, largest: int) -> int | None:
-    """Parse a decimal number from 0 to ``largest``; return None for any other text."""
+    """Parse a decimal number from 0 to ``largest``. Return None for any other text."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or int(text) > largest:
         return None
     return int(text)
@@ -358,6 +358,6 @@ def parse_broker(data: bytes, path: str) -> tuple[str, int]:
 
 
 def parse_leader(data: bytes, path: str) -> int:
-    """Return the broker id of a partition's leader, from its ``state`` znode; −1 if there is none."""
+    """Return the broker id of a partition's leader, from its ``state`` znode, or −1 if there is none."""
     leader: int = typed_field(parse_object(data, path), "leader", int, path)
     return leader

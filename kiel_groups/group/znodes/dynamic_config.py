@@ -1,7 +1,7 @@
 """
 Settings of a group that operators may change while it runs: fields of its ``config`` znode that the leader follows.
 
-The same znode has the settings that all members must agree on (see ``contents.GroupSettings``). These fields take
+The same znode has the settings that all members must agree on (see ``contents.GroupSettings``). The dynamic fields take
 precedence over the settings that the leader's process was started with.
 """
 
@@ -49,7 +49,8 @@ class DynamicConfig:
         Read a group's ``config`` znode.
 
         Raises:
-            ProtocolError: The data is not JSON, or a field is invalid; the text says which, and what was expected.
+            ProtocolError: The data is no JSON object, or a field is invalid. The text names the field and what was
+                expected.
         """
         found = parse_object(data, path)
         try:
@@ -78,8 +79,8 @@ class DynamicConfig:
         """
         Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 
-        A member id ends in its session. The id of a departed member may stay in the list; an id that ends in the
-        session of one of ``slots``, but is not that slot, is a misspelling of it.
+        A member id ends in its session's id. The id of a departed member may stay in the list. An id that ends in the
+        session's id of one of ``slots``, but is not equal to that slot, is a misspelling of that slot.
         """
         sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
         return tuple(

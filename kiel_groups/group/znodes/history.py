@@ -41,7 +41,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Parse an entry; raises ProtocolError if a field is missing or has another type."""
+        """Parse an entry, and raise ProtocolError if it is no JSON object, or lacks a field, or has a wrong type."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")
@@ -49,13 +49,15 @@ class HistoryEntry:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation in the name of a history entry's znode; None for any other name."""
+    """Return the generation in the name of a history entry's znode, or None for any other name."""
     return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
 
 
 def record(layout: GroupLayout, entry: HistoryEntry, kept: Iterable[int]) -> Iterator[Operation]:
     """
-    Yield the writes that add an entry and delete the oldest ones; they belong to the last transaction of a publication.
+    Yield the writes that add an entry and delete the oldest entries.
+
+    The writes belong to the last transaction of a publication.
 
     Args:
         layout: The group's paths.

@@ -1,8 +1,8 @@
 """
 The paths of a group's znodes in ZooKeeper, all relative to the chroot.
 
-The znodes under ``/consumers`` and ``/brokers`` are Kafka 0.8's own, byte-compatible, so that its tools see the group;
-those under ``/kiel-groups`` are this package's.
+The znodes under ``/consumers`` and ``/brokers`` are Kafka 0.8's own, byte-compatible, so that its tools see the group.
+The znodes under ``/kiel-groups`` are this package's.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ CANDIDATE_INFIX = "-n_"
 
 
 def topic_path(topic: str) -> str:
-    """Return the znode in which a topic is registered; its data lists partitions and replicas."""
+    """Return the path of a topic's znode, whose data lists partitions and replicas."""
     return f"{TOPICS}/{topic}"
 
 
 def partition_state_path(partition: TopicPartition) -> str:
-    """Return the znode in which Kafka's controller writes a partition's leader."""
+    """Return the path of the znode in which Kafka's controller writes a partition's leader."""
     return f"{topic_path(partition.topic)}/partitions/{partition.partition}/state"
 
 
 def consumer_root(group: str) -> str:
-    """Return the znode under which Kafka 0.8 keeps a group."""
+    """Return the path of the znode under which Kafka 0.8 keeps a group."""
     return f"{CONSUMERS}/{group}"
 
 
@@ -70,40 +70,40 @@ class GroupLayout:
 
     @cached_property
     def election(self) -> str:
-        """The parent of the candidates' znodes."""
+        """The path of the parent of the candidates' znodes."""
         return f"{self.root}/election"
 
     def candidate_prefix(self, uuid: str) -> str:
-        """Return the path that a candidate creates; ZooKeeper appends a sequence number of ten digits."""
+        """Return the path that a candidate creates. ZooKeeper appends a sequence number of ten digits."""
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
     @cached_property
     def group_state(self) -> str:
-        """The ``allocation`` znode: the published generation, and whether its publication is complete."""
+        """The path of the ``allocation`` znode, which has the state of the latest plan."""
         return f"{self.root}/allocation"
 
     def assignment(self, slot: Slot) -> str:
-        """Return the znode of one slot's assignment."""
+        """Return the path of the znode of one slot's assignment."""
         return f"{self.group_state}/{slot}"
 
     @cached_property
     def config(self) -> str:
-        """The settings that all members agree on, and those that operators change while the group runs."""
+        """The path of the znode with the settings that all members agree on, and with the dynamic settings."""
         return f"{self.root}/config"
 
     @cached_property
     def weights(self) -> str:
-        """The weights of partitions, for allocators that use them."""
+        """The path of the znode with the weights of partitions, for allocators that use weights."""
         return f"{self.root}/weights"
 
     @cached_property
     def history(self) -> str:
-        """The parent of the history entries, one per generation."""
+        """The path of the parent of the history entries, one per generation."""
         return f"{self.root}/history"
 
     @cached_property
     def ids(self) -> str:
-        """The parent of Kafka's consumer ids, one per member."""
+        """The path of the parent of Kafka's consumer ids, one per member."""
         return f"{consumer_root(self.group)}/ids"
 
     def consumer_id(self, member_id: MemberId) -> str:
@@ -111,7 +111,7 @@ class GroupLayout:
 
     @cached_property
     def owners(self) -> str:
-        """The parent of the owner znodes, by topic: each is the claim of one partition."""
+        """The path above the owner znodes, by topic. Each owner znode is the claim of one partition."""
         return f"{consumer_root(self.group)}/owners"
 
     def topic_owners(self, topic: str) -> str:
@@ -122,7 +122,7 @@ class GroupLayout:
 
     @cached_property
     def offsets(self) -> str:
-        """The parent of the offset znodes, by topic."""
+        """The path above the offset znodes, by topic."""
         return f"{consumer_root(self.group)}/offsets"
 
     def topic_offsets(self, topic: str) -> str:
@@ -133,12 +133,12 @@ class GroupLayout:
 
     @cached_property
     def kiel_members(self) -> str:
-        """The znode under which kiel registers its members; kiel computes assignments without owner znodes."""
+        """The path under which kiel registers its members. kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
 
     @cached_property
     def parents(self) -> tuple[str, ...]:
-        """The persistent znodes that must exist before a member registers, parents first."""
+        """The paths of the persistent znodes that must exist before a member registers, parents first."""
         return (
             ROOT,
             self.root,

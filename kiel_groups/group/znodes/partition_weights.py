@@ -1,8 +1,8 @@
 """
 The data of a group's ``weights`` znode: the load of its partitions, as an operator or a program measured it.
 
-It is JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``, compressed by zlib so that 100,000 partitions fit into one
-znode. zkCli cannot show it; ``kiel-groups weights show`` does.
+The data is JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``, compressed by zlib so that 100,000 partitions fit into
+one znode. zkCli cannot show it; ``kiel-groups weights show`` does.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def checked_weights(given: Mapping[str, Any]) -> dict[TopicPartition, float]:
     Check loads that a user or a program has given by ``topic:partition``, and return them in the same order.
 
     Raises:
-        ConfigError: A name is not a partition, or a load is not a number from 0 to ``LARGEST_LOAD``; the text says
-            which.
+        ConfigError: A name is not a partition, or a load is not a number from 0 to ``LARGEST_LOAD``. The text gives the
+            wrong value.
     """
     return {_partition(name): _load(name, load) for name, load in given.items()}
 
 
 def printed_weights(weights: Weights) -> dict[str, float]:
-    """Return weights by ``topic:partition``, sorted, with six significant digits; whole numbers are ints."""
+    """Return weights by ``topic:partition``, sorted, with six significant digits. Whole numbers are ints."""
     return {str(partition): _rounded(weights[partition]) for partition in sorted(weights)}
 
 
 def encode_weights(weights: Weights) -> bytes:
     """
-    Encode the znode's data. To save space, loads keep six significant digits; measurements are not more precise.
+    Encode the znode's data. To save space, loads keep six significant digits: measurements are not more precise.
 
     Raises:
-        ConfigError: The weights do not fit into a znode; the text says how large they are.
+        ConfigError: The weights do not fit into a znode. The text gives their size.
     """
     text = encode_object({"version": _VERSION, "weights": printed_weights(weights)})
     data = zlib.compress(text)

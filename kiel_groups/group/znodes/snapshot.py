@@ -14,10 +14,10 @@ class Znode:
     """
     One znode, as it was read.
 
-    ``session`` is the session that an ephemeral znode belongs to, 0 for a persistent one. ``created_ms`` and
+    ``session`` is the session that an ephemeral znode belongs to, or 0 for a persistent znode. ``created_ms`` and
     ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
-    ``mzxid`` are the transactions that created and last wrote it, in one order for all znodes. ``closed``: its ACL
-    refuses this reader, so neither the other fields nor its children are known.
+    ``mzxid`` are the ids of the transactions that created and last wrote the znode; ids ascend over all znodes.
+    ``closed``: the znode's ACL refuses this reader, so neither the other fields nor the children are known.
     """
 
     data: bytes = b""
@@ -29,5 +29,5 @@ class Znode:
     mzxid: int = 0
 
 
-#: Path below the chroot → znode. It is not atomic: each level of the tree is read after the one above it.
+#: Path below the chroot → znode. A snapshot is not atomic: each level of the tree is read after the level above it.
 Snapshot: TypeAlias = Mapping[str, Znode]

@@ -42,7 +42,7 @@ LARGEST_BYTES = 960 << 10
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Require that the znode exists with this version; −1 means any version."""
+    """Require that a znode exists with this version. −1 means any version."""
 
     path: str
     version: int = -1
@@ -50,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a znode; with ``sequence``, the server appends ten digits to its path."""
+    """Create a znode. With ``sequence``, the server appends ten digits to its path."""
 
     path: str
     data: bytes = b""
@@ -60,7 +60,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace the data of a znode with this version; −1 means any version."""
+    """Replace the data of a znode that has this version. −1 means any version."""
 
     path: str
     data: bytes
@@ -69,7 +69,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a znode with this version; −1 means any version."""
+    """Delete a znode that has this version. −1 means any version."""
 
     path: str
     version: int = -1
@@ -95,7 +95,7 @@ class Done:
     The transaction was executed.
 
     For each operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
-    produced, with the appended digits of a sequential znode; each is None for other operations.
+    produced, with the appended digits of a sequential znode. Both have None for other operations.
     """
 
     versions: tuple[int | None, ...]

@@ -1,6 +1,6 @@
 """
 Describe what a query's checkpoint stores: offsets as JSON, and whether the last batch was completed.
 
-The streams, the group members and the archive job use it.
+Batches, streams, their tasks and options, members and jobs use it, and the summary of ``kiel-groups spark archive``.
 Its JSON is on users' disks: fields may be added, and are never renamed.
 """

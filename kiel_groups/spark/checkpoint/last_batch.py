@@ -1,5 +1,5 @@
 """
-Read from a query's checkpoint whether its last batch is done, because Spark does not notify a source of that.
+Read from a query's checkpoint whether its last batch is done: Spark does not notify a source of that.
 
 Spark writes ``offsets/<number>`` when it has planned a batch, and ``commits/<number>`` once the sink has stored it.
 Both are in the checkpoint folder, which the user names in an option of the query's writer.
@@ -51,7 +51,7 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
     except (OSError, UnicodeDecodeError) as error:
         log.warning("not committing the last batch, as the checkpoint does not show whether it is done: %s", error)
         return False
-    # The file has lines of Spark's own first, and then one line for each source of the query.
+    # The file begins with lines of Spark's own. Then it has one line for each source of the query.
     wanted = end.to_json()
     return any(_parsed(line) == wanted for line in lines)
 

@@ -46,7 +46,7 @@ class Span(NamedTuple):
     group: int | None = None
 
     def up_to(self, offset: int) -> Span:
-        """Return this span with the next offset ``offset``; without a token, it also begins there."""
+        """Return this span with the next offset ``offset``. Without a token, the span also begins at this offset."""
         return self._replace(to=offset) if self.token is not None else Span(offset, offset)
 
 
@@ -68,7 +68,7 @@ class Positions:
     """
     The position of a query in each partition.
 
-    ``query`` is the id of the query, None if it is not known. ``initial`` marks the start of a new query that is not a
+    ``query`` is the id of the query, or None if unknown. ``initial`` marks the start of a new query that is not a
     group member.
     """
 
@@ -132,8 +132,8 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
 
     Args:
         start: The end of the previous batch, or the start of the query.
-        end: The end of this batch; partitions that are not in it are not read.
-        earliest: The first offsets of those partitions that are not in ``start``, and have no token in ``end``.
+        end: The end of this batch; partitions without an entry are not read.
+        earliest: The first offsets of the partitions that are not in ``start``, and have no token in ``end``.
     """
     ranges = []
     for partition, span in sorted(end.spans.items()):

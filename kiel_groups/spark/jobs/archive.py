@@ -27,6 +27,7 @@ from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, 
 from kiel_groups.spark.offsets.group_offsets import GroupOffsets
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.stream.query_driver import group_name
+from kiel_groups.wording import counted
 
 __all__ = ["ArchiveSummary", "archive"]
 
@@ -46,7 +47,8 @@ class ArchiveSummary:
         files: The number of files that the run added.
         size_bytes: The total size of these files.
         took_s: The time from the start of the query to its end, in seconds.
-        group: The group whose offsets were committed; None if there was no batch yet, or the commit failed.
+        group: The group whose offsets were committed. None means that there was no batch yet, that the group's name is
+            unknown, or that the offsets could not be committed.
         output: The URI of the archive.
     """
 
@@ -76,7 +78,7 @@ def archive(
         stopping: Set it, from a signal handler or another thread, to stop after the running batch.
 
     Returns:
-        A summary of the added records. Their offsets are committed for its ``group``, unless that is None.
+        A summary of the added records. Their offsets are committed for the summary's ``group``, unless it is None.
 
     Raises:
         ConfigError: A setting, a topic or a folder is not valid; the message names the remedy.
@@ -130,14 +132,14 @@ def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQue
 
 
 def _columns(rows: DataFrame) -> DataFrame:
-    """Select the archive's columns; a repeated batch keeps its date, because Spark stores the time of its planning."""
+    """Select the archive's columns. A repeated batch keeps its date, because Spark stores the time of the planning."""
     now = current_timestamp()
     date = to_date(to_utc_timestamp(now, current_timezone()))
     return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
 def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
-    """Run a query to its end; start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
+    """Run a query to its end. Start it up to ``_MAX_STARTS`` times if Spark gives up on a slowly starting process."""
     for remaining in reversed(range(_MAX_STARTS)):
         query = start()
         try:
@@ -146,7 +148,7 @@ def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None],
         except LateWorkerError as error:
             if not remaining or stopping.is_set():
                 raise
-            log.warning("%s: starting the query again, at most %d times more", error, remaining)
+            log.warning("%s: starting the query again, at most %s", error, counted(remaining, "more time"))
         finally:
             query.stop()
 
@@ -161,7 +163,7 @@ def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRa
 
 
 def _start(before: Span | None, after: Span) -> int:
-    """Return where the added offsets begin: at the previous end, or where a new interval begins (a recreated topic)."""
+    """Return where the added offsets begin: at the previous end, or at the start of a new interval of reading."""
     if before is None or after.token not in (None, before.token):
         return after.begin
     return min(before.to, after.to)
@@ -169,9 +171,10 @@ def _start(before: Span | None, after: Span) -> int:
 
 def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
     """
-    Commit the end of the last batch, and return the name of the group; None if that failed.
+    Commit the end of the last batch, and return the name of the group.
 
-    The query itself commits each batch only when it plans the next one.
+    Return None if the commit failed, commits are off, or the group's name is unknown. The query itself commits each
+    batch only when it plans the next batch.
     """
     options = settings.read_options()
     group = group_name(options.group, reached)

@@ -29,7 +29,7 @@ __all__ = ["ArchiveFolders"]
 
 log = logging.getLogger(__name__)
 
-#: The file that describes the archive, in each of its folders; it names both folders.
+#: The file that describes the archive, in each of its folders. The description names both folders.
 _IN_OUTPUT: Final = "_archive.json"
 _IN_CHECKPOINT: Final = "archive.json"
 _LOCK: Final = "archive.lock"
@@ -46,15 +46,15 @@ class ArchiveFolders:
     """
     The folders of one archive.
 
-    Creating this object checks the folders. It writes only a probe file, which it deletes at once.
+    Creating this object checks the folders. The check writes only a probe file, which is deleted at once.
 
     Args:
         settings: The folders, and the topics of the archive.
         spark: A session; needed if one of the folders is not on this machine.
 
     Raises:
-        ConfigError: The folders cannot be written, have lost files, belong to another archive, or are no archive and
-            not empty; the message names the remedy.
+        ConfigError: The folders cannot be written, have lost files, belong to another archive or other topics, or are
+            no archive and not empty; the message names the remedy.
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
@@ -73,7 +73,7 @@ class ArchiveFolders:
     # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """Return the description that an earlier run wrote, checked against the settings; None for a new archive."""
+        """Return the description that an earlier run wrote, checked against the settings, or None for a new archive."""
         settings = self._settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
@@ -94,7 +94,15 @@ class ArchiveFolders:
         return found[-1]
 
     def _check_batches(self) -> None:
-        """Check that every completed batch has a list, and every list a planned batch; else a folder has lost files."""
+        """
+        Check that the folders have lost no files of batches that the newest compacted list does not cover.
+
+        Every completed batch after this list must have a list of its own, and so must every batch before another listed
+        batch. The checkpoint must know the newest batch that has a list.
+
+        Raises:
+            ConfigError: The output or the checkpoint has lost files.
+        """
         settings = self._settings
         compacted, listed = self._lists()
         unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
@@ -113,7 +121,7 @@ class ArchiveFolders:
             )
 
     def _check_empty(self) -> None:
-        """Check that the folders have no other files, not even hidden ones: they may belong to a user."""
+        """Check that the folders have no other files, not even hidden files: these may belong to a user."""
         settings = self._settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
@@ -218,7 +226,8 @@ class ArchiveFolders:
 
     def positions(self) -> Positions | None:
         """
-        Return the end of the last completed batch, or else the start of the first batch; None if none was planned yet.
+        Return the end of the last completed batch. If none is completed, return the start of the first batch, or None
+        if no batch is planned.
 
         Raises:
             ProtocolError: The checkpoint has another form, or lacks a batch.
@@ -250,7 +259,7 @@ class ArchiveFolders:
         return {entry["path"]: entry["size"] for entry in entries}
 
     def _lists(self) -> tuple[int, set[int]]:
-        """Return the last batch of the newest compacted list (-1 without one), and the batches with later lists."""
+        """Return the last batch of the newest compacted list (or -1), and the later batches that have lists."""
         names = self._output.names(_LISTS)
         compacted = max(
             _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
@@ -262,7 +271,8 @@ class ArchiveFolders:
 
     def sweep(self) -> int:
         """
-        Move unlisted files into ``_leftovers`` if the archive is on this machine; call it only within ``locked``.
+        Move unlisted files into ``_leftovers`` if the archive is on this machine. Call this method only within
+        ``locked``.
 
         Returns:
             The number of moved files.
@@ -285,7 +295,7 @@ class ArchiveFolders:
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Check that a folder on this machine can be written, before Spark starts; other file systems report it later."""
+    """Check before Spark starts that a local folder can be written. Other file systems report a problem later."""
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
@@ -306,7 +316,7 @@ def _numbers(names: Collection[str]) -> list[int]:
 
 
 def _lock(file: Any) -> bool:
-    """Lock a file; return False if this Java process or another one has locked it already."""
+    """Lock a file. Return False if this Java process or another process has locked it already."""
     try:
         return file.getChannel().tryLock() is not None
     except Py4JJavaError as error:

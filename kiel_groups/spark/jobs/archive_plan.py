@@ -25,7 +25,7 @@ class ArchivePlan:
     """
     The ranges that the next run of an archive would read if it started now.
 
-    ``ranges`` has every partition, in ascending order, even those with nothing to read. ``brokers`` are ``host:port``.
+    ``ranges`` has every partition, in ascending order, even if there is nothing to read. ``brokers`` are ``host:port``.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -46,7 +46,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
     Args:
         settings: The archive.
-        spark: A session; needed if the folders are not on this machine (``settings.is_local``).
+        spark: A session; needed unless the folders are on this machine (``settings.is_local``).
 
     Raises:
         ConfigError: A topic does not exist, a folder or the cluster is another archive's, or the group has live
@@ -93,7 +93,7 @@ def _starts(
 
 
 def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView) -> tuple[OffsetRange, ...]:
-    """Return the ranges from ``starts`` to the ends of the logs; handle data loss as the source does."""
+    """Return the ranges from ``starts`` to the ends of the logs. Handle data loss as the source does."""
     bounds = BatchBounds(view, options)
     spans = {partition: Span(start, start) for partition, start in starts.items()}
     ends = bounds.ends(spans)

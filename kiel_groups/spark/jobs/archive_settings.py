@@ -28,14 +28,14 @@ class ArchiveSettings:
         output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
         brokers: Some brokers of the cluster, separated by commas.
         zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
-        group: The group to commit offsets for; without one, each archive has a group of its own, ``kiel-spark-…``.
+        group: The group to commit offsets for. By default, each archive has a group of its own, ``kiel-spark-…``.
         start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
             runs continue, and partitions that appear later are read from their beginning.
         checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
-        batch_records: The most records of a batch; None for no bound. Before Spark 4.2, no bound is possible.
-        interval_s: The seconds from one batch to the next, until the run is stopped; None to read the records that
-            exist, and end.
-        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise the run
+        batch_records: The most records of a batch, or None for no bound. Before Spark 4.2, no bound is possible.
+        interval_s: The seconds from one batch to the next, until the run is stopped. None means that the run ends when
+            it has read the existing records.
+        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise, the run
             logs a warning and continues with the records that are left; a recreated topic is read from its beginning.
 
     Raises:
@@ -106,7 +106,7 @@ class ArchiveSettings:
         """
         Whether to bound batches.
 
-        Before Spark 4.2 the default bound is left out; any other is passed on, and the source refuses it.
+        Before Spark 4.2, the default bound is left out. Any other bound is passed on, and the source refuses it.
         """
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
 

@@ -1,7 +1,7 @@
 """
 Read and write a job's small files on this machine, or on a file system that only Spark's Java process reaches.
 
-A path without a scheme is on this machine; others are URIs, such as ``hdfs://namenode/archive``.
+A path without a scheme is on this machine. Other folders are named by URIs, such as ``hdfs://namenode/archive``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def names_a_host(text: str) -> bool:
 
 
 def located(text: str) -> str:
-    """Return the absolute URI of a path or URI, which is valid in every process; like Hadoop's, it has no escapes."""
+    """Return the absolute URI of a path or URI, for use in every process. Like Hadoop's URIs, it has no escapes."""
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
     path = re.sub(r"^file:(//)?(?=/)", "", text)
@@ -52,12 +52,12 @@ def located(text: str) -> str:
 
 
 def local_path(uri: str) -> Path | None:
-    """Return the path of a URI on this machine; None if the URI is on another file system."""
+    """Return the path of a URI on this machine, or None if the URI is on another file system."""
     return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
 
 
 def obstacle(folder: Path) -> str | None:
-    """Return why a folder of this machine cannot be written or created; None if it can."""
+    """Return the reason why a folder of this machine cannot be written or created, or None if it can."""
     # Not Path.exists, which raises an error if this user may not list the parent folder.
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not there.is_dir():
@@ -77,7 +77,7 @@ def moved(source: Path, target: Path) -> None:
     """
     Move a file on this machine; even after a crash of the machine, the complete file is at one of the two paths.
 
-    A rename may reach the disk before the contents of the file, and need not reach it before the folders are synced.
+    A rename may reach the disk before the contents of the file, and may not reach it until the folders are synced.
     """
     _synced(source)
     source.replace(target)
@@ -110,10 +110,10 @@ class Folder(Protocol):
     """A folder, which may not exist yet. Names are paths relative to it. All methods may raise FolderError."""
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names of the entries of ``folder``, in any order; an empty list if it does not exist."""
+        """Return the names of the entries of ``folder``, in any order, or an empty list if there is no folder."""
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file; None if it does not exist."""
+        """Return the text of a file, or None if the file does not exist."""
 
     def write(self, name: str, text: str) -> None:
         """Create or replace a file, and create its missing folders."""

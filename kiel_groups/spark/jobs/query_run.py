@@ -53,7 +53,7 @@ class Batch:
     """
     A completed batch of a query.
 
-    ``records`` is its number of records. ``left`` is the number of offsets still to be read, None if it is not known.
+    ``records`` is its number of records. ``left`` is the number of offsets still to be read, or None if unknown.
     """
 
     number: int
@@ -68,7 +68,7 @@ def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping
     Args:
         query: A running query.
         on_batch: Called after each batch that had records.
-        stopping: Set it to stop the query after the running batch.
+        stopping: The event that stops the query after the running batch.
 
     Raises:
         KielGroupsError: The query failed; the message is one line.
@@ -81,7 +81,7 @@ def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping
                 continue
             if awaited is None:
                 awaited = last
-            # This may interrupt a batch that has started since then; the next run repeats it.
+            # The stop may interrupt a batch that has started since then. The next run repeats that batch.
             if last > awaited or not query.status["isTriggerActive"]:
                 query.stop()
         _report_batches(query, last, on_batch)
@@ -144,7 +144,7 @@ def plain_error(text: str) -> KielGroupsError:
 
 
 def _error_line(text: str) -> str:
-    """Return the last error of a Python traceback, or else the first line that does not describe Spark's call."""
+    """Return the last error of a Python traceback, or the first line that is not about Spark's call."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
     raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
     if raised:

@@ -43,9 +43,10 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
 
     Args:
         name: The name of the job in Spark's web interface.
-        master: The cluster to run on; None for that of spark-submit, or else all cores of this machine.
+        master: The cluster to run on. None means spark-submit's cluster or, without spark-submit, all cores of this
+            machine.
         settings: Settings of Spark, each as ``name=value``.
-        log: The file for the standard error of Java and the workers; None if they share that of this process.
+        log: The file for the standard error of Java and the workers. None lets them share this process's own.
 
     Raises:
         ConfigError: There is no Java, it is too old, or a setting is not valid.
@@ -74,7 +75,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop a session; if its Java process has died, only log that, because the job has reported it already."""
+    """Stop a session. If its Java process has died, only log this, because the job has already reported it."""
     try:
         spark.stop()
     except JAVA_ENDED as error:

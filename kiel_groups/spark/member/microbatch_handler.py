@@ -1,9 +1,9 @@
 """
 The PartitionHandler of a member that reads in micro-batches; it runs on the member's loop.
 
-A revoked partition is not part of any new batch. If the running batch reads it, the member releases it once that batch
-is known to be done; otherwise at once. If a partition is lost during a batch, the offsets that the batch read of it are
-not committed, because the new owner reads them again.
+A revoked partition is not part of any new batch. The member releases the partition at once or, if the running batch
+reads it, once that batch is known to be done. If a partition is lost during a batch, the offsets that the batch read of
+it are not committed, because the new owner reads them again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Interval:
     """
-    One interval of reading a partition, from the offset ``begin`` on.
+    One interval of reading a partition, which starts at the offset ``begin``.
 
     ``planned`` means that the start is final: a batch was planned in the interval, or ``offset_changed`` started it.
     """
@@ -80,7 +80,7 @@ class BatchHandler:
         End the batch, and mark the offsets that it read as finished.
 
         Args:
-            reached: The query's position, which shows whether the batch ran; None means that it did.
+            reached: The query's position, which shows whether the batch ran. None means that the batch ran.
 
         Returns:
             The ranges that must not be committed, because their partitions were lost, or their offsets were changed,
@@ -162,11 +162,11 @@ class BatchHandler:
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:
         """
-        Start a batch of those partitions in ``wanted`` that the member still owns and that are not revoked.
+        Start a batch of the partitions in ``wanted`` that the member still owns and that are not revoked.
 
         Args:
-            wanted: The span to read of each partition, from its position of ``standing`` on.
-            may_read: Whether the member's gate is open; otherwise the batch reads nothing.
+            wanted: The span to read of each partition, which starts at its position in ``standing``.
+            may_read: Whether the member's gate is open. If it is shut, the batch reads nothing.
 
         Returns:
             The position of each partition after the batch.
@@ -205,7 +205,7 @@ class BatchHandler:
         return _no_wait()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Exclude these partitions from new batches; return those that the running batch reads."""
+        """Exclude these partitions from new batches. Return the partitions that the running batch reads."""
         self._stopped.update(partitions)
         return self._in_flight(partitions)
 
@@ -246,7 +246,7 @@ class BatchHandler:
         self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
-        """Return nothing: a batch may take any time. If it delays other members, the group's leader raises an alarm."""
+        """Report no work: a batch may take any time. If it delays other members, the group's leader raises an alarm."""
         return ()
 
     def stalled(self, stall: Stall) -> None:

@@ -2,9 +2,9 @@
 The orderly exit of a query's process at SIGTERM.
 
 When a query ends, Spark sends the signal and closes its channel to the process at the same moment. With Python's
-default handler, the process would exit at once, and the group would wait for the session timeout. If the handler raised
-an exception, it might interrupt the process while it is leaving the group, because it has seen the closed channel
-first. So the handler itself leaves the group, unless that has started already.
+default handler, the process would exit at once, and the group would wait for the session timeout. The process may have
+seen the closed channel first, and be leaving the group already: an exception from the handler might interrupt that. So
+the handler itself leaves the group, unless the process has already begun to leave.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def on_sigterm(leave: Callable[[], bool]) -> None:
     Do nothing outside the main thread, or if the application has a handler of its own.
 
     Args:
-        leave: Leaves the group; it may interrupt the main thread anywhere. It returns False if an earlier call has
-            started; the handler then returns, so that this call can complete.
+        leave: Leaves the group. The handler may call it while the main thread executes any code, even ``leave`` itself.
+            It returns False if an earlier call has started; then the handler returns, so that the earlier call can
+            complete.
     """
 
     def handle(number: int, _: FrameType | None) -> None:

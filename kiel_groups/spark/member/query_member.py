@@ -108,15 +108,16 @@ class SparkMember:
 
         Args:
             topics: The topics to be subscribed to from now on.
-            reached: The query's position, which shows whether the previous batch ran; None means that it did.
+            reached: The query's position, which shows whether the previous batch ran. None means that the batch ran.
             known: The query's position, as far as it is known.
 
         Returns:
             The position of each partition that this member owns and keeps.
 
         Raises:
-            KielGroupsError: The member has stopped for good; or, if ``fail_on_commit_error`` is set, the previous
-                batch could not be committed.
+            NoOffsetsError: The start position of a topic is unknown.
+            KielGroupsError: The member has stopped for good, or the previous batch could not be committed: a retriable
+                failure is raised only if ``fail_on_commit_error`` is set.
         """
         return self._loop.run(self._next_batch(topics, reached, known), CALL_S)
 
@@ -147,12 +148,12 @@ class SparkMember:
 
     def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
         """
-        Leave the group; first commit the last batch if ``done`` shows that it is done.
+        Leave the group. Before that, commit the last batch if ``done`` shows that the batch is done.
 
         Args:
             done: The end of the last batch, if it is known to be done.
-            timeout_s: How long leaving may take, in seconds. If it takes longer, the claims last until the session
-                expires.
+            timeout_s: The seconds after which the session is closed without a further commit, which deletes the claims.
+                The claims last until the session expires only if ZooKeeper does not answer within twice this time.
         """
         try:
             self._loop.run(self._close(done or {}, timeout_s), 2 * timeout_s)
@@ -212,7 +213,7 @@ class SparkMember:
             self._report(error)
 
     def _report(self, error: KielGroupsError) -> None:
-        """Count a batch that is not committed; raise the error if the options ask for that, else log it."""
+        """Count an uncommitted batch. Raise the error if ``fail_on_commit_error`` is set. Otherwise, log the error."""
         self.metrics.count("batches_not_committed")
         if self._fail_on_commit_error:
             raise error

@@ -1,8 +1,8 @@
 """
-Read a group's offsets, and commit those of a query that is not a member of the group, so that tools can show its lag.
+Read a group's offsets, and commit the offsets of a query that is not a member, so that tools can show its lag.
 
-The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never one whose
-sink failed; it never moves a stored offset back, unless the log was created again.
+The query itself resumes from its checkpoint. A commit covers only batches that are known to be done, never a batch
+whose sink failed. A commit never moves a stored offset back, unless the log was created again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _MOST_NAMES = 3
 #: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
 _CHECK_INTERVAL_S = 5.0
-#: Stands for the offset of a partition without a stored one.
+#: The stand-in for the offset of a partition that has no stored offset.
 _NOTHING = -1
 
 
@@ -37,7 +37,7 @@ def committed_offsets(
     view: LogView, group: str | None, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
-    Fetch the next offsets that a group has committed; partitions without one are left out.
+    Fetch the next offsets that a group has committed. Partitions without a committed offset are left out.
 
     Raises:
         ConfigError: The brokers are of 0.8.0, which does not store offsets.
@@ -109,7 +109,7 @@ class GroupOffsets:
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit the start offsets of a query for those partitions that have no stored offset.
+        Commit the start offsets of a query for the partitions that have no stored offset.
 
         So a query that restarts before its first batch is done still finds its original start. Stored offsets remain
         until a batch has passed them.
@@ -124,16 +124,16 @@ class GroupOffsets:
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Commit offsets that are ahead of the stored ones or of a recreated log.
+        Commit offsets that are ahead of the stored offsets, or that belong to a recreated log.
 
         A failure is logged, and the next call tries again.
 
         Args:
-            group: The group; None while the query has none.
+            group: The group, or None while the query has none.
             offsets: The next offset of each partition.
 
         Returns:
-            Whether these offsets, or later ones, are stored.
+            Whether these offsets, or later offsets, are stored.
 
         Raises:
             KielGroupsError: The commit failed, and ``failOnCommitError`` is set.
@@ -184,8 +184,8 @@ class GroupOffsets:
         """
         Return the offsets to commit.
 
-        These are the offsets of partitions without a stored one and, unless ``only_missing``, offsets that are ahead of
-        the stored one or belong to a recreated log.
+        These are the offsets of partitions without a stored offset and, unless ``only_missing``, offsets that are ahead
+        of the stored offset or belong to a recreated log.
         """
         return {
             partition: offset
@@ -214,7 +214,7 @@ class GroupOffsets:
         )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Allow lower offsets to replace the stored ones: the logs of these partitions were deleted or recreated."""
+        """Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated."""
         self._recreated.update(partitions)
 
     def _is_usable(self, group: str) -> bool:

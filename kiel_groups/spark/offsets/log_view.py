@@ -34,7 +34,7 @@ class LogView:
     """
     Looks up partitions, leaders and offsets, for use by one thread; the options bound the time of every call.
 
-    The requests run on an event loop of its own. Callers may send other requests with ``loop`` and ``cluster``.
+    The requests run on the view's own event loop. Callers may send other requests with ``loop`` and ``cluster``.
 
     Args:
         options: The brokers, and how often and how long to retry.
@@ -72,15 +72,15 @@ class LogView:
         return self._run(lambda: self._find_partitions(all_must_exist))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the first offsets of the partitions' logs; raises the errors of ``offset_lookup.list_offsets``."""
+        """Look up the first offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Look up the next offsets of the partitions' logs; raises the errors of ``offset_lookup.list_offsets``."""
+        """Look up the next offsets of the partitions' logs. Raises the errors of ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Return the last known leader of each partition, and look up unknown leaders; None if there is no leader."""
+        """Return the last known leader of each partition, or None. Leaders that are unknown are looked up first."""
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers

@@ -34,7 +34,7 @@ def resolve(
         place: The value of the option.
         partitions: All partitions that the query reads.
         view: Looks up first and next offsets, where the option asks for them.
-        committed: The group's offsets, for ``group``; a partition without one starts at its earliest offset.
+        committed: The group's offsets, for ``group``. A partition without an offset starts at its earliest offset.
 
     Raises:
         ConfigError: The option gives offsets, but not for exactly these partitions.
@@ -77,7 +77,7 @@ def check_bounds(
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """
-    Return the start and end offsets of a batch in each partition, limited to those of the logs.
+    Return the start and end offsets of a batch in each partition, limited to the offsets in the logs.
 
     Raises:
         ConfigError: A range ends before it begins.

@@ -1,6 +1,6 @@
 """
 Parse and check the options of a query, which users pass with ``.option(…)``, and its schema.
 
-Readers and writers call it once, on the driver, before anything is read.
+The source, its readers, writers, tasks and offset look-ups use it, and so do the jobs and ``kiel-groups spark``.
 It sends no requests: checks that need the cluster are made where offsets are looked up.
 """

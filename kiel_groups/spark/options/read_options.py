@@ -1,8 +1,8 @@
 """
-Parse the options of a read, check them against each other, and refuse those that are not valid, with the reason.
+Parse the options of a read, check them against each other, and refuse invalid options with the reason.
 
-Names and meanings are those of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names in lower
-case, together with some options of its own, which are accepted.
+Options have the names and meanings of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names
+in lower case, together with some options of its own, which are accepted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class ReadOptions:
     """
     The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
-    Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name none.
+    Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name no
+    group.
     """
 
     brokers: tuple[HostPort, ...]
@@ -119,7 +120,7 @@ class ReadOptions:
 
         Args:
             options: The texts of the options, by names in any case.
-            streaming: Whether the query is a stream; some options apply only to streams, others only to batches.
+            streaming: Whether the query is a stream. Some options apply only to streams, others only to batches.
 
         Raises:
             ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
@@ -194,7 +195,7 @@ def _text(_: str, text: str) -> str:
 
 
 def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
-    """Parse a ZooKeeper connect string; errors have the name of the option."""
+    """Parse a ZooKeeper connect string. Errors have the name of the option."""
     try:
         return ZooKeeperConfig.parse(text)
     except ConfigError as error:

@@ -77,7 +77,7 @@ def _codec(name: str, text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """The indexes of the columns in a row; None for a column that the rows do not have."""
+    """The indexes of the columns in a row: None for a missing column, or for ``topic`` if an option names the topic."""
 
     value: int
     key: int | None

@@ -1,6 +1,6 @@
 """
 Drive a stream on Spark's driver: bound each micro-batch, plan its tasks, and commit it afterwards.
 
-``spark.source`` gives the reader to Spark. With the option ``membership``, a member of a group selects partitions.
+``spark.source`` and ``spark.reader_factory`` give its readers to Spark; the archive job plans with its bounds.
 No offset of a group moves before Spark has completed the batch.
 """

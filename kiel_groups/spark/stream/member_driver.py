@@ -1,7 +1,7 @@
 """
 The driver's side of a stream that is a member of a group: it reads the partitions that the group's leader assigns.
 
-The group stores an offset for every partition: a query reads each partition that it claims from the group's offset on.
+The group stores an offset for every partition: a query starts to read each claimed partition at the group's offset.
 The checkpoint stores what each batch reads. If no other member has read a partition since the last batch, the query
 continues at the checkpoint's offset instead.
 """
@@ -53,7 +53,7 @@ class MemberDriver:
     # ------------------------------------------------------------------ positions
 
     def initial(self) -> Positions:
-        # The query starts at the group's offsets, which ``latest`` reads from its member.
+        # The query starts at the group's offsets, which ``latest`` gets from the member.
         self._joined()
         return Positions()
 
@@ -80,7 +80,7 @@ class MemberDriver:
     # ------------------------------------------------------------------ batches
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        # The batch may have been planned by an earlier process; it is done when Spark asks for the next one.
+        # The batch may have been planned by an earlier process; that batch is done when Spark asks for the next.
         self._planned = end
         return self._bounds.tasks(start, end)
 
@@ -93,7 +93,7 @@ class MemberDriver:
 
     def _leave(self) -> bool:
         """
-        Leave the group and close; return False if an earlier call is doing so.
+        Leave the group and close the connections. Return False if an earlier call has begun to leave.
 
         The handler of SIGTERM may call this function during such a call.
         """
@@ -106,7 +106,7 @@ class MemberDriver:
         return True
 
     def _done(self) -> Positions:
-        """Return the end of the last batch if the checkpoint proves that the batch is done, else empty positions."""
+        """Return the end of the last batch if the checkpoint proves that the batch is done, or empty positions."""
         checkpoint, planned = self._options.checkpoint, self._planned
         return planned if checkpoint and planned and is_done(checkpoint, planned) else Positions()
 
@@ -145,7 +145,8 @@ def _group_config(options: ReadOptions) -> GroupConfig:
     """
     Return the member's configuration.
 
-    It has the settings that the group stores, the query's start policy unless that is ``group``, and a job name.
+    The configuration has the settings that the group stores, the query's start policy unless that is ``group``, and a
+    job name.
     """
     assert options.group is not None
     assert options.zookeeper is not None

@@ -1,7 +1,7 @@
 """
 Bound a stream's micro-batches by the log ends and the options, detect lost messages, and plan the tasks.
 
-``LogDriver`` and ``MemberDriver`` use it; each of them decides which partitions to read.
+``LogDriver`` and ``MemberDriver`` use it; each driver decides which partitions to read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BatchBounds:
         self._options = options
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
-        #: The log ends of the last lookup, capped by ``within``; None before the first lookup.
+        #: The log ends of the last lookup, capped by ``within``, or None before the first lookup.
         self.seen: Positions | None = None
 
     def stop_at_current_ends(self) -> None:
@@ -53,7 +53,7 @@ class BatchBounds:
 
     def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """
-        Look up where the logs end; repeat the lookup while an end is unknown or below the query's position.
+        Look up where the logs end. Repeat the lookup while an end is unknown or below the query's position.
 
         A leader that was just elected may not know all of its log yet, and a broker that has just started knows no
         topics. Neither is data loss, so the lookup is repeated for the request timeout before its result is accepted.
@@ -76,7 +76,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Cap the ends at those of ``stop_at_current_ends``, and drop later partitions: the next run reads the rest."""
+        """Cap the ends as of ``stop_at_current_ends``, and drop later partitions, which the next run reads."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -86,7 +86,7 @@ class BatchBounds:
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Span]:
         """
-        Return the spans that can be continued; drop those whose log was deleted, or ends below the query's position.
+        Return the spans that can be continued. Drop spans whose log was deleted, or ends below the query's position.
 
         Args:
             known: The position of the query.
@@ -138,9 +138,9 @@ class BatchBounds:
 
         Args:
             start: Where the batch starts.
-            end: Where it ends.
-            blind: Whether ``end`` was looked up without knowledge of ``start``. Then partitions that are missing in it
-                are detected here.
+            end: Where the batch ends.
+            blind: Whether ``end`` was looked up without knowledge of ``start``. Then this method detects
+                partitions that are missing in ``end``.
 
         Raises:
             OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.

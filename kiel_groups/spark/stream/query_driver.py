@@ -1,8 +1,8 @@
 """
 The driver's side of a stream that is not a member of a group: its start, the end of each batch, and its commits.
 
-It runs on one thread of the process that Spark keeps for a query. ``QueryDriver`` is the interface that it shares with
-the driver of a group's member (``kiel_groups.spark.stream.member_driver``).
+The driver runs on one thread of the process that Spark keeps for a query. ``QueryDriver`` is the interface that it
+shares with the driver of a group's member (``kiel_groups.spark.stream.member_driver``).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class QueryDriver(Protocol):
         Return the end of the next batch.
 
         Args:
-            start: The start of the batch; everything before it is done. None before Spark 4.2.
+            start: The start of the batch, before which everything is done, or None before Spark 4.2.
             limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
         """
 
     def seen(self) -> Positions | None:
         """
-        Return the log ends of the last lookup, for progress reports; None before the first lookup.
+        Return the log ends of the last lookup, for progress reports, or None before the first lookup.
 
-        They are capped at those of ``stop_at_current_ends``.
+        The ends are capped at the ends that ``stop_at_current_ends`` found.
         """
 
     def stop_at_current_ends(self) -> None:
@@ -122,7 +122,7 @@ class LogDriver:
         return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
 
     def _latest_of_unknown(self) -> Positions:
-        """Return the end of the first batch before Spark 4.2, which does not tell a new query from a resumed one."""
+        """Return the end of the first batch. Before Spark 4.2, a new query looks like a resumed query here."""
         try:
             # Starts are resolved before the ends: Spark calls ``initialOffset`` of a new query only after this.
             starts = self._resolved().offsets()
@@ -141,7 +141,7 @@ class LogDriver:
         self._bounds.stop_at_current_ends()
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """Return spans of partitions that appeared later; they start at their first offsets in spite of the options."""
+        """Return spans of partitions that appeared later. They start at the first offsets, whatever the options say."""
         if not partitions:
             return {}
         token = new_token()
@@ -152,7 +152,7 @@ class LogDriver:
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query
-        # An end without the id of the query or tokens was looked up without knowledge of the start.
+        # An end without the id of the query and without tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
         return self._bounds.tasks(start, end, blind=blind)
 
@@ -166,7 +166,7 @@ class LogDriver:
 
     def _end(self) -> bool:
         """
-        Commit the last batch if it is known to be done, and close; return False if an earlier call does so.
+        Commit the last batch if it is known to be done, and close. Return False if an earlier call has begun to close.
 
         The handler of SIGTERM may call this function during such a call.
         """
@@ -186,7 +186,7 @@ class LogDriver:
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:
-    """Return the group ``named`` in the options, or else the query's own group; None while its id is not known."""
+    """Return the group ``named`` in the options, or the query's own group, or None while the query's id is unknown."""
     if named is not None or positions.query is None:
         return named
     return f"{SPARK_GROUPS}{positions.query}"

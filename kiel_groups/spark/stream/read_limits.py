@@ -1,4 +1,4 @@
-"""Limits of one trigger: each partition's share of a bound on messages, and whether to wait for more of them."""
+"""Limits of one trigger: each partition's share of a bound on messages, and whether to wait for more messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[Topi
     """
     Return the number of messages to read of each partition: at most ``most`` in all, in proportion to ``available``.
 
-    The remainder of rounding goes to the partitions that lost most by it, one message each. So a query progresses even
-    if the bound is below the number of partitions. The same input gives the same shares.
+    The remainder of rounding goes to the partitions that lost most by the rounding, one message each. So a query
+    progresses even if the bound is below the number of partitions. The same input gives the same shares.
 
     Args:
         most: The bound, at least 1.
@@ -36,7 +36,7 @@ def waits_for_more(available: int, least: int | None, waited_ms: float, most_wai
 
     Args:
         available: How many messages are available.
-        least: The smallest batch to read; None for any.
+        least: The smallest batch to read, or None for any.
         waited_ms: How long ago the last batch was planned.
         most_wait_ms: The longest wait; after that, a trigger reads the available messages.
     """

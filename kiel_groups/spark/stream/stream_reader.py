@@ -55,8 +55,8 @@ class StreamReader(PortablePickle, DataSourceStreamReader):
         Return the end of the next batch, equal to ``start`` if there is nothing to read.
 
         Args:
-            start: The end of the previous batch, which is done by now; None before Spark 4.2.
-            limit: A ``ReadLimit``; None before Spark 4.2.
+            start: The end of the previous batch, which is done by now, or None before Spark 4.2.
+            limit: A ``ReadLimit``, or None before Spark 4.2.
         """
         known = None if start is None else Positions.from_json(start)
         return self._driver.latest(known, limited=self._is_limited(limit)).to_json()

@@ -25,7 +25,7 @@ _CORRELATION_IDS = 1 << 31
 
 class BrokerSocket:
     """
-    A connection to one broker; a failure closes it, and it cannot be used again.
+    A connection to one broker. A failure closes the connection, which then cannot be used again.
 
     Args:
         address: The broker's address.
@@ -57,7 +57,7 @@ class BrokerSocket:
             timeout_s: How long writing may take, in seconds.
 
         Raises:
-            BrokerConnectionError: The connection broke.
+            BrokerConnectionError: The connection broke, or writing took longer than ``timeout_s``.
         """
         number = self._next_id
         self._next_id = (number + 1) % _CORRELATION_IDS
@@ -79,7 +79,8 @@ class BrokerSocket:
         Raises:
             RequestTimeoutError: A part of the answer did not arrive in time.
             BrokerConnectionError: The connection broke.
-            ProtocolError: The answer cannot be decoded, or belongs to another request.
+            ProtocolError: The answer cannot be decoded, belongs to another request, or is larger than its
+                ``most_bytes``.
         """
         number, request, most_bytes = self._in_flight.popleft()
         try:
@@ -101,7 +102,7 @@ class BrokerSocket:
             raise ProtocolError(f"{self.address}: {error}") from error
 
     def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
-        """Send a request while none is in flight, and return its answer; raises what ``send`` and ``receive`` raise."""
+        """Send a request while none is in flight, and return its answer. Raises what ``send`` and ``receive`` raise."""
         self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
         answer: T = self.receive(timeout_s)
         return answer

@@ -35,8 +35,8 @@ class RangeReader:
     The state of reading one range.
 
     ``position`` is the next offset to fetch. So far, ``read_bytes`` bytes were read for ``read_offsets`` offsets.
-    ``needed_bytes`` is the size of the next message, 0 if an ordinary share is enough for it. ``empty_answers`` counts
-    answers in a row without a message, although the broker's high watermark covered the whole range.
+    ``needed_bytes`` is the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers``
+    counts answers in a row without a message, although the broker's high watermark covered the whole range.
     """
 
     range: OffsetRange
@@ -75,7 +75,7 @@ class RangeReader:
 
     def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
         """
-        Decode the messages of an answer, and advance the position; return None if there are none.
+        Decode the messages of an answer, and advance the position. Return None if there are no messages to pass on.
 
         Raises:
             RetriableBrokerError: The broker's high watermark covers the range, but it sent nothing; the caller should
@@ -173,7 +173,7 @@ class RangeReader:
 
 def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
     """
-    Return the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
+    Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
 
     A request fetches much of a few partitions rather than little of many. For each partition, a broker of 0.8 scans its
     log message by message from the last entry of its index, and there is one entry for each set that a producer sent.

@@ -2,8 +2,8 @@
 Read the ranges of one Spark task from their leaders, as Arrow batches.
 
 With more than one range, a task has two requests in flight, for different ranges: the broker works on one while the
-other's answer is decoded and passed to Spark. If a leader has moved, the task looks up the new one. A task fails when
-it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
+task decodes the other answer and passes it to Spark. If a leader has moved, the task looks up the new one. A task fails
+when it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class _TaskReader:
     def _ask(
         self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> KielGroupsError | None:
-        """Send the next request of a lane, unless the lane is finished; return the error if sending failed."""
+        """Send the next request of a lane, unless the lane is finished. Return the error if sending failed."""
         positions = ask_for(lane, self._settings.fetch_max_bytes)
         if not positions:
             return None
@@ -195,7 +195,7 @@ class _TaskReader:
     # ------------------------------------------------------------------ recovery
 
     def _recover(self, error: KielGroupsError) -> None:
-        """Wait, and look up the present leaders; raise an error that is permanent, or has lasted too long."""
+        """Wait, and look up the present leaders. Raise an error that is permanent, or has lasted too long."""
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
             raise error

@@ -26,7 +26,7 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 log = logging.getLogger(__name__)
 
-#: The number of rows that the producer gets at a time; in between, the loop's thread can send.
+#: The number of rows that the producer gets at a time. In between, the loop's thread can send records.
 _ROWS_AT_ONCE = 1_000
 _BATCH_SIZE = 1_000
 #: The size of buffered records at which rows wait for the brokers; the producer's own limit is twice as high.
@@ -44,7 +44,7 @@ class _RowWriter(PortablePickle):
 
     def write(self, iterator: Iterator[Sequence[Any]]) -> WriterCommitMessage:
         """
-        Send the rows of a task, and wait until the brokers have acknowledged all of them, as ``kafka.acks`` says.
+        Send the rows of a task, and wait until the brokers have acknowledged every record, as ``kafka.acks`` says.
 
         Raises:
             ConfigError: A row has no topic, or a partition that its topic does not have.
@@ -123,7 +123,7 @@ class _RowSender:
             record.result()
 
     async def finish(self) -> None:
-        """Wait until all records are stored; raise the first failure."""
+        """Wait until all records are stored. Raise the first failure."""
         await self._producer.flush()
         if self._pending:
             await asyncio.wait(self._pending)

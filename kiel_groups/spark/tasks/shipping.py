@@ -39,7 +39,7 @@ def unpacked(packed: bytes) -> Any:
     return made
 
 
-# cloudpickle sends functions of ``__main__`` as code, and those of other modules by name.
+# cloudpickle sends functions of ``__main__`` as code, and functions of other modules by name.
 unpacked.__module__ = "__main__"
 
 

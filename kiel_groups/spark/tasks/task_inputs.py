@@ -52,7 +52,7 @@ def task_bounds(options: ReadOptions) -> TaskBounds:
 
 
 def task_partitions(tasks: Sequence[ReadTask]) -> list[InputPartition]:
-    """Wrap tasks for Spark; without any, return an empty task, because Spark would create a task of its own."""
+    """Wrap tasks for Spark. If there are none, return an empty task, or Spark would create a task of its own."""
     return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask(None, ()))]
 
 

@@ -45,7 +45,7 @@ class ReadTask:
     """
     The ranges that one task reads.
 
-    ``leader`` is the broker that led all of its partitions when the task was planned; None if it was not known.
+    ``leader`` is the broker that led all these partitions when the task was planned, or None if it was unknown.
     """
 
     leader: HostPort | None
@@ -123,7 +123,7 @@ def _task_counts(
 
 
 def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -> list[tuple[OffsetRange, ...]]:
-    """Put each range, largest first, into the smallest task; add a task if that one would exceed ``most_records``."""
+    """Put each range, largest first, into the smallest task. If it would exceed ``most_records``, add a task."""
     loads: list[tuple[int, int]] = [(0, number) for number in range(tasks)]
     bins: list[list[OffsetRange]] = [[] for _ in range(tasks)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):

@@ -32,7 +32,7 @@ _frozen: set[int] = set()
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    Yield a kept or new connection to the block, and keep it for later blocks; close it if the block raises.
+    Yield a kept or new connection to the block, and keep it for later blocks. Close it if the block raises.
 
     Raises:
         BrokerConnectionError: The connection could not be opened.
@@ -52,10 +52,10 @@ def find_leaders(
     brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
 ) -> dict[TopicPartition, HostPort | None]:
     """
-    Ask the first broker that answers for the leaders of the topics' partitions; None for one without a leader.
+    Return the leader of each partition of the topics (None if it has no leader), from the first broker that answers.
 
     Raises:
-        NoBrokersError: None of the brokers answers; the message has their reasons.
+        NoBrokersError: No broker answers; the message has the reasons.
     """
     reasons = []
     for address in brokers:
@@ -81,7 +81,7 @@ def freeze_collector() -> None:
     Exclude all present objects from Python's garbage collection, once in each process.
 
     Spark's daemon has some hundred thousand objects in memory when it forks a worker. A full collection in the worker
-    writes to all of them and so copies their memory pages, which takes longer than a small task.
+    writes to all these objects and so copies their memory pages, which takes longer than a small task.
     """
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())

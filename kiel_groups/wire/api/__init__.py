@@ -1,6 +1,6 @@
 """
 Encode the requests and decode the answers of one API of the protocol a module, named with its version.
 
-``clients.net`` and its callers send these; a connection matches answers to requests.
+Fetching, producing, ``clients.net``, Spark, the fault proxies, ``constants`` and ``kiel-groups topics`` use it.
 These modules do not interpret error codes: ``wire.error_codes`` describes them, and the caller decides what follows.
 """

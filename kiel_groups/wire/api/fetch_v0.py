@@ -20,7 +20,7 @@ _LEAST_RESULT_BYTES = 2 + 8 + 4
 
 
 class FetchPosition(NamedTuple):
-    """The offset to read from in one partition, and how many bytes of it the answer may hold."""
+    """The offset to read from in one partition, and how many bytes the answer may hold for this partition."""
 
     offset: int
     max_bytes: int
@@ -28,10 +28,11 @@ class FetchPosition(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """
-    The messages of one partition from the requested position on.
+    The messages of one partition at and after the requested position.
 
-    ``high_watermark`` is the offset after the last message that consumers may see, -1 after an error. ``message_set``
-    is a view into the response; it may begin before the requested position and end inside a message.
+    ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
+    ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
+    message.
     """
 
     error: ErrorCode
@@ -41,7 +42,7 @@ class FetchedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """The answer, partition by partition; errors are per partition too."""
+    """The answer, partition by partition. Each partition has its own error."""
 
     partitions: Mapping[TopicPartition, FetchedPartition]
 
@@ -49,10 +50,10 @@ class FetchResponse:
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """
-    Read message sets; the broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
+    Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
 
     The answer holds up to the sum of all ``max_bytes``. For a partition whose next message is larger than its
-    ``max_bytes``, it holds a part of that message.
+    ``max_bytes``, the answer holds a part of that message.
     """
 
     API_KEY: ClassVar[int] = 1

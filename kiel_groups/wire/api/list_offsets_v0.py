@@ -36,7 +36,7 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """Offsets in descending order, at most ``max_offsets``; none if no segment is older than the time asked for."""
+    """Offsets in descending order, at most ``max_offsets``, or none if no segment is older than the requested time."""
 
     error: ErrorCode
     offsets: tuple[int, ...]

@@ -25,7 +25,7 @@ class BrokerAddress(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition; ``leader`` is -1 while it has none, ``replicas`` and ``isr`` are node ids."""
+    """One partition. ``leader``, ``replicas`` and ``isr`` are node ids. ``leader`` is -1 while there is no leader."""
 
     error: ErrorCode
     partition: int
@@ -52,7 +52,7 @@ class MetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """Ask about some topics, or about all if none is given; brokers may be set to create a topic that is asked for."""
+    """Ask about some topics, or about all if none is given. A broker may be set to create a topic that is named."""
 
     API_KEY: ClassVar[int] = 3
     API_VERSION: ClassVar[int] = 0

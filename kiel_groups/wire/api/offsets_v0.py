@@ -32,8 +32,8 @@ class FetchedOffset(NamedTuple):
     """
     A committed offset as a broker read it.
 
-    ``offset`` is -1 with UNKNOWN_TOPIC_OR_PARTITION if no offset was committed, and *also* if the broker has just
-    started and does not know the topic yet: that answer alone is no reason to reset a position.
+    ``offset`` is -1, with the error UNKNOWN_TOPIC_OR_PARTITION, if no offset was committed, and *also* if the broker
+    has just started and does not know the topic yet. So this answer alone is no reason to reset a position.
     """
 
     offset: int
@@ -44,9 +44,9 @@ class FetchedOffset(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest:
     """
-    Store offsets; each partition succeeds or fails on its own.
+    Store offsets. Each partition succeeds or fails on its own.
 
-    Brokers do not check that a partition exists: an offset for one that does not leaves a junk znode.
+    Brokers do not check that a partition exists: an offset for a missing partition leaves a junk znode.
     """
 
     API_KEY: ClassVar[int] = 8

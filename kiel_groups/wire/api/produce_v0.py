@@ -17,7 +17,7 @@ _RESULT_BYTES = 2 + 8
 
 
 class ProducedPartition(NamedTuple):
-    """The outcome of one message set; ``base_offset`` is the offset of its first message, -1 after an error."""
+    """The outcome of one message set. ``base_offset`` is the offset of its first message, or -1 after an error."""
 
     error: ErrorCode
     base_offset: int
@@ -25,7 +25,7 @@ class ProducedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
-    """The outcome of every message set; errors are per partition, and some may fail while others are stored."""
+    """The outcome of every message set. Some message sets may fail while others are stored."""
 
     partitions: Mapping[TopicPartition, ProducedPartition]
 
@@ -35,8 +35,8 @@ class ProduceRequest:
     """
     Append message sets, one for each partition.
 
-    ``acks`` is 0 (the broker sends no answer), 1 (the leader has stored it) or -1 (all in-sync replicas have), and the
-    broker waits ``timeout_ms`` for the replicas.
+    ``acks`` is how many replicas must have the messages before the broker answers: 0 (the broker sends no answer), 1
+    (the leader), another number, or -1 (all in-sync replicas). The broker waits ``timeout_ms`` for the replicas.
     """
 
     API_KEY: ClassVar[int] = 0

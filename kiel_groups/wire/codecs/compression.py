@@ -21,8 +21,8 @@ class Codec:
     """
     One way to compress a message set.
 
-    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes; it raises MessageTooLargeError
-    beyond that, and ProtocolError for anything that is not one whole packed stream.
+    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes. It raises MessageTooLargeError
+    above the limit, and ProtocolError for data that is not one whole packed stream.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Compress and decompress one gzip member (RFC 1952); decompression stops at its limit."""
+"""Compress and decompress one gzip member (RFC 1952). Decompression stops at its limit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def unpack(data: bytes, limit: int) -> bytes:
     Read one gzip member that unpacks to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: It unpacks to more.
-        ProtocolError: It is damaged, truncated, or followed by other bytes.
+        MessageTooLargeError: The member unpacks to more.
+        ProtocolError: The member is damaged, truncated, or followed by other bytes.
     """
     stream = zlib.decompressobj(_GZIP_FORMAT)
     try:

@@ -2,10 +2,11 @@
 Compress and decompress LZ4 frames, with the wrong header checksum of Kafka before 0.10.
 
 A frame is ``magic, flags, block sizes, checksum of the header, [size int32, block]*, 0``. By the format the checksum
-covers the two bytes of the descriptor. Kafka before 0.10 hashes the magic too, and refuses the right checksum. So this
-module writes the wrong one and reads either: it corrects the checksum for liblz4, a strict decoder, to check the rest.
+covers the header without the magic. Kafka before 0.10 hashes the magic too, and refuses the right checksum. So this
+module writes the wrong checksum, and reads frames with either. To read a frame, it corrects the checksum for liblz4, a
+strict decoder, which checks the rest.
 
-Source: "LZ4 Frame Format Description"; the wrong checksum, and the versions that expect it: KIP-57.
+Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the versions that expect it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _STORED = 1 << 31
 _BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _WRITTEN_BLOCKS = 4
 
-# The most that a byte of a block can unpack to: one that lengthens a match adds 255 bytes.
+# The most that a byte of a block can unpack to: a byte that lengthens a match adds 255 bytes.
 _MOST_PER_BYTE = 255
 
 
@@ -62,8 +63,8 @@ def unpack(data: bytes, limit: int) -> bytes:
     Read one frame that unpacks to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: It unpacks to more; or it is damaged, and its blocks could unpack to more.
-        ProtocolError: It is damaged, truncated, or followed by other bytes.
+        MessageTooLargeError: The frame unpacks to more, or is damaged and its blocks could unpack to more.
+        ProtocolError: The frame is damaged, truncated, or followed by other bytes.
     """
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
@@ -78,7 +79,7 @@ def unpack(data: bytes, limit: int) -> bytes:
 
 
 def _header_bytes(data: bytes) -> int:
-    """Check the header, and return its length with the checksum."""
+    """Check the header, and return its length in bytes, including the checksum."""
     if len(data) <= len(_MAGIC) + 2:
         raise _truncated(data)
     if not data.startswith(_MAGIC):
@@ -130,7 +131,7 @@ def _with_right_checksum(data: bytes, header_bytes: int) -> bytes:
 
 
 def _checksum(header: bytes) -> bytes:
-    """Return the second byte of a header's xxHash-32; headers under 16 bytes do not reach the hash's main loop."""
+    """Return the second byte of a header's xxHash-32. Headers under 16 bytes do not reach the hash's main loop."""
     word, mask = len(header) + 374761393, 0xFFFFFFFF
     whole = len(header) & ~3
     for (lane,) in _UINT32.iter_unpack(header[:whole]):

@@ -8,5 +8,5 @@ __all__ = ["too_large"]
 
 
 def too_large(limit: int) -> MessageTooLargeError:
-    """Return the error for more than ``limit`` unpacked bytes; the caller prefixes topic, partition and offset."""
+    """Return the error for more than ``limit`` unpacked bytes. The caller prefixes topic, partition and offset."""
     return MessageTooLargeError(f"unpacks to more than {limit} bytes; raise max_decompressed_bytes to read it")

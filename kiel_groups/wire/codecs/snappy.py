@@ -2,7 +2,7 @@
 Compress and decompress snappy in the stream format of Java's library, xerial.
 
 A stream is ``82 "SNAPPY" 00, version int32, oldest reader int32, [size int32, block]*``. Some clients wrote one bare
-block without that header; Java reads those too, and so does this module.
+block without that header. Java reads such blocks too, as does this module.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def unpack(data: bytes, limit: int) -> bytes:
     Every block states its unpacked size, which is checked before memory is allocated for it.
 
     Raises:
-        MessageTooLargeError: It unpacks to more.
-        ProtocolError: It is damaged or truncated.
+        MessageTooLargeError: The data unpacks to more.
+        ProtocolError: The data is damaged or truncated.
     """
     parts, left = [], limit
     for block in _blocks(data):

@@ -24,11 +24,11 @@ _MOST_BYTES = (1 << 31) - 1
 
 class BinaryColumn(NamedTuple):
     """
-    Values of bytes, one after the other.
+    Byte strings, one after the other.
 
     ``ends`` are int32 in native byte order, one more than there are values: a 0, then where in ``data`` each value
-    ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 for a null value; it is None if no
-    value is null. ``null_count`` is the number of null values.
+    ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 for a null value. ``validity`` is None
+    if no value is null. ``null_count`` is the number of null values.
     """
 
     data: bytes
@@ -40,7 +40,7 @@ class BinaryColumn(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Columns:
     """
-    Messages of one partition, by ascending offset; ``len`` is their number.
+    Messages of one partition, by ascending offset. ``len`` is their number.
 
     ``offsets`` are int64 in native byte order. ``next_offset`` is where the next fetch begins: after the last message,
     or at the requested end if the set has a message at that offset or above, so that no message before it is left.
@@ -64,23 +64,23 @@ def decode_columns(
     end: int | None = None,
 ) -> Columns:
     """
-    Decode the message set of a fetch from one partition; check it as ``decode_message_set`` does.
+    Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
 
     Args:
-        message_set: As received; an unfinished message at its end is dropped.
-        topic_partition: The partition that it belongs to.
-        position: The offset of the fetch; older messages, which a compressed wrapper may contain, are skipped.
-        max_decompressed_bytes: How much compressed messages may unpack to; bounded by 2 GiB with the set itself.
-        end: The offset to stop before, the position or a later one; None reads all.
+        message_set: The set as received. An unfinished message at its end is dropped.
+        topic_partition: The partition that the set belongs to.
+        position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
+        max_decompressed_bytes: How many bytes compressed messages may unpack to. With the set itself, at most 2 GiB.
+        end: The offset to stop before, not below the position, or None to read all messages.
 
     Returns:
-        Messages with ``position <= offset < end``, up to the first one that cannot be read; the next fetch begins at
-        ``next_offset``. There are none if the set is empty, or has no message in between.
+        Messages with ``position <= offset < end``, up to the first message that cannot be read. The next fetch begins
+        at ``next_offset``. There are no messages if the set is empty, or has no message in that range.
 
     Raises:
-        PartialMessage: There is no message to return, but the beginning of one.
-        MessageTooLargeError: There is none before a wrapper that unpacks to more than the bound.
-        ProtocolError: There is none before data that cannot be read; names topic, partition and offset.
+        PartialMessage: There is no message to return, and the set ends with the beginning of a message.
+        MessageTooLargeError: No message precedes a wrapper that unpacks to more than the bound.
+        ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
     """
     last_wanted = compiled_decoder.LAST_OFFSET if end is None else end - 1
     budget = min(max_decompressed_bytes, _MOST_BYTES - len(message_set))
@@ -96,7 +96,7 @@ def decode_columns(
 
 
 def _columns_of(records: list[Record], position: int, last_wanted: int) -> Columns:
-    """Put the records up to the last one wanted into columns, one by one."""
+    """Put the records up to the offset ``last_wanted`` into columns, one by one."""
     last_offset = records[-1].offset if records else position - 1
     wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
     return Columns(

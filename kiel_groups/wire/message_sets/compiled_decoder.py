@@ -33,7 +33,11 @@ LAST_OFFSET = (1 << 63) - 1
 
 @dataclass(slots=True)
 class CheckedSet:
-    """The readable part of a set, and why it ends; messages before ``position`` and after ``last_wanted`` included."""
+    """
+    The readable part of a set, and why it ends.
+
+    The runs may include messages before ``position`` and after ``last_wanted``.
+    """
 
     data: Buffer
     source: TopicPartition
@@ -43,7 +47,7 @@ class CheckedSet:
     runs: list[tuple[Buffer, int, int]] = field(default_factory=list)
     #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = -1
-    #: The position in ``data`` after that message.
+    #: The position in ``data`` after the message with ``last_offset``, or after the wrapper that contains the message.
     stop: int = 0
     #: Whether reading ended at a message after ``last_wanted``.
     passed: bool = False
@@ -55,12 +59,12 @@ class CheckedSet:
         return _messages.records(tuple(self.runs), self.position, self.last_wanted, Record, topic, partition)
 
     def columns(self) -> tuple[bytes, _messages.Column, _messages.Column]:
-        """Return the offsets, keys and values of the same messages; see ``_messages.pyi``."""
+        """Return the offsets, keys and values of these records as columns; see ``_messages.pyi``."""
         return _messages.columns(tuple(self.runs), self.position, self.last_wanted)
 
     def raise_reason(self) -> None:
         """
-        Raise the reason why the set has no wanted message; do nothing if it has simply ended.
+        Raise the reason why the set has no wanted message. Do nothing if the set has simply ended.
 
         Raises:
             ProtocolError: A message could not be read.
@@ -79,9 +83,9 @@ def check_set(
     Check a set up to the first message that cannot be read, or that is after ``last_wanted``.
 
     Args:
-        data: The set; must not change as long as the result is used.
-        source: The partition that it belongs to.
-        position: The offset of the fetch; wrappers that end before it are not unpacked.
+        data: The set, which must not change as long as the result is used.
+        source: The partition that the set belongs to.
+        position: The offset of the fetch. Wrappers that end before this offset are not unpacked.
         max_decompressed_bytes: How much wrappers may unpack to.
         last_wanted: Reading ends with the first message that has a higher offset.
     """

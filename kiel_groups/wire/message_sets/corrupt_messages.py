@@ -1,7 +1,7 @@
 """
 Refuse corrupt message sets: the checks of what is not a plain message, and the errors of both decoders.
 
-The decoders check plain messages themselves, because that has to be fast; their errors are made here, too.
+The decoders check plain messages themselves, because that has to be fast. Their errors are made here, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 
 def refusal(source: TopicPartition, offset: int, found: str) -> ProtocolError:
-    """Return the error for a message at an offset that cannot be read."""
+    """Return the error for an unreadable message at an offset."""
     return ProtocolError(f"{source} at offset {offset}: {found}")
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
-    """Check the wrapper at ``position`` and return its end; None if the data ends there, or inside the message."""
+    """Check the wrapper at ``position`` and return its end, or None if the data ends there or inside the message."""
     if len(data) - position < OVERHEAD_BYTES:
         return None
     offset, length = offset_and_size_at(data, position)

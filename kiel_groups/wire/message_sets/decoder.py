@@ -1,7 +1,7 @@
 """
 Decode message sets of magic 0: ``[offset int64, size int32, crc int32, magic int8, attributes int8, key, value]*``.
 
-The compiled code reads them (see ``compiled_decoder``); if it was not built, ``python_decoder`` does.
+The compiled code reads message sets (see ``compiled_decoder``). If it was not built, ``python_decoder`` reads them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: As received; an unfinished message at its end is dropped.
-        topic_partition: The partition that it belongs to.
-        position: The offset of the fetch; older records, which a compressed wrapper may contain, are skipped.
-        max_decompressed_bytes: How much compressed messages may unpack to.
+        message_set: The set as received. An unfinished message at its end is dropped.
+        topic_partition: The partition that the set belongs to.
+        position: The offset of the fetch. Older records, which a compressed wrapper may contain, are skipped.
+        max_decompressed_bytes: How many bytes compressed messages may unpack to.
 
     Returns:
         Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than is left
-        of the bound: the next fetch begins with it. An empty list if the set is empty or has only older records.
+        of the bound. The next fetch begins with that message. The list is empty if the set is empty or has only older
+        records.
 
     Raises:
-        PartialMessage: There is no record to return, but the beginning of one.
-        MessageTooLargeError: There is none before a wrapper that unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: There is none before a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
-            offset that does not ascend, or garbage; names topic, partition and offset.
+        PartialMessage: There is no record to return, and the set ends with the beginning of a message.
+        MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
+        ProtocolError: No record precedes a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
+            offset that does not ascend, or garbage. The error names topic, partition and offset.
     """
     if compiled_decoder.COMPILED:
         found = compiled_decoder.check_set(message_set, topic_partition, position, max_decompressed_bytes)

@@ -18,10 +18,10 @@ _NO_BOUND = 1 << 62
 
 def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], compression: str | None = None) -> bytes:
     """
-    Encode messages for a produce request; the broker assigns their offsets.
+    Encode messages for a produce request. The broker assigns their offsets.
 
     Args:
-        messages: Key and value of each.
+        messages: Key and value of each message.
         compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set is sent as one
             message. Brokers before 0.8.2 do not support lz4.
 

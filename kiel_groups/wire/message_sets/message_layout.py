@@ -36,8 +36,9 @@ class Run(NamedTuple):
     """
     Consecutive plain messages.
 
-    ``end`` is the position after them, ``last_offset`` the offset of the last one. If a wrapper follows,
-    ``wrapper_end`` is the position after that; if it is None, the set ends, perhaps with an unfinished message.
+    ``end`` is the position after these messages, ``last_offset`` the offset of the last message. If a wrapper follows,
+    ``wrapper_end`` is the position after the wrapper. If ``wrapper_end`` is None, the set ends after the run, perhaps
+    with an unfinished message.
     """
 
     end: int

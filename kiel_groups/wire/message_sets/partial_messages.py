@@ -12,9 +12,9 @@ __all__ = ["PartialMessage", "partial_message"]
 
 class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch again with more bytes
     """
-    A fetch returned only the beginning of one message: its ``max_bytes`` is smaller than that message.
+    A fetch returned only the beginning of one message: the fetch's ``max_bytes`` is smaller than that message.
 
-    ``needed_bytes`` is the size of the whole message; None if the fetch did not include that size.
+    ``needed_bytes`` is the size of the whole message, or None if the fetch did not include that size.
     """
 
     def __init__(self, message: str, *, needed_bytes: int | None) -> None:

@@ -32,7 +32,7 @@ _NOT_PLAIN = 0xFF00 | CODEC_BITS
 
 
 def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: int, budget: int) -> list[Record]:
-    """Do as ``decode_message_set``; wrappers may unpack to ``budget`` bytes."""
+    """Decode a set as ``decode_message_set`` does. Wrappers may unpack to ``budget`` bytes."""
     records: list[Record] = []
     try:
         end = _decode_into(records, data, topic_partition, position, budget)
@@ -48,7 +48,11 @@ def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: in
 
 
 def _decode_into(records: list[Record], data: bytes, source: TopicPartition, position: int, budget: int) -> int:
-    """Append records, without wrappers that end before ``position``; return where the last whole message ends."""
+    """
+    Append records, and return the position where the last whole message ends.
+
+    Wrappers that end before the offset ``position`` are skipped.
+    """
     start, last_offset = 0, -1
     while True:
         try:
@@ -68,7 +72,11 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
 
 
 def _scan(data: bytes, start: int, last_offset: int, source: TopicPartition) -> Run:
-    """Find the plain messages from ``start`` on, with offsets that ascend from ``last_offset``, and what follows."""
+    """
+    Find the run of plain messages that begins at ``start``, and check what follows the run.
+
+    The offsets of the run ascend from ``last_offset``.
+    """
     size = len(data)
     limit = size - _LEAST_MESSAGE_BYTES
     position, header = start, _HEADER.unpack_from
@@ -82,7 +90,7 @@ def _scan(data: bytes, start: int, last_offset: int, source: TopicPartition) -> 
 
 
 def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
-    """Decode a run of plain messages, headers already checked."""
+    """Decode a run of plain messages whose headers were checked already."""
     topic, partition = source
     new = tuple.__new__
     try:
@@ -102,7 +110,7 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
 
 
 def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode the plain messages from ``start`` on, up to the first that cannot be read."""
+    """Decode the plain messages that begin at ``start``, up to the first message that cannot be read."""
     records: list[Record] = []
     while len(data) - start >= _LEAST_MESSAGE_BYTES:
         offset, length, flags = _HEADER.unpack_from(data, start)

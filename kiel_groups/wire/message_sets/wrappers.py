@@ -1,8 +1,8 @@
 """
 Compress a message set into a wrapper, and unpack one.
 
-A wrapper is a message whose attributes name a codec; its value is a whole compressed set. Offsets inside are absolute,
-and the wrapper has the offset of its last message.
+A wrapper is a message whose attributes name a codec, and whose value is a whole compressed set. Offsets inside are
+absolute, and the wrapper has the offset of its last message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
 
 
 def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
-    """Check a compressed message, and unpack its content, at most ``limit`` bytes."""
+    """
+    Check a compressed message, and unpack its content.
+
+    Raises:
+        MessageTooLargeError: The content unpacks to more than ``limit`` bytes.
+        ProtocolError: The message is damaged.
+    """
     offset, _, crc, _, attributes, key_length, _ = _WRAPPER.unpack_from(wrapper)
     if zlib.crc32(memoryview(wrapper)[MAGIC_START:]) != crc:
         raise refusal(source, offset, "a compressed message that does not match its CRC")

@@ -19,6 +19,7 @@ from kiel_groups.errors import (
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Log, Request
 from tests.helpers.producers import T0, T1, producing, stored
+from tests.helpers.waiting import throughout
 
 pytestmark = pytest.mark.unit
 
@@ -84,8 +85,7 @@ async def test_a_full_batch_does_not_linger() -> None:
         first = [producer.produce("t", b"x", partition=0) for _ in range(3)]
         await asyncio.wait_for(asyncio.gather(*first), 5)
         last = producer.produce("t", b"y", partition=0)
-        await asyncio.sleep(0.02)
-        assert not last.done()
+        await throughout(lambda: not last.done(), "the last record lingers", 0.02)
         await producer.flush()
         assert (await last).offset == 3
         assert broker.count(PRODUCE) == 2

@@ -16,7 +16,7 @@ from kiel_groups.errors import BrokerError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
 from tests.helpers.producers import T0, T1, producing, stored
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -31,8 +31,7 @@ async def test_records_wait_for_a_full_round() -> None:
     async with producing(linger_ms=None, batch_size=4) as (broker, producer):
         for n in range(3):
             assert await producer.produce("t", n, partition=n % 2) == RecordMetadata("t", -1, -1)
-        await asyncio.sleep(0.02)
-        assert broker.count(PRODUCE) == 0
+        await throughout(lambda: broker.count(PRODUCE) == 0, "an incomplete round is not sent", 0.02)
         assert await producer.produce("t", 3, partition=1) == RecordMetadata("t", 1, 1)
         assert stored(broker, T0) == [(None, b"0"), (None, b"2")]
         assert stored(broker, T1) == [(None, b"1"), (None, b"3")]

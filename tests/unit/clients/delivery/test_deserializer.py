@@ -68,7 +68,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     assert values.record(record(1_005, b"y")) is None
     assert [entry.exc_info is not None for entry in caplog.records] == [False]
     assert lines() == [
-        "t:0: the deserializer failed on 1000 more values, which are skipped, first at offset 6: ValueError: no"
+        "t:0: the deserializer failed on 1,000 more values, which are skipped, first at offset 6: ValueError: no"
         " such value: b'x'"
     ]
     values.values([record(1_006), record(1_007)])
@@ -101,7 +101,7 @@ async def test_counted_failures_are_logged_after_the_interval(
         return len(found) == 2
 
     await eventually(logged, "the second line is logged")
-    assert "on 1 more values" in found[1]
+    assert "on 1 more value, which is skipped" in found[1]
 
 
 def concatenates(value: Any) -> Any:

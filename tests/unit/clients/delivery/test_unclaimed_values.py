@@ -11,7 +11,7 @@ from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.delivery import in_flight, record_delivery
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
-from tests.helpers.waiting import run_ready_tasks
+from tests.helpers.waiting import run_ready_tasks, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -170,9 +170,8 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
     take_values(bench, call=late)
     bench.delivery.stop([P0])
     draining = asyncio.ensure_future(bench.delivery.drained([P0]))
-    await asyncio.sleep(0.05)
+    await throughout(lambda: not draining.done(), "the drain waits", 0.05)
     late.received = True
-    assert not draining.done()
     late.superseded = True
     bench.delivery.finish_topics(["t"], ())
     await asyncio.wait_for(draining, 5)

@@ -9,6 +9,7 @@ import pytest
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
+from tests.helpers.waiting import throughout
 
 pytestmark = pytest.mark.unit
 
@@ -137,8 +138,8 @@ async def test_retries_of_a_partition_without_a_leader_back_off() -> None:
         bench.fetcher.assign({T0: 0, T1: 0})
         bench.broker.append(T1, message_set(b"1"))
         assert values(await bench.next_batch()) == [b"1"], "other partitions continue"
-        await asyncio.sleep(0.2)
-        assert 4 <= bench.broker.count(METADATA) - before <= 30
+        await throughout(lambda: bench.broker.count(METADATA) - before <= 30, "the retries back off", 0.2)
+        await bench.broker.wait_for_requests(METADATA, before + 4)
         bench.broker.leaders = {}
         bench.broker.append(T0, message_set(b"0"))
         assert values(await bench.next_batch()) == [b"0"]

@@ -13,7 +13,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
-from tests.helpers.waiting import eventually, run_ready_tasks
+from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -49,17 +49,12 @@ async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
         bench.broker.append(T0, message_set(*[b"x" * 3_000] * 6))
         bench.fetcher.assign({T0: 0})
         await bench.fetcher.wait_for_batch()
-        await wait_for_wrong_requests()
-        assert bench.broker.count(FETCH) == 2
+        await bench.broker.wait_for_requests(FETCH, 2)
+        await throughout(lambda: bench.broker.count(FETCH) == 2, "no third batch is requested", 0.05)
         await bench.next_batch()
-        await wait_for_wrong_requests()
-        assert bench.broker.count(FETCH) == 3
+        await bench.broker.wait_for_requests(FETCH, 3)
+        await throughout(lambda: bench.broker.count(FETCH) == 3, "one more batch is requested", 0.05)
         assert bench.fetcher.lag(T0) == 5, "buffered records count as lag"
-
-
-async def wait_for_wrong_requests(seconds: float = 0.05) -> None:
-    """Wait long enough for a wrong request to arrive."""
-    await asyncio.sleep(seconds)
 
 
 async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
@@ -91,11 +86,11 @@ async def test_idle_lanes_merge() -> None:
         bench.fetcher.assign({T0: 0})
         await bench.broker.wait_for_requests(FETCH, 1)
         bench.fetcher.assign({T1: 0})
-        await wait_for_wrong_requests(0.6)
+        merged = len(two_partitions())
+        await eventually(lambda: len(bench.broker.requests[-1].body) == merged, "one poll has both partitions", 5)
         before = bench.broker.count(FETCH)
-        await wait_for_wrong_requests(0.65)
-        assert bench.broker.count(FETCH) - before <= 3
-        assert len(bench.broker.requests[-1].body) == len(two_partitions())
+        await throughout(lambda: bench.broker.count(FETCH) - before <= 3, "there is one poll at a time", 0.65)
+        assert len(bench.broker.requests[-1].body) == merged
 
 
 def two_partitions() -> bytes:
@@ -114,8 +109,7 @@ async def test_unassigning_drops_buffered_and_requested_records() -> None:
         bench.broker.append(T0, message_set(b"late"))
         bench.broker.append(T1, message_set(b"other"))
         assert values(await bench.next_batch()) == [b"other"]
-        await wait_for_wrong_requests()
-        assert bench.fetcher.poll() is None
+        await throughout(lambda: bench.fetcher.poll() is None, "no other batch is delivered", 0.05)
         assert bench.fetcher.assignment == {T1}
         assert bench.metrics.counter("records_fetched") == 2, "the late one was not decoded"
         assert bench.fetcher.position(T0) is None
@@ -136,8 +130,7 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
         bench.broker.append(T0, message_set(b"3"))
         second = await bench.next_batch()
         assert (values(second), first.epoch) == ([b"3"], second.epoch)
-        await wait_for_wrong_requests()
-        assert bench.fetcher.poll() is None
+        await throughout(lambda: bench.fetcher.poll() is None, "no other batch is delivered", 0.05)
 
 
 async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:
@@ -250,8 +243,9 @@ async def test_answers_with_older_messages_only_become_an_error() -> None:
         log.read = lambda offset, max_bytes: log.entries[0][1]  # type: ignore[method-assign]
         bench.fetcher.assign({T0: 1})
         assert "older messages only" in str(await bench.next_error())
-        await wait_for_wrong_requests()
-        assert bench.broker.count(FETCH) == TRIES_UNREADABLE + 1, "once more after each time that the error was raised"
+        tries = TRIES_UNREADABLE + 1
+        await bench.broker.wait_for_requests(FETCH, tries)
+        await throughout(lambda: bench.broker.count(FETCH) == tries, "one more try after each raised error", 0.05)
 
 
 async def test_records_that_are_cut_off_are_not_delivered() -> None:
@@ -279,8 +273,7 @@ async def test_idle_fetches_are_paced_if_brokers_do_not_wait(settings: dict[str,
         bench.fetcher.assign({T0: 0, T1: 0})
         await bench.broker.wait_for_requests(FETCH, 8)
         before = bench.broker.count(FETCH)
-        await asyncio.sleep(0.5)
-        assert bench.broker.count(FETCH) - before <= 8
+        await throughout(lambda: bench.broker.count(FETCH) - before <= 8, "the requests are paced", 0.5)
         bench.broker.append(T0, message_set(b"0"))
         async with asyncio.timeout(0.5):
             assert values(await bench.next_batch()) == [b"0"]

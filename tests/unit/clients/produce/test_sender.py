@@ -16,6 +16,7 @@ from kiel_groups.errors import (
 )
 from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import T0, producing, stored
+from tests.helpers.waiting import throughout
 
 pytestmark = pytest.mark.unit
 
@@ -41,8 +42,7 @@ async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
         first = producer.produce("t", b"first", partition=0)
         await broker.wait_for_requests(METADATA, 2)
         second = producer.produce("t", b"second", partition=0)
-        await asyncio.sleep(0.02)
-        assert broker.count(PRODUCE) == 1
+        await throughout(lambda: broker.count(PRODUCE) == 1, "no later batch is sent", 0.02)
         broker.gates[METADATA].set()
         assert [(await first).offset, (await second).offset] == [0, 1]
 

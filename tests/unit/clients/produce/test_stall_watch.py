@@ -15,7 +15,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -76,8 +76,7 @@ async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: Stal
         (line,) = await warnings.first(1)
         assert line == "no broker has stored a record of t:0, t:1 for 0 s; 3 records wait for the first answer"
         assert stalled_partitions(producer) == 2
-        await asyncio.sleep(0.2)
-        assert len(warnings.lines) == 1
+        await throughout(lambda: len(warnings.lines) == 1, "the stall is reported once", 0.2)
         broker.gates[PRODUCE].set()
         await asyncio.gather(*outcomes)
         assert re.fullmatch(END, warnings.lines[1])
@@ -117,7 +116,7 @@ async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallW
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, 10)
         assert isinstance(await failure_of(producer, T0), BrokerError)
-        await asyncio.sleep(0.1)
+        await throughout(lambda: not warnings.lines, "there is no stall", 0.1)
         await producer.produce("t", b"value", partition=0)
         assert warnings.lines == []
 
@@ -127,8 +126,12 @@ async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings:
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         outcome = producer.produce("t", b"value", partition=0)
-        while not warnings.lines:
+
+        async def warned_while_others_are_stored() -> list[str]:
             await producer.produce("t", b"other", partition=1)
+            return warnings.lines
+
+        await eventually(warned_while_others_are_stored, "the stall is reported", 5)
         assert warnings.lines[0].startswith("no broker has stored a record of t:0 for")
         broker.errors.clear()
         await outcome
@@ -154,11 +157,12 @@ async def test_a_slow_broker_is_no_stall(warnings: StallWarnings, monkeypatch: p
     """Some record is always waiting, but no record waits for long."""
     monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 1.0)
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + 1.3
-        while loop.time() < ends_s:
+
+        async def none_while_records_are_stored() -> bool:
             await producer.produce("t", b"value", partition=0)
-        assert warnings.lines == []
+            return warnings.lines == []
+
+        await throughout(none_while_records_are_stored, "there is no stall", 1.3)
 
 
 async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warnings: StallWarnings) -> None:
@@ -170,8 +174,7 @@ async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warn
         await producer.close(timeout_ms=10)
         assert stalled_partitions(producer) == 0
         await asyncio.gather(outcome, return_exceptions=True)
-        await asyncio.sleep(0.1)
-        assert len(warnings.lines) == 1
+        await throughout(lambda: len(warnings.lines) == 1, "only the stall is reported", 0.1)
 
 
 async def failure_of(producer: Producer, partition: TopicPartition) -> Exception | None:

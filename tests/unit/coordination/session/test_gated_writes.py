@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +22,6 @@ from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.coordination.zookeeper.runtime import replaced
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.member.partition_offsets import Commit, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -40,13 +39,10 @@ LAYOUT = GroupLayout("g")
 P0 = TopicPartition("t", 0)
 
 
-@pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
-    """Return a runtime whose time the test advances; a closed gate is checked again at once."""
+@pytest.fixture(autouse=True)
+def no_gate_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a closed gate again at once."""
     monkeypatch.setattr(zk_session, "GATE_PAUSE_S", 0)
-    manual = ManualRuntime()
-    with replaced(manual):
-        yield manual
 
 
 class FakeSession:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,6 @@ from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection
-from kiel_groups.coordination.zookeeper.runtime import replaced
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.member.lease import check_heartbeat_interval, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
@@ -24,14 +23,6 @@ from tests.helpers.manual_runtime import ManualRuntime
 pytestmark = pytest.mark.unit
 
 TIMEOUT_MS = 6_000
-
-
-@pytest.fixture
-def runtime() -> Iterator[ManualRuntime]:
-    """Return a runtime whose time the test advances."""
-    manual = ManualRuntime()
-    with replaced(manual):
-        yield manual
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -23,14 +23,6 @@ from tests.helpers.manual_runtime import ManualRuntime
 pytestmark = pytest.mark.unit
 
 PARTITIONS = frozenset({TopicPartition("t", 3), TopicPartition("t", 1)})
-
-
-@pytest.fixture
-def runtime() -> Iterator[ManualRuntime]:
-    """Return a runtime whose time the test advances."""
-    manual = ManualRuntime()
-    with replaced(manual):
-        yield manual
 
 
 class Watched:

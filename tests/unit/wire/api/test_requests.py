@@ -34,7 +34,7 @@ from kiel_groups.wire.error_codes import (
     REPLICA_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from kiel_groups.wire.framing import Request, decode_size, encode_request, split_response
+from kiel_groups.wire.framing import Request, encode_request
 from tests.helpers.reference_codec import array, blob, int16, int32, int64, string
 
 pytestmark = pytest.mark.unit
@@ -265,27 +265,6 @@ def test_fields_that_do_not_fit_are_the_callers_error() -> None:
 def test_longest_text_is_written() -> None:
     """A text may have 32,767 bytes."""
     assert MetadataRequest(("t" * 32_767,)).encode_body()[4:6] == int16(32_767)
-
-
-def test_a_response_size_within_the_limits_is_accepted() -> None:
-    """The smallest size is that of a correlation id, the largest one the limit."""
-    assert decode_size(int32(4), 100) == 4
-    assert decode_size(int32(100), 100) == 100
-
-
-@pytest.mark.parametrize("header", [int32(101), int32(3), int32(-1), b"HTTP", b"\0\0\0", b""])
-def test_an_invalid_response_size_is_refused(header: bytes) -> None:
-    """Negative and enormous sizes are refused, and the answers of a server that is no broker."""
-    with pytest.raises(ProtocolError):
-        decode_size(header, 100)
-
-
-def test_response_splits_into_correlation_id_and_payload() -> None:
-    """The payload is all bytes after the correlation id."""
-    assert split_response(int32(-5) + b"rest") == (-5, b"rest")
-    assert split_response(int32(1)) == (1, b"")
-    with pytest.raises(ProtocolError, match="no room for its correlation id"):
-        split_response(b"\0\0\0")
 
 
 def test_mapping_of_results_keeps_every_partition() -> None:
