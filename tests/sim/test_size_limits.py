@@ -1,4 +1,6 @@
-"""Groups near ZooKeeper's size limits, on the fake ensemble, which has the same limits; real servers take minutes."""
+"""
+Groups near ZooKeeper's size limits, on the fake ensemble, which has the same limits. Real servers would take minutes.
+"""
 
 from __future__ import annotations
 

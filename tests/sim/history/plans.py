@@ -22,7 +22,7 @@ class Plans:
         self.is_publishing = False
 
     def write_of(self, entry: Entry) -> PlanWrite | None:
-        """Describe the parts of a plan that a member's entry writes; None if it writes none."""
+        """Describe the parts of a plan that a member's entry writes, or return None if the entry writes no part."""
         written = [
             change
             for change in entry.changes
