@@ -16,7 +16,10 @@ _INTERVAL_S = 0.01
 
 
 async def eventually(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """Wait on the event loop until ``condition`` returns a true value, and return it; fail with ``what`` if late."""
+    """
+    Wait on the event loop until ``condition`` returns a true value, and return it. After ``timeout_s``, fail with
+    ``what``.
+    """
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
@@ -36,6 +39,6 @@ def eventually_blocking(condition: Callable[[], T], what: str, timeout_s: float 
 
 
 async def run_ready_tasks(passes: int = 20) -> None:
-    """Run the callbacks that are ready on the event loop, and those that they make ready, without waiting for time."""
+    """Run callbacks that are ready on the event loop, and callbacks that they make ready, without waiting for time."""
     for _ in range(passes):
         await asyncio.sleep(0)
