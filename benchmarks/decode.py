@@ -9,8 +9,9 @@ package that was installed without a compiler. kafka-python is called as its own
 ``validate_crc`` on each batch and then on each record. A plain message counts as both, so it is checked twice.
 
 In every round each codec is measured with each decoder, so that other work on the machine affects all decoders. Rates
-and ratios are medians over the rounds. ``to plain`` is the rate of our records divided by their rate for plain sets,
-and ``to kafka-python`` is that rate divided by the rate of kafka-python for the same bytes. Above 1 means faster.
+and ratios are medians over the rounds. ``to plain`` is the rate of our records divided by their rate for plain sets.
+``to kafka-python`` is the rate of our records divided by the rate of kafka-python for the same bytes. Above 1 means
+faster.
 
 kafka-python has an environment of its own in the cache folder, created at the first run. If it cannot be installed, the
 benchmark says so and continues without it.

@@ -73,7 +73,10 @@ async def test_the_offset_checker_shows_offsets_lag_and_owners(
 async def test_exported_offsets_are_changed_and_imported(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, tool: str
 ) -> None:
-    """The export has every partition. A stopped group starts at imported offsets, and a running group adopts them."""
+    """
+    The export has the offsets of all partitions. A stopped group starts at imported offsets, and a running group adopts
+    them.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 40)
