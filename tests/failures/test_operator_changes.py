@@ -209,7 +209,7 @@ async def test_all_offset_znodes_of_a_topic_are_deleted(cluster: Cluster, unique
 
 
 async def test_an_assignment_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """The member keeps its partitions; the leader writes the assignment again. Nothing is lost."""
+    """The member keeps its partitions. The leader writes the assignment again. Nothing is lost."""
     async with checked_group(cluster, unique, reconcile_interval_ms=300) as checked:
         await checked.join()
         member = await checked.join()

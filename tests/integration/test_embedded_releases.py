@@ -37,7 +37,7 @@ async def produce(cluster: Cluster, topic: str, values: list[bytes]) -> None:
 
 
 async def brokers_know(cluster: Cluster, topic: str) -> None:
-    """Wait until every broker knows a topic; the controller notifies brokers only after they have registered."""
+    """Wait until every broker knows a topic. The controller notifies brokers only after they have registered."""
     async with asyncio.timeout(60):
         for address in cluster.brokers:
             while True:

@@ -112,7 +112,7 @@ def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
 
 
 def test_a_transaction_is_atomic(client: KazooClient) -> None:
-    """The operations of a transaction see each other and share one zxid; the results are in order."""
+    """The operations of a transaction see each other and share one zxid. The results are in order."""
     client.create("/t", b"")
     transaction = client.transaction()
     transaction.check("/t", 0)
@@ -188,7 +188,7 @@ def test_a_watch_fires_once(backend: Backend, client: KazooClient) -> None:
 
 
 def test_exists_watches_for_a_creation(backend: Backend, client: KazooClient) -> None:
-    """``exists`` sets a watch on a missing znode; a failed ``get`` sets none."""
+    """``exists`` sets a watch on a missing znode. A ``get`` that fails sets no watch."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError

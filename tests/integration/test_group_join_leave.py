@@ -150,7 +150,7 @@ async def test_a_closed_consumer_raises(cluster_39: Cluster, unique: Unique) -> 
 
 
 async def test_a_consumer_that_was_closed_before_its_use_returns_none(cluster_39: Cluster, unique: Unique) -> None:
-    """The consumer was closed before ``connect``, outside an event loop; ``consume`` returns None."""
+    """``consume`` returns None if the consumer was closed before ``connect``, outside an event loop."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await asyncio.to_thread(consumer.close)
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None

@@ -189,7 +189,7 @@ async def test_a_java_consumer_that_joins_later_raises_an_alarm(
 async def test_a_java_consumer_keeps_members_from_joining(
     shared_clusters: Clusters, unique: Unique, version: str
 ) -> None:
-    """The error names the consumer. The member leaves no znodes; when the consumer has ended, a member can join."""
+    """The error names the consumer. The member leaves no znodes. When the consumer has ended, a member can join."""
     cluster, topic, name = shared_clusters("3.9.5", version), unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     consumer = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts)

@@ -37,7 +37,7 @@ async def test_consume_returns_a_flat_list_of_json_values(cluster_39: Cluster, u
 
 
 async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique) -> None:
-    """A group resumes at its offsets; only SingleConsumer uses ``start``."""
+    """``start`` is accepted and ignored: a group resumes at its offsets. Only SingleConsumer uses ``start``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)

@@ -84,7 +84,7 @@ class Broker:
 
 
 class Brokers:
-    """The brokers of a scenario; consumers send them commit requests."""
+    """The brokers of a scenario, to which consumers send commit requests."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world

@@ -138,7 +138,7 @@ class Checker:
             invariant.on_step()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check the state after all members have left; ``partitions`` are those that they owned."""
+        """Check the state after all members have left. ``partitions`` are the partitions that they owned."""
         for invariant in self._by_hook["on_end"]:
             invariant.on_end(partitions)
 

@@ -69,7 +69,7 @@ class Log:
 
 
 class Logs:
-    """The logs of all partitions; a log that was never changed has every offset from 0 on."""
+    """The logs of all partitions. A log that was never changed has every offset from 0 on."""
 
     def __init__(self) -> None:
         #: The end of a log that was never cut.

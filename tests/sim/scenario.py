@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """All settings that determine a run; all random delays derive from ``seed``."""
+    """All settings that determine a run. All random delays derive from ``seed``."""
 
     seed: int
     members: int

@@ -49,10 +49,7 @@ def revoke_in_flight(world: World, consumer: Consumer) -> TopicPartition:
 
 
 def test_a_draining_partition_is_reset(world: World) -> None:
-    """
-    The in-flight records of a draining partition of a recreated topic no longer count. The next owner starts at the
-    start of the new log.
-    """
+    """Its records in flight no longer count, and the next owner starts at the start of the new log."""
     (consumer,) = world.consumers
     partition = revoke_in_flight(world, consumer)
     recreate(world)
@@ -63,10 +60,7 @@ def test_a_draining_partition_is_reset(world: World) -> None:
 
 
 def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A release before brokers know the recreated topic does not commit. The next owner finds an offset that is older than
-    the topic, and starts at the start of the new log.
-    """
+    """The next owner finds an offset that is older than the topic, and starts at the start of the new log."""
     (consumer,) = world.consumers
     revoke_in_flight(world, consumer)
     no_broker_knows(monkeypatch)
@@ -81,10 +75,7 @@ def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, m
 
 
 def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A member commits nothing before brokers know the recreated topic. If it is killed then, the next owner finds no
-    offset that looks like one of the new log.
-    """
+    """If the member is killed before, it leaves no offset that looks like one of the new log."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -100,10 +91,7 @@ def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkey
 def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A leaving member neither restores a deleted offset nor overwrites a garbled offset, because it knows only its
-    position in the old log.
-    """
+    """A leaving member that knows only the old log restores no deleted offset, and overwrites no garbage."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -122,10 +110,7 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
 
 
 def test_a_blocked_member_is_notified_of_the_new_topic_before_it_releases() -> None:
-    """
-    A member whose partition is revoked while it is blocked is notified of the new topic before it releases. So it
-    stores no old offset (seed 658516861909).
-    """
+    """A partition that is revoked during a block is not released at an old offset (seed 658516861909)."""
     with at_rest(members=2, topics=(6,), reset="earliest") as world:
         (blocked,) = (consumer for consumer in world.consumers if not consumer.member.leads)
         for _ in range(3):
@@ -152,7 +137,7 @@ def test_a_blocked_member_is_notified_of_the_new_topic_before_it_commits(world: 
 
 
 def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
-    """Wait until a member loses a request. Then create the topic again while the member reaches no server for 3 s."""
+    """Wait until a member loses a request. Create the topic again while the member reaches no server for 3 s."""
     unknown = consumer.metrics.total("zookeeper_transactions_unknown")
     world.timeline.run_until(lambda: consumer.metrics.total("zookeeper_transactions_unknown") > unknown, 20.0)
     consumer.process.stall()
@@ -164,10 +149,7 @@ def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
 def test_a_release_that_is_retried_after_an_outage_does_not_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A release that was prepared before an outage does not commit. The next owner would mistake its offset for one of the
-    new log.
-    """
+    """A release that was prepared before an outage would leave an offset of the old log to the next owner."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     release, released = OwnerZnodes.release, list[TopicPartition]()
@@ -206,10 +188,7 @@ def test_a_commit_is_not_retried_after_an_outage_with_a_new_topic(
 def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A claim that is retried does not rewrite old offsets. Rewritten offsets would be newer than the topic, so the next
-    owner would take them for offsets of the new log.
-    """
+    """Rewritten offsets would be newer than the topic, so the next owner would use them in the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.close(20.0)
@@ -289,10 +268,7 @@ def test_an_offset_that_is_set_before_the_reset_to_the_new_log_is_followed(
 
 
 def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The owner follows an operator's offset in the new log. When retention then deletes that record, the owner resets its
-    position (seed 460356246064).
-    """
+    """The owner follows the offset. Then retention deletes that record (seed 460356246064)."""
     (partition, *_) = world.partitions()
     with monkeypatch.context() as patch:
         no_broker_knows(patch)
@@ -306,10 +282,7 @@ def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeyp
 
 
 def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(world: World) -> None:
-    """
-    If the answer to the write of the new log's start is lost, the owner's repeated write does not overwrite an
-    operator's newer offset (seed 999201219745).
-    """
+    """The answer to the first write of the start is lost; then an operator sets an offset (seed 999201219745)."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     path = world.layout.offset(partition)
@@ -327,10 +300,7 @@ def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(
 def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    If an operator sets an offset after the owner has read the old offset, the owner's write is refused, and the
-    operator's offset stays.
-    """
+    """If the offset is set after the owner has read the old offset, the owner's write is refused."""
     (partition, *_) = world.partitions()
     put = ZooKeeperOffsetStore._put
 
@@ -350,9 +320,7 @@ def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
 def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_topic_is_kept(
     monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    """
-    The owner keeps an adopted offset that is newer than the topic. It reads offsets before topics (seed 814000004605).
-    """
+    """An adopted offset is newer than the topic. The owner reads offsets before topics (seed 814000004605)."""
     with at_rest(members=1, topics=(1,), reset="earliest", reconcile_interval_ms=4_000) as world:
         (consumer,) = world.consumers
         (partition,) = world.partitions()
@@ -370,10 +338,7 @@ def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_top
 
 
 def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old_log(world: World) -> None:
-    """
-    An owner that was not notified of an operator's offset in the old log resets the partition to the start of the new
-    log.
-    """
+    """An owner that was not notified of the offset resets the partition to the start of the new log."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     consumer.process.block(1.0)
@@ -384,10 +349,7 @@ def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old
 
 
 def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The member overwrites its interrupted commit of the old log, although the commit was stored after the topic was
-    created again.
-    """
+    """The commit is stored after the topic was created again, but the member recognizes its own commit."""
     (consumer,) = world.consumers
     process_some(world, consumer)
     recreated = recreate_within_a_write(world, monkeypatch)
@@ -431,10 +393,7 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
 def test_a_partly_opened_claim_is_reset_when_brokers_know_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """
-    Offsets that a claim rewrote after the topic was created again are newer than the topic, but of the old log. They
-    are reset.
-    """
+    """Offsets that the claim has rewritten are newer than the topic, but of the old log."""
     partitions = 2 * MOST_OPERATIONS
     with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
         (consumer,) = world.consumers
@@ -454,8 +413,7 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    A commit is prepared only when the connection is back. If the topic is created again while the connection is broken,
-    an earlier commit would be outdated.
+    A commit that was prepared before the topic is created again would be outdated.
 
     The test suspends the gate in the middle of a write, as kazoo's thread may at any time.
     """
@@ -483,10 +441,7 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
 
 
 def test_a_scenario_ends_with_a_new_topic_although_the_old_one_is_not_deleted_yet(world: World) -> None:
-    """
-    If ``heal`` ends the time without the topic early, the topic still exists at the end (seeds 689370254007 and
-    689370255003).
-    """
+    """``heal`` ends the time without the topic early (seeds 689370254007 and 689370255003)."""
     before = world.ensemble.tree.znodes[topic_path("t0")].czxid
     world.recreate_topic("t0", 20.0, 0.0)
     world.heal()

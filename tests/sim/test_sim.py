@@ -33,7 +33,7 @@ def base(testrun_uid: str) -> int:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant. The summary shows the number of seeds; a failure shows how to repeat it."""
+    """No seed breaks an invariant. The summary shows the number of seeds. A failure shows how to repeat it."""
     first = base + piece * PIECE
     command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE), "--seed-base", str(first)]
     played = subprocess.run(command, capture_output=True, text=True, check=False)

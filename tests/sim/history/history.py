@@ -271,7 +271,7 @@ class History:
 
     @property
     def generations(self) -> list[int]:
-        """The generations that were published, oldest first; 0 stands for the deletion of a plan."""
+        """The generations that were published, oldest first. 0 stands for the deletion of a plan."""
         return self.plans.generations
 
     def stored(self, partition: TopicPartition) -> int | None:

@@ -13,7 +13,7 @@ __all__ = ["Sessions"]
 
 
 class Sessions:
-    """The consumers' sessions; sessions of operators and brokers are not recorded."""
+    """The consumers' sessions. Sessions of operators and brokers are not recorded."""
 
     def __init__(self) -> None:
         self.consumers: dict[int, Consumer] = {}

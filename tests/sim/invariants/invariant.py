@@ -60,7 +60,7 @@ class Invariant:
         """Check after a step of the run."""
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check the state after all members have left; ``partitions`` are those that they owned."""
+        """Check the state after all members have left. ``partitions`` are the partitions that they owned."""
 
     # ZooKeeper's log
 
