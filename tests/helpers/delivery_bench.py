@@ -33,7 +33,7 @@ CALL = received_call()
 
 
 class FakeFetcher:
-    """Returns the batches that the test added; drops the batches of partitions that are unassigned."""
+    """Returns the batches that the test added, and drops the batches of partitions that are unassigned."""
 
     def __init__(self) -> None:
         self.batches: deque[FetchedBatch | Exception] = deque()
@@ -42,7 +42,7 @@ class FakeFetcher:
         self.has_batch = asyncio.Event()
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
-        """Add one batch; the value of each record is its offset."""
+        """Add one batch. The value of each record is its offset."""
         records = [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets]
         self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
         self.has_batch.set()
@@ -81,7 +81,7 @@ class FakeFetcher:
 
 
 class RecordingListener:
-    """Records the calls of the hooks; the assigned hook waits for the event ``ready``."""
+    """Records the calls of the hooks. The assigned hook waits for the event ``ready``."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -100,7 +100,7 @@ class RecordingListener:
 
 
 class DeliveryBench:
-    """Record delivery with a fake fetcher; it owns partitions 0 and 1 of topic t, which start at offset 10."""
+    """Record delivery with a fake fetcher. It owns partitions 0 and 1 of topic t, which start at offset 10."""
 
     def __init__(self, deserializer: Any = None) -> None:
         self.fetcher = FakeFetcher()
@@ -122,7 +122,7 @@ class DeliveryBench:
         self.claim(P0, P1)
 
     def claim(self, *partitions: TopicPartition) -> None:
-        """Own these partitions, at offset 10 and with their assigned hook ended."""
+        """Give the bench these partitions, at offset 10 and with their assigned hook ended."""
         self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
         self.delivery._ready._ready.update(partitions)
 
@@ -132,7 +132,7 @@ class DeliveryBench:
         return found
 
     def take(self) -> int | None:
-        """Take one record, and return its offset."""
+        """Take one record, and return its offset, or None if there is no record."""
         record = self.delivery.take()
         return None if record is None else record.offset
 
