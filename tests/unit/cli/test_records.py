@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[LineInput, int]]:
-    """Return a line input, and the writing end of its pipe."""
+    """Yield a line input, and the writing end of its pipe."""
     reader, writer = os.pipe()
     yield LineInput(reader), writer
     os.close(reader)
@@ -43,7 +43,10 @@ async def lines_of(source: LineInput) -> list[bytes]:
 async def test_lines_do_not_depend_on_the_pieces_in_which_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, chunk: int
 ) -> None:
-    """The last line may lack its line end, and an empty line is a line."""
+    """
+    Lines do not depend on the pieces in which they are read. The last line may lack its line end, and an empty line is
+    a line.
+    """
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", chunk)
     (tmp_path / "file").write_bytes(text)
     source = open_input(tmp_path / "file")
@@ -53,8 +56,8 @@ async def test_lines_do_not_depend_on_the_pieces_in_which_they_are_read(
 
 async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[LineInput, int]) -> None:
     """
-    Lines are returned before the end of the input, without blocking the event loop. An incomplete line waits for its
-    rest.
+    Lines of a pipe are returned before the end of the input, without blocking the event loop. An incomplete line waits
+    for its rest.
     """
     source, writer = pipe
     lines = source.lines()
@@ -71,7 +74,7 @@ async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[Line
 
 
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line is refused before it fills the memory. The error has the line's number."""
+    """A line without an end is refused before it fills the memory. The error has the line's number."""
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", 16)
     monkeypatch.setattr(line_input, "_LONGEST_LINE_BYTES", 64)
     (tmp_path / "file").write_bytes(b"short\n" + b"x" * 1000)
@@ -93,26 +96,29 @@ async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest
     ],
 )
 def test_a_position_is_a_word_a_time_or_an_age(text: str, position: object) -> None:
-    """These are the forms of ``--from``."""
+    """``--from`` accepts ``earliest`` and ``latest``, an age such as ``10m``, and a date or time."""
     assert parse_position(text) == position
     assert not isinstance(parse_position(text), Offset)
 
 
 def test_a_number_is_an_offset() -> None:
-    """The result is an Offset, not an int."""
+    """A number in ``--from`` is parsed as an Offset."""
     assert isinstance(parse_position("0"), Offset)
     assert parse_position("4711") == 4711
 
 
 @pytest.mark.parametrize("text", ["", "-1", "10 m", "10y", "99999999999999d", "yesterday", "2026-13-01", "１０"])
 def test_an_invalid_position_is_refused(text: str) -> None:
-    """The error lists the valid forms."""
+    """An invalid position is refused with an error that lists the valid forms."""
     with pytest.raises(ConfigError, match=r"^--from: .* given; expected 'earliest', 'latest', an offset, a time"):
         parse_position(text)
 
 
 def test_a_record_is_a_line() -> None:
-    """The line has the value, key and value, or JSON. A null value is an empty text, or null in JSON."""
+    """
+    A record is printed as one line: its value, its key and value, or JSON. A null value is an empty text, or null in
+    JSON.
+    """
     record = Record("t", 3, 7, "schlüssel".encode(), b"value")
     assert plain_line()(record) == b"value\n"
     assert plain_line(b"\t")(record) == "schlüssel\tvalue\n".encode()
@@ -143,12 +149,15 @@ def test_a_record_is_a_line() -> None:
     ],
 )
 def test_consecutive_numbers_are_a_range(numbers: list[int], text: str) -> None:
-    """The numbers of a million failed lines must fit into one line."""
+    """
+    Consecutive numbers are printed as a range, and only the first ranges are listed. The numbers of a million failed
+    lines must fit into one line.
+    """
     assert ranges(numbers) == text
 
 
 def test_a_separator_may_be_an_escape() -> None:
-    """A shell passes ``\t`` as two characters, which become a tab. An empty separator is refused."""
+    r"""The two characters ``\t``, as a shell passes them, become a tab. An empty separator is refused."""
     assert (separator_bytes(None), separator_bytes(":"), separator_bytes("\\t")) == (None, b":", b"\t")
     with pytest.raises(ConfigError, match="--key-separator: nothing given"):
         separator_bytes("")
