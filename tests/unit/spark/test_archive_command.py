@@ -54,7 +54,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, message: str
 ) -> None:
-    """The error is one line with exit status 2, printed before any request or write."""
+    """Invalid options are refused with one line and exit status 2, before any request or write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
     assert refused(capsys, *words.split()).startswith(message)
@@ -62,7 +62,7 @@ def test_invalid_options_are_refused(
 
 
 def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """If a library is missing, the error says which one, and what to install."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
     assert "pyspark missing" in (line := refused(capsys, "views", "--output", "out"))
@@ -70,7 +70,7 @@ def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error is raised before Spark would fail without Java."""
+    """If Java is missing, the error says which version Spark needs, before Spark would fail."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -80,7 +80,7 @@ def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 @pytest.mark.parametrize("text", ["spark.executor.memory", "executor.memory=4g"])
 def test_an_invalid_spark_setting_is_refused(text: str) -> None:
-    """Spark itself would ignore the setting."""
+    """An invalid ``--conf`` setting is refused, because Spark itself would ignore it."""
     with pytest.raises(ConfigError, match=f"--conf: '{text}' given; expected such as"):
         start_session("archive", master=None, settings=[text], log=None)
 
@@ -89,7 +89,10 @@ def test_an_invalid_spark_setting_is_refused(text: str) -> None:
 
 
 def test_an_error_of_this_package_is_found_in_a_message_of_spark() -> None:
-    """The tracebacks of Java and Python are removed. A ConfigError stays one, and other errors do not become one."""
+    """
+    An error of this package is found in Spark's message, without the tracebacks of Java and Python. A ConfigError stays
+    one, and other errors do not become one.
+    """
     text = (
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
         '  File "stream.py", line 60, in latestOffset\n'
@@ -105,12 +108,12 @@ def test_an_error_of_this_package_is_found_in_a_message_of_spark() -> None:
 
 @pytest.mark.parametrize("text", ["Multiple streaming jobs detected for 3", "Race while writing batch 7"])
 def test_two_concurrent_runs_are_a_config_error(text: str) -> None:
-    """Without a lock, Spark itself detects the second run."""
+    """Two concurrent runs are a ConfigError. If there is no lock, Spark itself detects the second run."""
     assert isinstance(plain_error(f"org.apache.spark.SparkException: {text}"), ConfigError)
 
 
 def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
-    """The next attempt may succeed."""
+    """A timeout of Spark's worker on a busy computer is a retriable error."""
     error = plain_error(
         "[STREAM_FAILED] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
     )
@@ -118,7 +121,10 @@ def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
 
 
 def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
-    """This Python lacks PySpark or this package. The error has its output, and advice."""
+    """
+    If Spark's Python cannot run workers, because it lacks PySpark or this package, a ConfigError has its output and
+    advice.
+    """
     lacks_pyspark = (
         "An error occurred while calling o45.load.\n: org.apache.spark.SparkException: \nError from python worker:\n"
         "  /opt/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /lake/jars\njava.io.EOFException"
@@ -138,7 +144,7 @@ def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
 
 def test_the_error_of_a_worker_is_shown() -> None:
     """
-    The first line of Spark's message has the query or the call, and the last line of Python's traceback the cause.
+    For an error of a worker, only the last line of Python's traceback or the message of Java's exception is shown.
     """
     error = plain_error(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure\n"
@@ -154,7 +160,7 @@ def test_the_error_of_a_worker_is_shown() -> None:
 
 
 def test_another_error_is_shown_in_one_line() -> None:
-    """The line is the first one of the message that is not empty."""
+    """Any other error of Spark is shown as the first line of its message that is not empty."""
     error = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")
     assert type(error) is KielGroupsError
     assert str(error) == "Spark failed: [TASK_FAILED] disk full"
@@ -164,7 +170,7 @@ def test_another_error_is_shown_in_one_line() -> None:
 
 
 def test_a_plan_is_plain_text() -> None:
-    """The text has topics, number of records, and folders."""
+    """The plan of a run is printed as text with topics, number of records, and folders."""
     plan = ArchivePlan(RANGES, "file:///lake", "file:///lake/_checkpoint", True, ("kafka:9092",))
     assert list(plan_lines(plan)) == [
         "would read 60 records at most",
@@ -174,7 +180,7 @@ def test_a_plan_is_plain_text() -> None:
 
 
 def test_a_summary_is_plain_text() -> None:
-    """The JSON document has each partition."""
+    """The summary of a run is printed as text. Its JSON document has each partition."""
     summary = ArchiveSummary(RANGES, 60, 4, 52_100_000, 2.0, "lake", "file:///lake")
     assert list(summary_lines(summary)) == [
         "archived 60 records in 2.0 s, 30 records/s",
@@ -187,7 +193,7 @@ def test_a_summary_is_plain_text() -> None:
 
 
 def test_the_summary_of_a_run_without_records() -> None:
-    """The summary has no rate and no number of files."""
+    """The summary of a run without records has neither a rate nor a number of files."""
     nothing = tuple(OffsetRange(TopicPartition("views", number), 20, 20) for number in range(1))
     assert list(summary_lines(ArchiveSummary(nothing, 0, 0, 0, 2.0, "lake", "file:///lake"))) == [
         "archived nothing new in 2.0 s",
@@ -199,7 +205,10 @@ def test_the_summary_of_a_run_without_records() -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, status: int) -> None:
-    """The first signal, SIGINT or SIGTERM, restores the default handlers, so any second signal ends the process."""
+    """
+    The first SIGINT or SIGTERM requests the end, and restores the default handlers. So any second signal kills the
+    process.
+    """
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         ending = BlockingTermination()
@@ -214,8 +223,8 @@ def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, sta
 
 def test_progress_without_a_terminal_is_a_line_for_each_batch(capsys: pytest.CaptureFixture[str]) -> None:
     """
-    The line has the number of records, the rate, and the rest, which is computed from the initial number if it is not
-    reported.
+    Without a terminal, progress is a line for each batch, with the number of records, the rate and the rest. If Spark
+    does not report the rest, it is computed from the initial number.
     """
     with progress(Lines(), 100, quiet=False) as report:
         report(Batch(0, 60, 1040))
