@@ -1,8 +1,8 @@
 """
 Run real ZooKeeper and Kafka 0.8 servers as child processes on the loopback interface.
 
-The demo, ``kiel-groups cluster`` and the tests use it; import its names from here.
-It is for development and tests, not for a production cluster.
+The demo, ``kiel-groups cluster`` and the tests use this package. Import its names from here.
+The package is for development and tests, not for a production cluster.
 """
 
 from kiel_groups.embedded.clusters.embedded_cluster import Cluster

@@ -1,8 +1,8 @@
 """
 Test without servers: simulated time, and a fake ZooKeeper behind kazoo's own client.
 
-The simulator runs whole groups on it; applications may use it, too.
-Tests compare it with real servers; no other package uses it.
+The simulator runs whole groups on this package. Applications may use it, too.
+Tests compare the fake ZooKeeper with real servers. No other package uses this package.
 """
 
 from kiel_groups.testing.fake_client import Host, fake_client

@@ -1,6 +1,6 @@
 """
 Run single servers: a ZooKeeper server, an ensemble of them, and a Kafka broker, with their configuration.
 
-``embedded.clusters`` combines them into clusters; tests start single ones.
-All files are in a folder of the run; nothing is written elsewhere.
+``embedded.clusters`` combines these servers into clusters. Tests start single servers.
+By default, all files are in a folder of the run, and nothing is written elsewhere.
 """

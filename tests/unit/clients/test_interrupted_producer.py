@@ -15,9 +15,9 @@ from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
-#: How long a producer waits for an answer. Without its own shorter limit, the close would wait longer than that.
+#: How long a producer waits for an answer. Without its own shorter limit, a close would wait longer than this.
 REQUEST_TIMEOUT_MS = 8_000
-#: Two seconds are documented; the rest is for slow computers.
+#: Two seconds are documented. The rest is for slow computers.
 LONGEST_S = 6.0
 
 

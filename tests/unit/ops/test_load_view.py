@@ -17,7 +17,8 @@ pytestmark = pytest.mark.unit
 A, LONG = "g_host-1-aaaa", "a" * 90
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
-#: Assignments of a dynamic and a static member, of a present and a departed one without partitions; one is unreadable.
+#: Assignments: of a dynamic and a static member, of a present and a departed member without partitions, and one that
+#: is unreadable.
 PLAN: Snapshot = {
     "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=A, allocator="weighted").encode()),
     f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:1])).encode()),

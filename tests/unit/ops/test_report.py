@@ -245,8 +245,8 @@ def test_the_history_is_shown_newest_first() -> None:
 )
 def test_ages(ms: int | None, expected: str) -> None:
     """
-    An age below 2 minutes is in seconds, below 2 hours in minutes, and above that in hours. A time in the future is
-    shown as "0 s ago".
+    An age is in seconds below 2 minutes, in minutes below 2 hours, and so on. A time in the future is shown as "0 s
+    ago".
     """
     assert ago(None if ms is None else LATER_MS - ms, LATER_MS) == expected
     assert ago(LATER_MS + 5_000, LATER_MS) == "0 s ago"

@@ -86,7 +86,7 @@ def test_a_coroutine_that_exceeds_its_time_is_cancelled(thread: LoopThread) -> N
     with pytest.raises(TimeoutError, match=r"test: not done within 0\.05 s"):
         thread.run(endless(), timeout_s=0.05)
     thread.run(answer())
-    # On a busy computer, the coroutine may not have started; then it never starts.
+    # On a busy computer, the coroutine may not have started. In that case, it never starts.
     assert not endless.started.is_set() or endless.cancelled.wait(30)
 
 

@@ -34,7 +34,7 @@ TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
 
-#: Wait at most 5 seconds; a leader in these tests needs a few milliseconds.
+#: Wait at most 5 seconds. A leader in these tests needs a few milliseconds.
 soon = partial(eventually, timeout_s=5.0)
 
 

@@ -272,7 +272,7 @@ def test_paths_of_kafka() -> None:
     assert partition_state_path(T10) == "/brokers/topics/t/partitions/10/state"
 
 
-#: The weights of two partitions, compressed by zlib 1.2.13; other versions may return other bytes.
+#: The weights of two partitions, compressed by zlib 1.2.13. Other versions may return other bytes.
 PACKED = bytes.fromhex(
     "789cab562a4b2d2acecccf53b232d4512a4fcd4ccf282956b2aa562ab1323450b232d201328c94ac0cf44c6b6b013edb0d27"
 )
