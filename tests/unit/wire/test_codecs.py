@@ -294,8 +294,8 @@ def test_a_wrong_content_size_is_refused() -> None:
 
 def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
     """
-    Damaged lz4 data is refused as too large if its literals claim more bytes than the limit, because the decoder would
-    have to decompress them to find the damage.
+    Damaged lz4 data counts as too large if its blocks could expand beyond the limit, because the decoder, which stops
+    at the limit, cannot tell damage from size.
     """
     data = with_body(b"\xf0" + b"\xff" * 1_000)
     assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)

@@ -42,7 +42,10 @@ def test_unknown_number_is_a_value_too(number: int) -> None:
 
 
 def test_temporary_errors_are_retriable() -> None:
-    """Temporary errors are retriable. After errors about leaders and unknown topics, the metadata is refreshed, too."""
+    """
+    Temporary errors are retriable. After errors about leaders, brokers and unknown topics, the metadata is refreshed,
+    too.
+    """
     assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 

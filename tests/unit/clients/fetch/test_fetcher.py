@@ -33,7 +33,7 @@ async def test_records_are_fetched_in_order_from_the_position() -> None:
 
 
 async def test_batches_of_partitions_alternate() -> None:
-    """Batches of several partitions alternate, although each partition has more than one."""
+    """Batches of several partitions alternate, although each partition has several batches."""
     async with fetch_bench(max_bytes=12_288) as bench:
         for tp in (T0, T1, T2):
             bench.broker.append(tp, message_set(*[b"x" * 2_000] * 6))

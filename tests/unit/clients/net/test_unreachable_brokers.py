@@ -93,7 +93,7 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
 
 
 async def consume_until_raised(consumer: SingleConsumer) -> None:
-    """Consume until an error is raised. End early if values arrive."""
+    """Consume until an error is raised. Return without an error if values arrive."""
     while await consumer.consume("t") == []:
         pass
 

@@ -68,7 +68,7 @@ def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, ga
 
 
 def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """A proof that is sent or answered after the end of a lease does not open the gate again."""
+    """After a caller has found the gate shut at the end of the lease, no proof opens the gate again."""
     assert not gate.is_open(runtime.now_s + 3)
     gate.renew(runtime.now_s + 3.1)
     assert not gate.is_open(runtime.now_s + 3.2)
