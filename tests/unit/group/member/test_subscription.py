@@ -24,7 +24,7 @@ def claimed() -> SubscriptionState:
 
 
 def test_subscribe_returns_whether_the_topics_changed() -> None:
-    """Another order of the topics, or a repeated topic, is no change."""
+    """``subscribe()`` returns whether the topics have changed. Another order or a repeated topic is no change."""
     state = SubscriptionState()
     assert state.subscribe(["t", "u"])
     assert not state.subscribe(["u", "t", "t"])
@@ -36,7 +36,7 @@ def test_subscribe_returns_whether_the_topics_changed() -> None:
 
 @pytest.mark.parametrize("topic", ["", "a/b", "ü", ".", "..", "x" * 256, "a b"])
 def test_an_illegal_topic_changes_nothing(topic: str) -> None:
-    """The error is raised, and the former subscription is kept."""
+    """An illegal topic raises an error, and the former subscription is kept."""
     state = claimed()
     with pytest.raises(ConfigError, match="topic"):
         state.subscribe(["t", topic])
@@ -44,7 +44,10 @@ def test_an_illegal_topic_changes_nothing(topic: str) -> None:
 
 
 def test_a_claim_starts_with_nothing_to_commit() -> None:
-    """Position, finished and committed offset equal the start. Token and version are those of the claim."""
+    """
+    After a claim, position, finished and committed offset equal the start, so there is nothing to commit. Token and
+    version are the claim's.
+    """
     state = claimed()
     assert state.assigned_partitions() == {T0, T10, U0}
     assert state.all_consumed_offsets() == {}
@@ -56,8 +59,8 @@ def test_a_claim_starts_with_nothing_to_commit() -> None:
 
 def test_only_finished_offsets_are_due_for_commit() -> None:
     """
-    Delivered records are not committed before they are finished. Offsets finished after a commit are due for the next
-    one.
+    An offset is due for commit once it is finished, not when it is delivered. Offsets finished after a commit are due
+    for the next one.
     """
     state = claimed()
     found = state.state(T0)
@@ -74,7 +77,7 @@ def test_only_finished_offsets_are_due_for_commit() -> None:
 
 
 def test_a_seek_backwards_is_due_for_commit() -> None:
-    """Records after the new position count as neither delivered nor finished."""
+    """A seek backwards is due for commit. Records after the new position count as neither delivered nor finished."""
     state = claimed()
     state.seek(T0, 2)
     assert state.position(T0) == 2
@@ -84,7 +87,7 @@ def test_a_seek_backwards_is_due_for_commit() -> None:
 
 
 def test_an_unassigned_partition_has_no_state() -> None:
-    """A late commit of the partition is ignored. A new claim starts with a new state."""
+    """An unassigned partition has no state, and a late commit of it is ignored. A new claim starts with a new state."""
     state = claimed()
     state.seek(T0, 6)
     state.unassign([T0, TopicPartition("t", 99)])
@@ -99,7 +102,7 @@ def test_an_unassigned_partition_has_no_state() -> None:
 
 
 def test_the_allocation_lists_partitions_in_numerical_order() -> None:
-    """Partition 2 comes before partition 10."""
+    """``allocation()`` lists partitions in numerical order, so partition 2 comes before partition 10."""
     state = claimed()
     state.assign_from_subscribed({TopicPartition("t", 2): StartPosition(0, 0, 1)})
     assert state.allocation() == {"t": [0, 2, 10], "u": [0]}
