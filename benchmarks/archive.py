@@ -3,10 +3,10 @@ Measure how fast an archive writes topics into Parquet files.
 
     python -m benchmarks.archive [--records 2000000] [--partitions 4] [--value-bytes 100] [--rounds 3] [--json FILE]
 
-It runs a real broker. Each round runs ``kiel-groups spark archive`` as a separate process, on all cores, with its
-defaults, into a new folder. ``archive_s`` is the time in the command's summary: from the start of the query to its end,
-including Spark's first steps; ``whole_s`` also includes the start and the end of Java. After every round, each record
-must be in the files exactly once.
+The benchmark runs a real broker. Each round runs ``kiel-groups spark archive`` as a separate process, on all cores,
+with its defaults, into a new folder. ``archive_s`` is the time in the command's summary: from the start of the query to
+its end, including Spark's first steps; ``whole_s`` also includes the start and the end of Java. After every round, each
+record must be in the files exactly once.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Measure the records per second that one grouped consumer delivers, by ``async fo
     python -m benchmarks.consume [--quick] [--against FOLDER] [--json FILE]
 
 One topic of four partitions has values of 100 bytes. Each run is a separate process in a group of its own, pinned to
-the last core, so that on two cores the servers have the other one. A run is measured from its first record to its last
-one. ``--against`` names another checkout of this project, whose runs alternate with those of this one, on the same
-servers.
+the last core, so that on two cores the servers have the other core. A run is measured from its first record to its last
+record. ``--against`` names another checkout of this project, whose runs alternate with the runs of this checkout, on
+the same servers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VALUE = b"x" * 100
 BATCH = 10_000
 LIMIT_S = 300
 
-#: A program that prints records per second, and microseconds of CPU time per record, from the first delivery on.
+#: A program that prints records per second, and microseconds of CPU time per record, both after the first delivery.
 READER = """
 import asyncio, sys, time
 from kiel_groups import GroupedConsumer
@@ -84,7 +84,7 @@ async def fill(cluster: Cluster, count: int) -> None:
 
 
 def run(checkout: Path, way: str, cluster: Cluster, group: str, count: int) -> tuple[float, float]:
-    """Read the topic once with the code of a checkout; return records per second, and CPU microseconds per record."""
+    """Read the topic once with the code of a checkout. Return records per second, and CPU microseconds per record."""
     command = [sys.executable, "-c", READER, way, cluster.brokers[0], cluster.zk_hosts, group, str(count)]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     cores = sorted(os.sched_getaffinity(0))

@@ -21,7 +21,7 @@ FLOOR = {"debounce_quiet_ms": 0, "debounce_initial_delay_ms": 0}
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group and its topics; a contender's members get these values as arguments."""
+    """A group and its topics. A contender's members get these values as arguments."""
 
     zookeeper: str
     broker: str
@@ -35,9 +35,10 @@ class Contender:
     """
     One client that divides partitions among members.
 
-    ``command`` returns the command line of a process with a number of members; ``paths`` returns the paths of its
-    znodes. If it ``balances_topics`` one by one, members may differ by one partition in each topic. ``slow`` clients
-    are measured in one round. A client that divides ``mere_names`` needs no topics in Kafka.
+    ``command`` returns the command line of a process with a number of members. ``paths`` returns the paths of the
+    client's znodes. If the client ``balances_topics`` one by one, members may differ by one partition in each topic.
+    If ``one_process``, the members that stay share a process. ``slow`` clients are measured in one round. A client that
+    divides ``mere_names`` needs no topics in Kafka.
     """
 
     name: str

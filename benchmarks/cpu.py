@@ -29,7 +29,7 @@ class CpuTime:
         self._used_s[pid] = 0.0
 
     def sample(self) -> None:
-        """Take a sample; a process that has ended keeps the time of its last sample."""
+        """Take a sample. A process that has ended keeps the time of its last sample."""
         for pid in self._used_s:
             with suppress(OSError):
                 self._used_s[pid] = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)

@@ -6,11 +6,12 @@ Measure how fast message sets are decoded, for each codec.
 A set has 2,000 messages of about 100 bytes or 200 of 1 KiB (JSON lines), plain or as one wrapper, and every CRC is
 checked. ``records`` are what a consumer delivers, ``columns`` what Spark gets; ``uncompiled`` are records from a
 package that was installed without a compiler. kafka-python is called as its own consumer calls it, with
-``validate_crc`` on each batch and then on each record; it takes a plain message for both, and so checks it twice.
+``validate_crc`` on each batch and then on each record. A plain message counts as both, so it is checked twice.
 
-In every round each codec is measured with each decoder, so that other work on the machine affects all of them; rates
-and ratios are medians over the rounds. ``to plain`` compares our records with those of plain sets, ``to kafka-python``
-with its decoder on the same bytes; above 1 is faster.
+In every round each codec is measured with each decoder, so that other work on the machine affects all decoders. Rates
+and ratios are medians over the rounds. ``to plain`` is the rate of our records divided by their rate for plain sets.
+``to kafka-python`` is the rate of our records divided by the rate of kafka-python for the same bytes. Above 1 means
+faster.
 
 kafka-python has an environment of its own in the cache folder, created at the first run. If it cannot be installed, the
 benchmark says so and continues without it.
@@ -41,13 +42,13 @@ from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
 CODECS = ("plain", "gzip", "snappy", "lz4")
-#: Bytes of a value → messages in a set.
+#: The number of messages in a set, by the bytes of a value.
 MESSAGES_PER_SET = {100: 2_000, 1024: 200}
 PEER_PACKAGES = ("kafka-python==3.0.*", "python-snappy", "lz4", "xxhash")
 
 MOST_BYTES = 64 << 20
 
-#: Codec → seconds for one pass over its set.
+#: Takes a codec, and returns the seconds for one pass over its set.
 Pass = Callable[[str], float]
 
 #: A program that answers each line, "codec repetitions", with seconds. Arguments: the folder of the sets, and the
@@ -109,7 +110,9 @@ def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, P
 
 @contextmanager
 def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Iterator[Pass]:
-    """Run kafka-python in a separate process; raise OSError or CalledProcessError if it cannot be installed."""
+    """
+    Run kafka-python in a separate process. Raise OSError or CalledProcessError if kafka-python cannot be installed.
+    """
     python = peer_environment()
     with tempfile.TemporaryDirectory() as folder:
         for codec, data in sets.items():
@@ -145,7 +148,7 @@ def peer_environment() -> Path:
 
 
 def measure(decoders: Mapping[str, Pass], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return messages per second by codec and decoder, a figure for each round; an additional first round warms up."""
+    """Return messages per second by codec and decoder, a figure for each round. An additional first round warms up."""
     rates: dict[str, dict[str, list[float]]] = {codec: {name: [] for name in decoders} for codec in CODECS}
     for number in range(rounds + 1):
         for codec in CODECS:

@@ -3,17 +3,18 @@ Measure the cost of a rebalance for partitions that do not move, and the cost of
 
     python -m benchmarks.handover [--quick] [--json FILE] [--only flow|commit|heartbeat]
 
-It runs a real ZooKeeper and a real broker; the figures are medians of the rounds.
+The benchmark runs a real ZooKeeper and a real broker. The figures are medians of the rounds.
 
-- ``flow``: two members, in separate processes, read a topic that is fed at a steady rate. In each round the second one
-  joins and leaves cleanly. ``ratio`` is the delivery rate of the partitions that do not move while others move (from
-  the new member's znode, or the request to leave, to the last change of an owner znode, by the times of ZooKeeper's
-  transaction log), divided by their rate in the two quiet seconds before. ``pause`` is the longest time without any
-  record of them; ``duplicates`` and ``lost`` count records of all partitions in both rebalances.
-- ``commit``: one member owns a number of partitions, in topics of 100, and has read one new record of each; the figure
+- ``flow``: two members, in separate processes, read a topic that is fed at a steady rate. In each round the second
+  member joins and leaves cleanly. ``ratio`` is the delivery rate of the partitions that do not move while others move
+  (from the new member's znode, or the request to leave, to the last change of an owner znode, by the times of
+  ZooKeeper's transaction log), divided by their rate in the two quiet seconds before. ``pause`` is the longest time
+  without any record of the partitions that do not move. ``duplicates`` and ``lost`` count records of all partitions in
+  all rounds.
+- ``commit``: one member owns a number of partitions, in topics of 100, and has read one new record of each. The figure
   is how long ``await consumer.commit()`` takes, for either store.
-- ``heartbeat``: a number of sessions, a hundred in each process, send heartbeats at the default timeout of ten seconds;
-  the figures are transactions a second in ZooKeeper's log, and the mean time from a heartbeat to its answer.
+- ``heartbeat``: a number of sessions, a hundred in each process, send heartbeats at the default timeout of ten seconds.
+  The figures are transactions a second in ZooKeeper's log, and the mean time from a heartbeat to its answer.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One join or leave, as measured on the partitions that did not move; times in milliseconds."""
+    """One join or leave, as measured on the partitions that did not move. Times are in milliseconds."""
 
     event: str
     ms: int
@@ -106,7 +107,7 @@ class Flow:
 
 
 class FlowGroup:
-    """A steady feed, a member that stays, and one that joins and leaves."""
+    """A steady feed, a member that stays, and a member that joins and leaves."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
         self._cluster = cluster
@@ -197,10 +198,10 @@ def gaps(seen: Iterable[tuple[int, int]]) -> int:
 
 
 async def commits(cluster: Cluster, topics: Sequence[str], partitions: int, store: str, rounds: int) -> list[float]:
-    """Measure commits of one new record in every partition, in milliseconds; an additional first commit warms up."""
+    """Measure commits of one new record in every partition, in milliseconds. An additional first commit warms up."""
     listed = [TopicPartition(topic, number) for topic in topics for number in range(partitions // len(topics))]
     found = []
-    # Start at the ends of the logs: the records that were read with the store before are not read again.
+    # Start at the ends of the logs, so that records that were read with the previous store are not read again.
     settings: dict[str, Any] = {
         "store": store,
         "autocommit": False,

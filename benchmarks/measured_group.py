@@ -21,11 +21,11 @@ from kiel_groups.embedded import Cluster
 
 __all__ = ["Figures", "MeasuredGroup", "measured_group"]
 
-#: The interval, in seconds, at which ZooKeeper's log is read; the measured times are those in the log.
+#: The interval, in seconds, at which ZooKeeper's log is read. The measured times are taken from the log.
 POLL_S = 0.01
 LIMIT_S = 180.0
 
-#: Longer than any debounce, so that every change after an event belongs to it, not to the next one.
+#: Longer than any debounce, so that every change after an event belongs to this event, not to the next event.
 REST_S = 2.0
 
 
@@ -109,7 +109,7 @@ class MeasuredGroup:
             )
 
     def measure(self, event: str, members: int, cause: Callable[[], object]) -> Figures:
-        """Cause an event, and measure until this number of members shares all partitions equally again."""
+        """Cause an event, and return its cost until this number of members shares all partitions equally again."""
         self._seen.take(self._log.read())
         before, known = dict(self._seen.owners()), set(self._seen.members)
         self._seen.unowned_ms, zxid = 0, max(self._seen.writes)

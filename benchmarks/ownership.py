@@ -27,7 +27,7 @@ class Paths:
 
 @dataclass
 class Ownership:
-    """The owners of one group's partitions, updated change by change; owners and members are identified by session."""
+    """The owners of one group's partitions, updated change by change. Owners and members are identified by session."""
 
     paths: Paths
     partitions: int
@@ -41,7 +41,7 @@ class Ownership:
     unowned_ms: int = 0
     #: The time of each transaction by its zxid.
     writes: dict[int, int] = field(default_factory=dict)
-    #: By session: when its member znode was created, and when that was deleted or the session ended.
+    #: By session: when its member znode was created, and when this znode was deleted or the session ended.
     joined_ms: dict[int, int] = field(default_factory=dict)
     ended_ms: dict[int, int] = field(default_factory=dict)
     last_ms: int = 0
@@ -95,11 +95,14 @@ class Ownership:
         return {partition: min(owners.values())[1] for partition, owners in self._owners.items() if owners}
 
     def between(self, zxid: int, until_ms: int) -> int:
-        """Count the transactions after a zxid, up to a moment."""
+        """Count the transactions after a zxid, up to a time in milliseconds."""
         return sum(1 for number, time_ms in self.writes.items() if number > zxid and time_ms <= until_ms)
 
     def balanced(self, members: int) -> bool:
-        """Return whether there are this many members, and they own all partitions, as equally as they can."""
+        """
+        Return whether there are this many members, which own all partitions and differ by at most ``spread``
+        partitions.
+        """
         owners = self.owners()
         sizes = Counter(owners.values())
         return (

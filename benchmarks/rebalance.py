@@ -4,8 +4,9 @@ Measure how long partitions have no owner when a member joins, leaves or is kill
     python -m benchmarks.rebalance [--size MEMBERSxPARTITIONS] [--only NAME] [--rounds N] [--patience SECONDS]
                                    [--without-slow] [--quick] [--json FILE]
 
-It runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves cleanly, joins again
-and is killed with -9. The times are read from ZooKeeper's own transaction log, with the server's time in milliseconds:
+The benchmark runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves cleanly,
+joins again and is killed with -9. The times are read from ZooKeeper's own transaction log, with the server's time in
+milliseconds:
 
 - ``s``: a join counts from the new member's id, a leave from the request to leave, a death from the end of its session
   (no other member can notice it before). Each ends when every partition has an owner and members differ by one at most.
@@ -16,11 +17,12 @@ and is killed with -9. The times are read from ZooKeeper's own transaction log, 
 - ``cores``: processor time of members and servers in that time, divided by the time. If that is near the number of the
   machine's cores, faster members would need a larger machine.
 
-1,000 partitions are in ten topics. Each member is a process of its own, except the Java consumers that stay, which
-share one: that saves their start. kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default) at every
-change; tuned, for 0.1 s.
+1,000 partitions are in ten topics. Each member is a process of its own, except that the Java consumers that stay share
+one process, to save the start of the others. kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default)
+at every change; tuned, for 0.1 s.
 
-Without options everything is measured, in half an hour at most: no group begins a round after its ``--patience``.
+Without options, everything is measured, in half an hour at most. Once ``--patience`` is over, a group begins no further
+round.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ TITLES = ("size", "group", "event", "s", "unowned", "moved", "writes", "cores")
 
 
 def rounds_of(group: MeasuredGroup, members: int, rounds: int, patience_s: float) -> dict[str, list[Figures]]:
-    """Return the figures of each round by event; only the first round begins after ``patience_s``."""
+    """Return the figures of each round by event. After ``patience_s``, no further round begins, except the first."""
     deadline_s = time.monotonic() + patience_s
     group.gather(members - 1)
     found: dict[str, list[Figures]] = {"join": [], "leave": [], "kill": []}
@@ -78,7 +80,8 @@ def run(
                 group = Group(cluster.zk_hosts, cluster.brokers[0], f"group-{number}", topics, partitions)
                 with measured_group(contender, group, cluster) as running:
                     found = rounds_of(running, members, 1 if contender.slow else rounds, patience_s)
-                # The sessions of killed members end now, and not while another group is measured.
+                # Wait until the sessions of killed members have ended, so that they do not end while another group is
+                # measured.
                 time.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
                 for event, figures in found.items():
                     rows.append(row_of(contender, members, partitions, event, figures))
@@ -87,7 +90,7 @@ def run(
 
 
 def create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
-    """Create topics of 100 partitions at most: a controller of 0.8 needs minutes for one with ten times as many."""
+    """Create topics of at most 100 partitions, because a controller of 0.8 needs minutes for a topic of a thousand."""
     from kiel_groups.admin import cluster_admin
 
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))

@@ -3,15 +3,15 @@ Measure how fast Spark reads 0.8 topics, and how long a micro-batch takes.
 
     python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream]
 
-It runs a real broker, and one Spark session on all cores of this machine, with the settings in docs/spark.rst. The
-figures are medians of the rounds, in which the ways to read take turns.
+The benchmark runs a real broker, and one Spark session on all cores of this machine, with the settings in
+docs/spark.rst. The figures are medians of the rounds, in which the ways to read take turns.
 
 - ``batch``: all columns of a topic of 1, 16 or 100 partitions, into Spark's ``noop`` sink; messages of 100 bytes and of
-  1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without it: ``mapPartitions`` over as many tasks, a
-  consumer in each, into a table of the same columns; it reads the beginning of the topic only, or it would take ten
-  times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it returns one ready-made Arrow
-  batch again and again, in as many tasks. Planning, some tenths of a second for either source, is part of the time.
-  ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
+  1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without our data source: ``mapPartitions`` over as
+  many tasks, a consumer in each, into a table of the same columns. It reads only the beginning of the topic, because
+  the whole topic would take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it
+  returns one ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either
+  source, is part of the time. ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
 - ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; the figures are
   the times that Spark reports for a micro-batch and its parts, in milliseconds.
 
@@ -116,7 +116,7 @@ class Feeder:
             self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
-        """Write ``count`` messages to each of the partitions; requests are repeated for partitions without a leader."""
+        """Write ``count`` messages to each of the partitions. Repeat requests for partitions without a leader."""
         left = dict.fromkeys(partitions, message_set(count, value_bytes))
         deadline_s = time.monotonic() + LIMIT_S
         while left:
@@ -136,7 +136,7 @@ class Feeder:
 
 
 class Contest:
-    """The ways to read a topic, in one Spark session; each returns a table of its rows, and their number."""
+    """The ways to read a topic, in one Spark session. Each way returns a table of the rows, and their number."""
 
     def __init__(self, spark: SparkSession, broker: str, peer_packages: str | None, peer_rows: int) -> None:
         self._spark = spark
@@ -165,7 +165,7 @@ class Contest:
 
 
 def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
-    """Measure the speed of each way to read; an additional first round warms up."""
+    """Measure the speed of each way to read. An additional first round warms up."""
     rates: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in contest.ways.items():
@@ -214,14 +214,14 @@ def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Row
                 found.append(micro_batch(query, found[-1]["batchId"]))
         finally:
             query.stop()
-    # Leave out micro-batches that began while the messages were being written: they have only a part of them.
+    # Leave out micro-batches that began while the messages were being written, because they lack some messages.
     whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] == topic.rows]
     figures = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
     return {"partitions": topic.partitions, "micro_batches": len(whole), **figures}
 
 
 def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
-    """Return Spark's report of the first micro-batch with rows after the ``last`` one."""
+    """Return Spark's report of the first micro-batch with rows after the micro-batch ``last``."""
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:
         for progress in query.recentProgress:
@@ -236,7 +236,7 @@ def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
 
 def session(stack: ExitStack) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Workers import the modules of this checkout, wherever the benchmark is started.
+    # With PYTHONPATH, workers import the modules of this checkout, wherever the benchmark is started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("benchmarks.spark_read")
     for name, value in {**QUIET, **TUNED}.items():

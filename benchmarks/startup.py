@@ -3,9 +3,9 @@ Measure startup times: imports, the command line, and a new member's first recor
 
     python -m benchmarks.startup [--quick] [--json FILE]
 
-Every figure is the median of whole processes, from their start to their end, in milliseconds; ``python`` is one that
-does nothing, and its time is part of all others. A first record counts from the start of the process of a member that
-is alone in a new group, on a topic with one record, to its delivery.
+Every figure is the median of whole processes, from their start to their end, in milliseconds. ``python`` is a process
+that does nothing. Its time is part of all other figures. A first record counts from the start of the process of a
+member that is alone in a new group, on a topic with one record, to its delivery.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ SETTINGS = {
 
 
 def run_ms(arguments: Sequence[str]) -> float:
-    """Return the time from the start of a process to its end."""
+    """Return the time from the start of a process to its end, in milliseconds."""
     started_s = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return 1000 * (time.perf_counter() - started_s)
 
 
 def first_record_ms(arguments: Sequence[str]) -> float:
-    """Return the time from the start of a process to the first line that it prints."""
+    """Return the time from the start of a process to the first line that it prints, in milliseconds."""
     started_s = time.perf_counter()
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -76,7 +76,7 @@ async def _produce_one(cluster: Cluster) -> None:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Return the figures by name, one for each round; an additional first round warms up."""
+    """Return the figures by name, one for each round. An additional first round warms up."""
     import asyncio
 
     found: dict[str, list[float]] = {name: [] for name in (*COMMANDS, *SETTINGS)}

@@ -1,8 +1,8 @@
 """
-Read every write to a ZooKeeper server, with the server's time, from its own transaction log.
+Read every write to a ZooKeeper server, with the server's time, from the server's transaction log.
 
-This does not disturb the measured group: a session that watched the same znodes would cost the server as much as
-another member.
+Reading the log does not disturb the measured group. A session that watched the same znodes would cost the server as
+much as another member.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ __all__ = ["Change", "Kind", "TransactionLog"]
 
 
 class Kind(Enum):
-    """What one operation did; the values are ZooKeeper's numbers."""
+    """
+    What one operation did. Except for OTHER, the values are the numbers of ZooKeeper's operation types.
+
+    CREATE also stands for the other types that create a znode, such as create2.
+    """
 
     CREATE = 1
     DELETE = 2
     SET = 5
     SESSION_OPENED = -10
     SESSION_CLOSED = -11
-    #: Checks, errors and everything else that changes no znode.
+    #: Any other type, such as a check or an error.
     OTHER = 0
 
 
@@ -35,14 +39,14 @@ _MULTI = 14
 _FILE_HEADER = 16
 #: Checksum and length, before each transaction.
 _ENTRY = struct.Struct(">qi")
-#: Session, number of the request, zxid, milliseconds since 1970, kind.
+#: Session, number of the request, zxid, milliseconds since 1970, operation type.
 _HEADER = struct.Struct(">qiqqi")
 _INT = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One operation of one transaction; the operations of a transaction share its ``zxid``."""
+    """One operation of one transaction. The operations of a transaction share its ``zxid``."""
 
     zxid: int
     time_ms: int
@@ -52,7 +56,7 @@ class Change:
 
 
 class TransactionLog:
-    """The log of one running server, read on from where the last reading ended."""
+    """The log of one running server. Each ``read`` starts where the previous one ended."""
 
     def __init__(self, data: Path) -> None:
         self._folder = data / "version-2"
@@ -60,7 +64,7 @@ class TransactionLog:
         self._at = 0
 
     def read(self) -> Iterator[Change]:
-        """Return the changes since the last call; a transaction of several operations has several changes."""
+        """Yield the changes since the last call. A transaction of several operations has several changes."""
         for file in sorted(self._folder.glob("log.*"), key=lambda path: int(path.suffix[1:], 16)):
             if self._file is not None and int(file.suffix[1:], 16) < int(self._file.suffix[1:], 16):
                 continue
@@ -74,7 +78,9 @@ class TransactionLog:
 
 
 def _entry(head: bytes, opened) -> bytes | None:  # type: ignore[no-untyped-def]
-    """Return the bytes of one transaction; None if it is not written yet, since the file ends in zeroes."""
+    """
+    Return the bytes of one transaction, or None if it is not written completely. Unwritten parts of the file are zeros.
+    """
     if len(head) < _ENTRY.size:
         return None
     _, length = _ENTRY.unpack(head)

@@ -1,8 +1,8 @@
 """
 A worker that commits explicitly, without automatic commits.
 
-It commits records only after it has written them to its file, a hundred at a time: after a crash, the others are
-delivered again. ::
+The worker writes a hundred records at a time to its file, and only then commits them. After a crash, the records that
+were not committed are delivered again. ::
 
     python examples/commit_by_hand.py 127.0.0.1:9092 127.0.0.1:2181 page-views out.txt
 """

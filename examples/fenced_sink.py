@@ -22,8 +22,8 @@ class Sink:
 
     A value replaces the one that was stored under its offset. So a record that is delivered again after a crash is
     stored once. A replay (an operator has set the offsets back) is stored, too, and so are the records of a topic that
-    was deleted and created again, whose offsets begin at 0 again. Rows that the new topic has not reached are still the
-    old one's: delete them with the topic.
+    was deleted and created again, whose offsets begin at 0 again. Rows at offsets that the new topic has not reached
+    are still rows of the old topic: delete them with the topic.
     """
 
     def __init__(self, file: str) -> None:
@@ -34,7 +34,9 @@ class Sink:
         self._db.execute("CREATE TABLE IF NOT EXISTS owners (topic, part, token, PRIMARY KEY (topic, part))")
 
     def store(self, record: Record, token: int) -> bool:
-        """Store a value; return False, and store nothing, if a later owner of its partition has written."""
+        """
+        Store a value, and return True. If a later owner of its partition has written, store nothing and return False.
+        """
         place = (record.topic, record.partition)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")

@@ -15,24 +15,24 @@ from kiel_groups import GroupedConsumer, TopicPartition
 
 
 class Views:
-    """Counts by partition; a RebalanceListener, which needs no base class."""
+    """Counts by partition. The class is a RebalanceListener, which needs no base class."""
 
     def __init__(self) -> None:
         self.counts: dict[TopicPartition, Counter[bytes]] = {}
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Start counts; called before the first record of these partitions is delivered."""
+        """Start new counts. This hook is called before the first record of these partitions is delivered."""
         self.counts |= {partition: Counter() for partition in partitions}
         print("assigned", *partitions, flush=True)
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Save the counts; the last record is finished, and no other member owns the partitions yet."""
+        """Save the counts. The last record is finished, and no other member owns the partitions yet."""
         for partition in partitions:
             views = self.counts.pop(partition)
             print("revoked", partition, "with", views.total(), "views of", len(views), "visitors", flush=True)
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the counts; another member may own the partitions already, so nothing may be saved."""
+        """Drop the counts. Another member may own the partitions already, so nothing may be saved."""
         for partition in partitions:
             self.counts.pop(partition, None)
         print("lost", *partitions, flush=True)

@@ -13,7 +13,7 @@ from kiel_groups.clients import hash_partitioner
 
 async def main(broker: str, topic: str) -> None:
     async with Producer([broker], partitioner=hash_partitioner) as producer:
-        # produce() returns a future at once; to await the futures together lets batches form.
+        # produce() returns a future at once. Batches form because the futures are awaited together.
         stored = await asyncio.gather(
             *(producer.produce(topic, line.rstrip(b"\n"), key=line.partition(b" ")[0]) for line in sys.stdin.buffer)
         )

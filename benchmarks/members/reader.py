@@ -1,9 +1,9 @@
 """
 Run a member of kiel-groups that consumes, and reports its deliveries with their times.
 
-Arguments: ZooKeeper, broker, group, topic. At each line of its input it prints a line of JSON with the deliveries since
-the last one: lists of milliseconds since 1970, partition and offset. At the end of its input it leaves, and prints one
-more such line.
+Arguments: ZooKeeper, broker, group, topic. At each line of its input, the process prints a line of JSON with the
+deliveries since the previous line: lists of milliseconds since 1970, partition and offset. At the end of its input, the
+member leaves, and the process prints a last line of JSON.
 """
 
 from __future__ import annotations

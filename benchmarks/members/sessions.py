@@ -1,8 +1,8 @@
 """
 Run sessions that send heartbeats as members do, until the end of standard input.
 
-Arguments: ZooKeeper, a name, the number of sessions. When all have started, and at each line of input, it prints a line
-of JSON: how many heartbeats were answered so far, and how many seconds they waited in total.
+Arguments: ZooKeeper, a name, the number of sessions. When all sessions have started, and at each line of input, the
+process prints a line of JSON: how many heartbeats were answered so far, and their total waiting time in seconds.
 """
 
 from __future__ import annotations

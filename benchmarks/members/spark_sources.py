@@ -1,4 +1,6 @@
-"""The messages of ``benchmarks.spark_read``, and the alternatives to our data source; Spark's workers import this."""
+"""
+The messages of ``benchmarks.spark_read``, and the alternatives to our data source. Spark's workers import this module.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def message_set(count: int, value_bytes: int) -> bytes:
 def kafka_python_rows(
     packages: str, broker: str, topic: str, count: int, shares: Iterator[range]
 ) -> Iterator[tuple[Any, ...]]:
-    """Read the first ``count`` messages of some partitions with kafka-python, in one task."""
+    """Yield the rows of the first ``count`` messages of some partitions, read with kafka-python, in one task."""
     if packages not in sys.path:
         sys.path.append(packages)
     import kafka

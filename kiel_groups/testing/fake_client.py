@@ -2,7 +2,7 @@
 kazoo's client, connected to a fake ensemble.
 
 The client itself is kazoo's: its queue, states, watchers and transactions. Only two parts of it are replaced: its
-connection, in kazoo a thread with a socket, and its handler, in kazoo threads with queues.
+connection, which is a thread with a socket in kazoo, and its handler, which has threads with queues in kazoo.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Host:
         self.stalled = False
         #: The only server that new connections reach, if it is not None.
         self.only: FakeServer | None = None
-        #: Whether the events of watches on a znode are lost, by its path.
+        #: Returns whether the events of watches on the znode with this path are lost.
         self.loses_events: Callable[[str], bool] = lambda _path: False
         #: The connections of clients that open their own sessions.
         self.connections: list[FakeConnection] = []
@@ -60,7 +60,7 @@ class Host:
 
     @property
     def server(self) -> FakeServer | None:
-        """The server of this host's newest connection, while that is open."""
+        """The server of this host's newest connection, or None if that connection is closed."""
         return self._server if self.links and self.links[0].is_open else None
 
     def connect(self, server: FakeServer, end: FakeConnection) -> Link:
@@ -71,24 +71,24 @@ class Host:
         return link
 
     def stall(self) -> None:
-        """Delay all messages in both directions; neither end is notified."""
+        """Delay all messages in both directions. Neither end is notified."""
         self.stalled = True
         for link in self.links:
             link.stalled = True
 
     def resume(self) -> None:
-        """End a stall; the delayed messages arrive."""
+        """End a stall, and deliver the delayed messages. New connections reach all servers again."""
         self.stalled, self.only = False, None
         for link in self.links:
             link.resume()
 
     def lose(self, what: Loss) -> None:
-        """Break the newest connection at its next transaction, before the request or before its answer arrives."""
+        """Break the newest connection at its next transaction: before the request, or before the answer, arrives."""
         for link in self.links[:1]:
             link.loses = what
 
     def reset(self) -> None:
-        """Break all connections; messages in flight are lost."""
+        """Break all connections. Messages in flight are lost."""
         for link in self.links:
             link.reset()
 
@@ -108,8 +108,8 @@ def fake_client(
     """
     Return a kazoo client of the host's ensemble, which is started, used and stopped like any other.
 
-    With ``session``, an id and a password, it resumes that session. Its blocking calls advance the simulated time, so
-    they cannot be made from a call that the timeline has scheduled.
+    With ``session``, an id and a password, the client resumes that session. The client's blocking calls advance the
+    simulated time, so they cannot be made from a call that the timeline has scheduled.
     """
     hosts = ",".join(f"fake{server.number}:2181" for server in host.servers)
     client = OrderedWatchersClient(
@@ -122,11 +122,11 @@ def fake_client(
 
 
 class _NotAnsweredYet(Exception):  # noqa: N818 -- not an error
-    """The answer to Connect has not arrived yet."""
+    """Raised while the answer to Connect has not arrived yet."""
 
 
 class FakeSocket:
-    """The client's socket of one connection; shutting it down ends only that connection."""
+    """The client's socket of one connection. Shutting it down ends only that connection."""
 
     def __init__(self, connection: FakeConnection, link: Link) -> None:
         self._connection = connection
@@ -138,7 +138,7 @@ class FakeSocket:
 
 
 class FakeConnection:
-    """Replaces kazoo's ConnectionHandler; its private names are those that KazooClient uses."""
+    """Replaces kazoo's ConnectionHandler. Its private names are those that KazooClient uses."""
 
     def __init__(self, client: KazooClient, host: Host) -> None:
         self._client = client
@@ -154,7 +154,7 @@ class FakeConnection:
         self._last_sent_s = 0.0
         self._ping_outstanding = False
         self.stopped = True
-        #: The number of sessions so far; kazoo opens another one after an expiry.
+        #: The number of sessions so far. kazoo opens another session after an expiry.
         self.sessions = 0
         self._write_sock = self
         self._socket: FakeSocket | None = None
@@ -171,7 +171,10 @@ class FakeConnection:
         self._timeline.after(0.0, self._host.run, self._next_round)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait until the connection has ended; during a step, return at once, and the connection ends later."""
+        """
+        Wait until the connection has ended, and return whether it has. During a step, return True at once: the
+        connection ends later.
+        """
         if not self.stopped and self._link is None:
             self._end()
         return run_until(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
@@ -180,19 +183,22 @@ class FakeConnection:
         """Do nothing: there is nothing to free."""
 
     def send(self, _wake: bytes) -> None:
-        """Send the requests in the client's queue, or end if the client stops; kazoo wakes its thread by this call."""
+        """Send the requests in the client's queue, or end if the client stops. kazoo wakes its thread by this call."""
         if self._connected:
             self._flush()
         elif self._client._stopped.is_set() and self._link is None and not self.stopped:
             self._end()
 
     def shut_down(self, link: Link) -> None:
-        """Close a connection; the client notices in the next step."""
+        """Close a connection. The client notices this in the next step."""
         link.close_by_client()
         self._timeline.after(0.0, self._host.run, self._dropped, link)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """Start the time limit of Connect at the first call; return its answer at the second one."""
+        """
+        Start the time limit of Connect at the first call, and raise ``_NotAnsweredYet``. Return the answer at the
+        second call.
+        """
         if self._granted is None:
             self._timeline.after(timeout, self._host.run, self._unanswered, self._link)
             raise _NotAnsweredYet
@@ -281,7 +287,10 @@ class FakeConnection:
             self._last_sent_s = self._timeline.now_s
 
     def _watch_silence(self, link: Link | None) -> None:
-        """Ping if nothing was sent for a third of the timeout; disconnect without an answer for another third."""
+        """
+        Ping the server if nothing was sent for a third of the timeout. Disconnect if the ping has no answer for another
+        third.
+        """
         if link is not self._link or link is None:
             return
         due_s = self._last_sent_s + self._read_timeout_s / 2 - self._timeline.random.uniform(0.01, 0.4)

@@ -31,7 +31,9 @@ ELECTION_S = 0.1
 
 @dataclass(slots=True)
 class FakeSession:
-    """A session; ``server`` is the server that its client connected to last. Writes through others are refused."""
+    """
+    A session. ``server`` is the server that its client connected to last. Writes through other servers are refused.
+    """
 
     session_id: int
     timeout_ms: int
@@ -46,11 +48,11 @@ class FakeEnsemble:
     Args:
         timeline: The clock and the source of randomness.
         servers: The number of servers.
-        tick_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
+        tick_ms: ZooKeeper's unit of time. Session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout granted, by default 20 ticks.
         sync_limit: The ticks after which a server without contact to a leader stops serving (``syncLimit``).
         reports_moves: Whether a transaction on a connection that its session has left is answered with an error, as by
-            servers of 3.4. Otherwise the connection is closed, as by later servers. Other writes always close it.
+            servers of 3.4. If not, the connection is closed, as by later servers. Other writes always close it.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class FakeEnsemble:
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
         self.leader: FakeServer | None = self.servers[0]
-        #: The znodes with all committed changes; each server applies them to its own tree later.
+        #: The znodes with all committed changes. Each server applies these changes to its own tree later.
         self.tree = Tree()
         self.log: list[Entry] = []
         self.sessions: dict[int, FakeSession] = {}
@@ -105,7 +107,7 @@ class FakeEnsemble:
             session.expires_s = (end_s // tick_s + 1) * tick_s
 
     def open_session(self, server: FakeServer, link: Link, asked_ms: int) -> None:
-        """Open a session; it is committed like a write, so it waits for a leader."""
+        """Open a session. This is committed like a write, so it waits for a leader."""
         granted_ms = max(LEAST_TICKS * self.tick_ms, min(asked_ms, self.max_session_timeout_ms))
         self._forward(server, lambda: self._open_session(server, link, granted_ms))
 
@@ -118,11 +120,14 @@ class FakeEnsemble:
         entry = self._entry(session_id, server)
         entry.opens = True
         self._commit(entry)
-        # The server has applied the entry by then.
+        # By then, the server has applied the entry.
         self.timeline.at(self._apply_due_s[server], server.answer_connect, link, session_id, granted_ms)
 
     def reopen_session(self, server: FakeServer, link: Link, request: Any) -> None:
-        """Resume a session for a client that reconnects; the leader knows whether the session still exists."""
+        """
+        Resume a session for a client that reconnects. The leader decides, because it knows whether the session still
+        exists.
+        """
         self._forward(server, lambda: self._reopen_session(server, link, request))
 
     def _reopen_session(self, server: FakeServer, link: Link, request: Any) -> None:
@@ -136,17 +141,18 @@ class FakeEnsemble:
 
     def reopen_without_quorum(self, server: FakeServer, session_id: int) -> int:
         """
-        Resume a session on a leader that has lost its quorum and has not noticed, so that it decides by itself.
+        Resume a session on a leader that has lost its quorum and has not noticed. Such a leader decides without a
+        quorum.
 
         Returns:
-            The timeout that was granted.
+            The timeout that was granted, in milliseconds.
         """
         if session_id in self.sessions:
             self.sessions[session_id].server = server
         return self._granted[session_id]
 
     def has_moved(self, server: FakeServer, link: Link) -> bool:
-        """Return whether the link's session has moved to another server; only the leader knows that."""
+        """Return whether the link's session has moved to another server. Only the leader knows this."""
         session = self.sessions.get(link.session_id)
         return server is self.leader and session is not None and session.server is not server
 
@@ -160,7 +166,9 @@ class FakeEnsemble:
             self.timeline.at(max(session.expires_s, self.timeline.now_s + 0.1), self._expire_if_due, session_id)
 
     def expire(self, session_id: int) -> None:
-        """Expire a session; its client's connection is closed, and the client learns why when it reconnects."""
+        """
+        Expire a session. Its client's connection is closed, and the client learns of the expiry when it reconnects.
+        """
         entry = self._entry(session_id, None)
         self._end_session(entry)
         self._commit(entry)
@@ -173,7 +181,7 @@ class FakeEnsemble:
     # Writes
 
     def submit(self, server: FakeServer, pending: PendingRequest) -> None:
-        """Forward a request to the leader; the request waits while there is no leader."""
+        """Forward a request to the leader. The request waits while there is no leader."""
         self._forward(server, partial(self._perform, server, pending))
 
     def _forward(self, server: FakeServer, ask: Callable[[], None]) -> None:
@@ -252,11 +260,14 @@ class FakeEnsemble:
     # The leader
 
     def believes_to_lead(self, server: FakeServer) -> bool:
-        """Return whether a server regards itself as the leader; it may have lost its quorum and not noticed yet."""
+        """
+        Return whether a server regards itself as the leader. Such a server may have lost its quorum and not noticed
+        yet.
+        """
         return server.serving and server is (self.leader or self._former_leader)
 
     def update_contacts(self) -> None:
-        """Recompute, after a fault, which servers have contact to a leader; schedule sync limits and elections."""
+        """Recompute, after a fault, which servers have contact to a leader. Schedule sync limits and elections."""
         able = [server for server in self.servers if server.up and not server.frozen and not server.cut]
         quorum = len(able) > len(self.servers) // 2
         crashed = self.leader is not None and not self.leader.up
@@ -268,7 +279,7 @@ class FakeEnsemble:
         for server in self.servers:
             self._set_contact(server, self.leader is not None and server in able, at_once=crashed)
         if self.leader is None and quorum:
-            # A broken connection is noticed at once, a silent one only after the sync limit.
+            # The servers notice a broken connection at once, and a silent connection only after the sync limit.
             wait_s = 0.0 if crashed else self.timeline.random.uniform(0.0, self.sync_limit_s)
             self.timeline.after(ELECTION_S + wait_s, self._elect, self._lost_leaders)
 
@@ -305,7 +316,7 @@ class FakeEnsemble:
 
     def _elect(self, lost_leaders: int) -> None:
         if self.leader is not None or self._lost_leaders != lost_leaders:
-            return  # There is a leader, or was one since: this election belongs to an earlier loss.
+            return  # There is a leader, or there was a leader since: this election belongs to an earlier loss.
         able = [server for server in self.servers if server.up and not server.frozen and not server.cut]
         if len(able) <= len(self.servers) // 2:
             return
@@ -321,12 +332,12 @@ class FakeEnsemble:
     # Faults
 
     def cut(self, server: FakeServer) -> None:
-        """Cut a server off from the other servers; its clients still reach it."""
+        """Cut a server off from the other servers. Its clients still reach it."""
         server.cut = True
         self.update_contacts()
 
     def freeze(self, server: FakeServer) -> None:
-        """Freeze a server, as SIGSTOP does: it answers nothing, and its connections stay open."""
+        """Freeze a server, as SIGSTOP does. It answers nothing, and its connections stay open."""
         server.frozen = True
         self.update_contacts()
 

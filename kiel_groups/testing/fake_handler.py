@@ -24,7 +24,7 @@ class _OrderedSet(dict[Any, None]):
 
 
 class OrderedWatchersClient(KazooClient):  # type: ignore[misc]
-    """A client whose watchers have the same order in every run; kazoo's sets order them by memory address."""
+    """A kazoo client whose watchers have the same order in every run. kazoo's own sets order them by memory address."""
 
     def _reset_watchers(self) -> None:
         super()._reset_watchers()
@@ -114,7 +114,7 @@ class FakeFlag:
 
 
 def run_until(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-    """Advance the time until a condition is true, or until the timeout; return whether it is true."""
+    """Advance the time until a condition is true, or until the timeout. Return whether the condition is true."""
     if timeline.stepping:
         return condition()  # A running step cannot advance the time.
     try:
@@ -148,5 +148,6 @@ class FakeHandler:
         return FakeAnswer(self._host.timeline)
 
     def dispatch_callback(self, callback: Callback) -> None:
-        # kazoo calls it on another thread; here it is scheduled, so that it does not run inside the present step.
+        # kazoo calls a callback on another thread. Here, the callback is scheduled, so that it does not run inside the
+        # present step.
         self._host.timeline.after(0.0, self._host.run, callback.func, *callback.args)

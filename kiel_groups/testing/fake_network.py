@@ -15,7 +15,7 @@ Loss = Literal["request", "reply"]
 
 
 class Granted(NamedTuple):
-    """A server's answer to Connect, with kazoo's fields; a ``time_out`` of 0 means that the session has ended."""
+    """A server's answer to Connect, with kazoo's fields. A ``time_out`` of 0 means that the session has ended."""
 
     protocol_version: int
     time_out: int
@@ -25,7 +25,7 @@ class Granted(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to a request; ``error`` is an exception of kazoo, or None."""
+    """The answer to a request. ``error`` is an exception of kazoo, or None."""
 
     xid: int
     zxid: int
@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A fired watch; ``kind`` is ZooKeeper's number: 1 created, 2 deleted, 3 changed, 4 children."""
+    """A fired watch. ``kind`` is ZooKeeper's number: 1 created, 2 deleted, 3 changed, 4 children."""
 
     kind: int
     path: str
@@ -48,7 +48,7 @@ class End(Protocol):
 
 
 class _Direction:
-    """One direction of a link; messages arrive in the order in which they were sent, or never."""
+    """One direction of a link. Messages arrive in the order in which they were sent, or never."""
 
     __slots__ = ("_delay_s", "_deliver", "_due_s", "_link", "_packet", "_timeline", "_waiting", "broken")
 
@@ -99,7 +99,7 @@ class Link:
     """
     One connection.
 
-    An end that closes receives nothing more. Its messages in flight still arrive at the other end, followed by the
+    An end that closes receives nothing more. Its messages in flight still arrive at the other end, and then the
     close. A reset loses all messages in flight.
     """
 
@@ -107,7 +107,7 @@ class Link:
         self.stalled = False
         #: Reset the link when a transaction arrives at the server ("request"), or an answer at the client ("reply").
         self.loses: Loss | None = None
-        #: The session of this connection; 0 before the server has confirmed it.
+        #: The session of this connection, or 0 before the server has confirmed one.
         self.session_id = 0
         self._client = client
         self._server = server
@@ -126,19 +126,25 @@ class Link:
             self._downwards.send(message)
 
     def close_by_client(self) -> None:
-        """Close the client's end, which receives nothing more; the server gets its messages in flight and the close."""
+        """
+        Close the client's end, which receives nothing more. The server gets the client's messages in flight and the
+        close.
+        """
         if not self._downwards.broken:
             self._downwards.broken = True
             self._upwards.send(_FIN)
 
     def close_by_server(self) -> None:
-        """Close the server's end, which receives nothing more; the client gets its messages in flight and the close."""
+        """
+        Close the server's end, which receives nothing more. The client gets the server's messages in flight and the
+        close.
+        """
         if not self._upwards.broken:
             self._upwards.broken = True
             self._downwards.send(_FIN)
 
     def reset(self) -> None:
-        """Break the connection: messages in flight are lost, and each end that had not closed is notified."""
+        """Break the connection. Messages in flight are lost, and each end that had not closed is notified."""
         ends = ((self._server, self._upwards.broken), (self._client, self._downwards.broken))
         self._upwards.broken = self._downwards.broken = True
         for end, had_closed in ends:

@@ -18,12 +18,12 @@ __all__ = ["Entry", "FakeServer", "PendingRequest", "Quorum"]
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 PING_XID = -2
 
-#: The longest request that a server accepts (jute.maxbuffer); it closes the connection of a longer one.
+#: The longest request that a server accepts (jute.maxbuffer). A longer request closes its connection.
 MOST_BYTES = 0xFFFFF
 
 
 class PendingRequest:
-    """A client's request that is not answered yet; a server answers the requests of a connection in order."""
+    """A client's request that is not answered yet. A server answers the requests of a connection in order."""
 
     __slots__ = ("link", "reply", "request", "xid")
 
@@ -36,7 +36,9 @@ class PendingRequest:
 
 @dataclass(slots=True)
 class Entry:
-    """An entry of the log: a committed request. Refused requests are entries, too: they went through the quorum."""
+    """
+    An entry of the log: a committed request. Refused requests are entries, too, because they went through the quorum.
+    """
 
     zxid: int
     session_id: int
@@ -47,7 +49,7 @@ class Entry:
     error: Exception | None = None
     opens: bool = False
     closes: bool = False
-    #: Whether the request came on a connection that its session has left; the server must close that connection.
+    #: Whether the request came on a connection that its session has left. The server must close that connection.
     by_old_connection: bool = False
 
 
@@ -73,7 +75,9 @@ class Quorum(Protocol):
         """Ask the leader to move a session to this server."""
 
     def reopen_without_quorum(self, server: FakeServer, session_id: int) -> int:
-        """Move a session to this server, which regards itself as the leader; return its timeout in milliseconds."""
+        """
+        Move a session to this server, which regards itself as the leader. Return the session's timeout in milliseconds.
+        """
 
     def password(self, session_id: int) -> bytes:
         """Return the password by which a client resumes the session."""
@@ -81,10 +85,11 @@ class Quorum(Protocol):
 
 class FakeServer:
     """
-    A server.
+    A server of a fake ensemble.
 
-    ``contact`` says that it follows, or is, a leader with a quorum. Without contact it still answers pings and reads,
-    and queues writes. After the sync limit it stops ``serving``: it closes its clients' connections and accepts none.
+    ``contact`` says that the server follows, or is, a leader with a quorum. Without contact, the server still answers
+    pings and reads, and queues writes. After the sync limit, it stops ``serving``: it closes its clients' connections
+    and accepts none.
     """
 
     def __init__(self, quorum: Quorum, number: int) -> None:
@@ -97,10 +102,10 @@ class FakeServer:
         self.frozen = False
         self.cut = False
         self.contact = True
-        #: The number of times that it has lost contact. A sync limit's timer has an effect only for its own loss.
+        #: The number of times that this server has lost contact. A sync limit's timer is valid only for its own loss.
         self.losses = 0
         self.serving = True
-        #: The additional delay with which it applies entries, in seconds.
+        #: The additional delay with which this server applies entries, in seconds.
         self.lag_s = 0.0
         self.links: dict[Link, deque[PendingRequest]] = {}
         #: Writes and connects that wait for a leader.
@@ -199,13 +204,13 @@ class FakeServer:
             self.waiting_for_leader.append(lambda: self._connect(link, request))
 
     def answer_connect(self, link: Link, session_id: int, granted_ms: int) -> None:
-        """Answer Connect; a ``granted_ms`` of 0 means that the session has ended."""
+        """Answer Connect. A ``granted_ms`` of 0 means that the session has ended."""
         if link in self.links:
             link.session_id = session_id if granted_ms else 0
             link.to_client(Granted(0, granted_ms, session_id, self._quorum.password(session_id)))
 
     def _answer(self, link: Link) -> None:
-        """Send the answers that are ready, in order: a read waits for the writes that were sent before it."""
+        """Send the answers that are ready, in order. A read waits for the writes that were sent before it."""
         queue = self.links.get(link)
         while queue:
             pending = queue[0]
@@ -288,7 +293,9 @@ _EVENTS = {Kind.CREATED: CREATED, Kind.CHANGED: CHANGED, Kind.DELETED: DELETED}
 
 
 def _too_large(request: Any) -> bool:
-    """Return whether a request exceeds jute.maxbuffer. Only requests near it are serialized, which is slow."""
+    """
+    Return whether a request exceeds jute.maxbuffer. Only requests near this limit are serialized, because that is slow.
+    """
     kind = type(request)
     if kind in _READS:
         estimate = len(request.path)

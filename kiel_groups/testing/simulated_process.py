@@ -1,5 +1,5 @@
 """
-Processes on simulated time: each has an event loop, simulated threads, and a host with faults.
+Processes on simulated time. Each has an event loop, simulated threads, and a host with faults.
 
 The processes run the product's code. That code gets its clocks, its threads and kazoo's client from
 ``coordination.zookeeper.runtime``, which ``SimulatedRuntime`` replaces while a simulation runs.
@@ -32,7 +32,7 @@ __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 MAX_THREAD_S = 0.005
 #: After a thaw, the parts of a process wake up one after the other, with at most this delay, in seconds.
 MAX_WAKE_DELAY_S = 0.01
-#: The milliseconds since 1970 at time 0 of a timeline; the value does not matter.
+#: The milliseconds since 1970 at time 0 of a timeline. The value does not matter.
 EPOCH_MS = 1_400_000_000_000
 
 _Result = TypeVar("_Result")
@@ -51,8 +51,9 @@ class SimulatedProcess(Host):
     """
     A process with an event loop and threads.
 
-    ``frozen`` stops all parts of it, as SIGSTOP does. ``blocked_until_s`` stops only its event loop, as an application
-    that does not yield does. ``killed`` is final; the simulated operating system closes the connections.
+    ``frozen`` stops all parts of the process, as SIGSTOP does. ``blocked_until_s`` stops only its event loop, as an
+    application that does not yield does. ``killed`` is final: the simulated operating system has closed the
+    connections.
     """
 
     def __init__(self, ensemble: FakeEnsemble, name: str = "") -> None:
@@ -61,7 +62,7 @@ class SimulatedProcess(Host):
         self.frozen = False
         self.killed = False
         self.blocked_until_s = 0.0
-        #: Each calls a function with arguments, as the event loop, another thread, or the network would.
+        #: Each of these three calls a function with arguments: as the event loop, another thread, or the network would.
         self.run_on_loop: Callable[..., None] = partial(self._run, Part.LOOP)
         self.run_on_thread: Callable[..., None] = partial(self._run, Part.THREADS)
         self.run = partial(self._run, Part.NETWORK)
@@ -71,7 +72,7 @@ class SimulatedProcess(Host):
 
     @property
     def runs(self) -> bool:
-        """Whether the event loop runs."""
+        """Whether the process is alive, and its event loop is not frozen."""
         return not (self.killed or Part.LOOP in self._asleep)
 
     def _run(self, part: Part, function: Callable[..., object], *arguments: Any) -> None:
@@ -123,7 +124,7 @@ class SimulatedProcess(Host):
             self._run(part, function, *arguments)
 
     def block(self, duration_s: float) -> None:
-        """Block the event loop for ``duration_s``; other threads keep running."""
+        """Block the event loop for ``duration_s``. Other threads keep running."""
         self.blocked_until_s = max(self.blocked_until_s, self.timeline.now_s + duration_s)
 
     def unblock(self) -> None:
@@ -133,7 +134,9 @@ class SimulatedProcess(Host):
             self.timeline.after(0.0, self.run_on_loop, self.loop.turn)
 
     def kill(self) -> None:
-        """Kill the process, as SIGKILL does: none of its code runs any more, but messages in flight still arrive."""
+        """
+        Kill the process, as SIGKILL does. None of its code runs any more, but its messages in flight still arrive.
+        """
         self.killed = True
         self.loop.discard()
         for link in self.links:
@@ -141,7 +144,7 @@ class SimulatedProcess(Host):
 
 
 class _Call(partial[object]):
-    """Replaces asyncio.Handle; it adds no Python code to creation and call, which are the most frequent operations."""
+    """Replaces asyncio.Handle. It adds no Python code to creation and call, which are the most frequent operations."""
 
     _cancelled = False
 
@@ -153,7 +156,9 @@ class _Call(partial[object]):
 
 
 def _described(callback: Any) -> str:
-    """Return the name of an event loop's callback; for a task, its coroutine and the line that it has reached."""
+    """
+    Return the name of an event loop's callback. For a task, return its coroutine and the line that it has reached.
+    """
     if isinstance(callback, asyncio.TimerHandle):
         callback = callback._callback  # type: ignore[attr-defined]
     task = callback if isinstance(callback, asyncio.Task) else getattr(callback, "__self__", None)
@@ -173,7 +178,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     """
     An event loop without selectors and without waiting.
 
-    Callbacks run in the order in which they were scheduled, as asyncio guarantees; a turn takes no simulated time.
+    Callbacks run in the order in which they were scheduled, as asyncio guarantees. A turn takes no simulated time.
     """
 
     def __init__(self, process: SimulatedProcess) -> None:
@@ -239,7 +244,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle._run()
 
     def turn(self) -> None:
-        """Run all ready callbacks and those that they add; if the process is blocked, run them when the block ends."""
+        """Run all ready callbacks and those that they add. If the process is blocked, run them when the block ends."""
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
             self._timeline.at(blocked_until_s, self.process.run_on_loop, self.turn)
@@ -269,7 +274,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._timeline.record(f"{self.process.name or 'a process'}: {_described(callback)}")
 
     def discard(self) -> None:
-        """Drop all callbacks; close coroutines that have not started, because Python would warn about them."""
+        """Drop all callbacks. Close coroutines that have not started, because Python would warn about them."""
         for task in asyncio.all_tasks(self):
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
@@ -292,7 +297,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     get_debug = staticmethod(bool)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Record an error that no code handles; it is a bug, unless the process was killed."""
+        """Record an error that no code handles. Such an error is a bug, unless the process was killed."""
         error = context.get("exception")
         if error is not None and not self.process.killed:
             self._timeline.failures.append(error)
@@ -304,7 +309,7 @@ class _Ticker:
     def __init__(self, process: SimulatedProcess, tick: Callable[[], float | None]) -> None:
         self._process = process
         self._tick = tick
-        #: The number of the newest timer; older ones are ignored.
+        #: The number of the newest timer. Older timers are ignored.
         self._timer = 0
         self._ended = True
 
@@ -329,7 +334,7 @@ class _Ticker:
 
 
 class SimulatedRuntime(Runtime):
-    """Replaces the real runtime (see ``runtime.replaced``); all code then runs in a simulated process."""
+    """Replaces the real runtime (see ``runtime.replaced``). All code then runs in a simulated process."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -358,7 +363,7 @@ class SimulatedRuntime(Runtime):
         return self._timeline.random.uniform(low, high)
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-        """Call the function at once; the future gets the result a little later."""
+        """Call the function at once. The returned future gets the result or the error a little later."""
         process = self._process()
         future: asyncio.Future[_Result] = process.loop.create_future()
         try:
@@ -373,7 +378,7 @@ class SimulatedRuntime(Runtime):
         return _Ticker(self._process(), tick)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        """Do nothing: host names of a fake ensemble need no address."""
+        """Do nothing, because host names of a fake ensemble need no address."""
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
         return fake_client(self._process(), config.session_timeout_ms, config.chroot, session=session)

@@ -19,11 +19,11 @@ RECORDED_STEPS, NAMED_STEPS = 1_000, 5
 
 
 class Stuck(AssertionError):  # noqa: N818 -- describes a run, not a call
-    """The awaited condition was not met in time."""
+    """Raised if the awaited condition was not met in time."""
 
 
 class Livelock(AssertionError):  # noqa: N818 -- describes a run, not a call
-    """Simulated time does not advance: each step schedules another one at the same instant."""
+    """Raised if simulated time does not advance, because each step schedules another one at the same instant."""
 
 
 class Timeline:
@@ -62,7 +62,7 @@ class Timeline:
         self._order = itertools.count()
 
     def at(self, when_s: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Schedule a call at a time; a time that has passed means now."""
+        """Schedule a call at a time. A time that has passed means now."""
         if when_s < self.now_s:
             when_s = self.now_s
         heappush(self._scheduled, (when_s, next(self._order), function, arguments))
@@ -72,7 +72,7 @@ class Timeline:
         heappush(self._scheduled, (self.now_s + delay_s, next(self._order), function, arguments))
 
     def step(self, until_s: float = math.inf) -> bool:
-        """Make the next scheduled call; return False if none is due by ``until_s``."""
+        """Make the next scheduled call. Return False if no call is due by ``until_s``."""
         scheduled = self._scheduled
         if not scheduled or scheduled[0][0] > until_s:
             return False
@@ -89,7 +89,7 @@ class Timeline:
         finally:
             self.stepping = False
         if self._livelock is not None:
-            # ``record`` has raised it already, but the code in between may have caught it.
+            # ``record`` has already raised this error, but the code in between may have caught it.
             raise self._livelock
         return True
 
@@ -98,7 +98,7 @@ class Timeline:
         Record a step of an instant that has too many steps.
 
         Raises:
-            Livelock: Enough steps are recorded to name those that repeat.
+            Livelock: Enough steps are recorded to name the ones that repeat.
         """
         self._recorded[step] += 1
         if self._livelock is not None:
@@ -124,7 +124,7 @@ class Timeline:
         Advance the time until a condition is true.
 
         Raises:
-            Stuck: The condition is not true within ``limit_s`` seconds, or no further call is scheduled in that time.
+            Stuck: The condition does not become true within ``limit_s`` seconds of simulated time.
         """
         deadline_s = self.now_s + limit_s
         while not condition():
@@ -133,6 +133,6 @@ class Timeline:
 
 
 def _name_of(argument: Any) -> str:
-    """Return the name of a function or a process, which is the same in every run, unlike its ``repr``."""
+    """Return the name of a function or a process. Unlike its ``repr``, the name is the same in every run."""
     name = getattr(argument, "__qualname__", None) or getattr(argument, "name", None)
     return name if isinstance(name, str) else type(argument).__name__

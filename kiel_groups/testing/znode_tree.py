@@ -26,7 +26,10 @@ EPHEMERAL, SEQUENCE = 1, 2
 
 
 class Znode(NamedTuple):
-    """A znode; ``creates`` counts all children ever created, ``owner`` is an ephemeral znode's session, otherwise 0."""
+    """
+    A znode. ``creates`` counts all children ever created. ``owner`` is an ephemeral znode's session, or 0 for other
+    znodes.
+    """
 
     data: bytes
     czxid: int
@@ -47,9 +50,10 @@ class Kind(Enum):
 
 class Change(NamedTuple):
     """
-    A change of one znode; ``znode`` is its new state, or its last state if it is deleted.
+    A change of one znode. ``znode`` is its new state, or its last state if it is deleted.
 
-    ``new_parent`` is the new state of its parent, if the parent changes, too. Followers copy both from the leader.
+    ``new_parent`` is the new state of its parent, if the parent changes, too. Followers copy both states from the
+    leader.
     """
 
     kind: Kind
@@ -78,8 +82,8 @@ class Tree:
     """
     Znodes by path.
 
-    The leader calls ``perform``, which validates a request and returns its changes. Followers ``apply`` those changes.
-    Both are atomic.
+    The leader calls ``perform``, which validates a request, makes its changes and returns them. Followers ``apply``
+    these changes. A refused request makes no changes.
     """
 
     def __init__(self) -> None:
@@ -159,7 +163,7 @@ class Tree:
         return results, attempt.changes
 
     def end_session(self, session_id: int, zxid: int) -> list[Change]:
-        """Delete a session's ephemeral znodes."""
+        """Delete a session's ephemeral znodes, and return the changes."""
         attempt = _Attempt(session_id, zxid, 0)
         for path in self.ephemerals(session_id):
             self._make_change(self._deletion(path, self.znodes[path], zxid), attempt)

@@ -1,8 +1,8 @@
 """
 The layers, lowest first, and the rules for their imports.
 
-A layer imports itself and the layers below it. Its name is its path below ``kiel_groups``. A package that is listed in
-addition to its sub-packages stands for the modules directly in it.
+A layer imports only itself and the layers below it. Its name is its path below ``kiel_groups``. A package that is
+listed in addition to its sub-packages stands for the modules directly in it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ LAYERS = (
     "cli",
 )
 
-#: Pairs of layers that do not import each other, although one of them is below the other.
+#: Pairs of layers that do not import each other, although one is below the other.
 APART = (
     ("group", "wire"),
     ("group/member", "group/leader"),
@@ -90,11 +90,11 @@ APART = (
     ("testing", "embedded"),
 )
 
-#: Libraries that pure layers do not import; they get times and random numbers as arguments.
+#: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
 PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
 
-#: The layers that may import each library; other layers use it only through them.
+#: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),

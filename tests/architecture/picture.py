@@ -132,7 +132,9 @@ def _tagged(layer: str, within: str = "") -> str:
 
 
 def _is_home(home: str, layer: str) -> bool:
-    """Whether the cell of ``layer`` is the smallest that contains ``home``, a layer that may import a library."""
+    """
+    Return whether the cell of ``layer`` is the smallest that contains ``home``, a layer that may import a library.
+    """
     around = [each for each in LAYERS if lies_in(home, each)]
     return (max(around, key=len) if around else home) == layer
 
@@ -151,7 +153,7 @@ def _limits(cell: _Cell) -> str:
 
 
 def _is_beside(cell: _Cell, other: str) -> bool:
-    """Whether the picture shows the cell and the layer side by side."""
+    """Return whether the picture shows the cell and the layer side by side."""
     groups: list[Sequence[_Cell]] = [_blocks(), *(block.inner for block in _blocks())]
     for left, right in (pair for group in groups for pair in _columns(group)):
         for here, there in ((left, right), (right, left)):

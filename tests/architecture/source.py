@@ -29,7 +29,7 @@ PACKAGE = Path(kiel_groups.__file__).parent
 
 @cache
 def modules() -> tuple[Path, ...]:
-    """Return the paths of all modules, sorted; an ``__init__`` with only a docstring is left out."""
+    """Return the paths of all modules, sorted. Leave out an ``__init__`` that has only a docstring."""
     found = sorted(PACKAGE.rglob("*.py"))
     return tuple(path for path in found if path.name != "__init__.py" or len(tree(path).body) > 1)
 
@@ -44,7 +44,10 @@ def packages() -> dict[str, list[str]]:
 
 
 def name_of(module: Path) -> str:
-    """Return a module's path below ``kiel_groups``, ``group/leader/planner``; for ``__init__``, its package's path."""
+    """
+    Return a module's path below ``kiel_groups``, such as ``group/leader/planner``. For an ``__init__``, return its
+    package's path.
+    """
     return str(module.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")
 
 
@@ -56,7 +59,7 @@ def layer_of(name: str) -> str:
 
 
 def lies_in(name: str, layer: str) -> bool:
-    """Whether ``name`` is the module or package ``layer``, or is inside it."""
+    """Return whether ``name`` is the module or package ``layer``, or is inside it."""
     return f"{name}/".startswith(f"{layer}/")
 
 
@@ -66,7 +69,7 @@ def tree(module: Path) -> ast.Module:
 
 
 def imports(module: Path) -> Iterator[str]:
-    """Return all imported modules, including imports within functions and under ``TYPE_CHECKING``."""
+    """Yield all imported modules, including imports within functions and under ``TYPE_CHECKING``."""
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -37,13 +37,13 @@ TOP = {"__init__", "__main__", "embedded/__main__"}
 
 
 def test_every_module_has_its_place_in_the_order() -> None:
-    """A new module or package must be added to ``LAYERS``."""
+    """Every module belongs to a layer in ``LAYERS``, to which a new module or package must be added."""
     assert {name_of(module) for module in modules() if not layer_of(name_of(module))} <= TOP
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_imports_only_itself_and_lower_layers(layer: str) -> None:
-    """This includes imports within functions and under ``TYPE_CHECKING``."""
+    """A layer imports only itself and lower layers, also within functions and under ``TYPE_CHECKING``."""
     allowed = LAYERS[: LAYERS.index(layer) + 1]
     wrong = {
         f"{name_of(module)} imports {name}"
@@ -76,7 +76,10 @@ def test_the_package_imports_no_name_from_its_root() -> None:
 
 @pytest.mark.parametrize(("one", "other"), APART)
 def test_layers_that_are_kept_apart_do_not_import_each_other(one: str, other: str) -> None:
-    """For example, the group's decisions do not depend on Kafka's protocol, and producing not on fetching."""
+    """
+    The layers of each pair in ``APART`` do not import each other. For example, the group's decisions do not depend on
+    Kafka's protocol.
+    """
     names = [(name_of(module), imported_modules(module)) for module in modules()]
     pairs = [(name, used) for name, imported in names for used in imported]
     assert not {
@@ -96,7 +99,9 @@ def test_imports_have_no_cycles() -> None:
 
 @pytest.mark.parametrize("layer", PURE_LAYERS)
 def test_a_pure_layer_has_neither_clock_nor_randomness_nor_connection(layer: str) -> None:
-    """So the same arguments always lead to the same decision."""
+    """
+    A pure layer imports no clock, randomness or connection, so the same arguments always lead to the same decision.
+    """
     assert not {
         f"{name_of(module)} imports {name}"
         for module in modules()
@@ -107,7 +112,10 @@ def test_a_pure_layer_has_neither_clock_nor_randomness_nor_connection(layer: str
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_in_its_layers_only(library: str) -> None:
-    """Few layers use each library, so that it can be replaced there."""
+    """
+    A library is imported only in its layers, and in each of them. Few layers use a library, so that it can be replaced
+    there.
+    """
     users = {name_of(module) for module in modules() if library in libraries(module)}
     assert not {user for user in users if not any(lies_in(user, home) for home in ONLY_IN[library])}
     assert all(any(lies_in(user, home) for user in users) for home in ONLY_IN[library]), "a home without a user"
@@ -129,7 +137,10 @@ THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_
     ids=name_of,
 )
 def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> None:
-    """Members and leaders also run on simulated time, so they use only ``coordination.zookeeper.runtime`` for these."""
+    """
+    The layer ``coordination`` gets clocks and threads only from ``coordination.zookeeper.runtime``, because members and
+    leaders also run on simulated time.
+    """
     named = {
         f"{node.value.id}.{node.attr}"
         for node in ast.walk(tree(module))
@@ -145,12 +156,12 @@ def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> N
 
 
 def test_a_package_has_few_modules() -> None:
-    """The modules of a package fit into a short list."""
+    """A package has few modules, so that they fit into a short list."""
     assert not {package: len(names) for package, names in packages().items() if len(names) > LARGEST_PACKAGE}
 
 
 def test_a_package_describes_itself() -> None:
-    """Its docstring has at least three lines: its purpose, its callers, and its limits."""
+    """The docstring of a package has at least three lines: its purpose, its callers, and its limits."""
     docstrings = {package: ast.get_docstring(tree(_init(package))) or "" for package in packages() if package != "."}
     assert not {
         package for package, text in docstrings.items() if len([line for line in text.splitlines() if line.strip()]) < 3
@@ -163,27 +174,33 @@ def module_names() -> list[str]:
 
 
 def test_a_name_belongs_to_one_module() -> None:
-    """No other module and no package has the same name, so a search for a name finds one module."""
+    """No two modules, and no module and package, have the same name. So a search for a name finds one module."""
     counts = Counter(module_names())
     assert {name for name, count in counts.items() if count > 1} == {"__main__"}
     assert not counts.keys() & {package.rpartition("/")[2] for package in packages()}
 
 
 def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
-    """Readers confuse names that differ by one letter, such as ``leader`` and ``leaders``."""
+    """
+    The names of modules differ by more than one letter, because readers would confuse names such as ``leader`` and
+    ``leaders``.
+    """
     names = sorted(set(module_names()))
     assert not {(one, other) for one, other in combinations(names, 2) if _differ_by_a_letter(one, other)}
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
 def test_wait_for_is_not_used(module: Path) -> None:
-    """In Python 3.11 it loses a cancellation that coincides with the result; ``asyncio.timeout`` does not."""
+    """
+    The package does not use ``asyncio.wait_for``. In Python 3.11, it loses a cancellation that coincides with the
+    result, unlike ``asyncio.timeout``.
+    """
     assert "asyncio.wait_for(" not in module.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
 def test_files_and_functions_stay_small(module: Path) -> None:
-    """Files and functions above the limits are split."""
+    """Files and functions stay below the limits. Larger ones are split."""
     assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     assert not {function.name for function in functions if _length(function) > LONGEST_FUNCTION}
@@ -235,7 +252,7 @@ def _init(package: str) -> Path:
 
 
 def _differ_by_a_letter(one: str, other: str) -> bool:
-    """Whether replacing, adding or removing one letter turns one name into the other."""
+    """Return whether replacing, adding or removing one letter turns one name into the other."""
     start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     one, other = one[start:], other[start:]
     return one[1:] == other[1:] or one[1:] == other or one == other[1:]

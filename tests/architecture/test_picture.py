@@ -15,7 +15,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "layers.txt"
 
 
 def test_the_picture_is_what_the_command_prints() -> None:
-    """``python -m tests.architecture > docs/layers.txt`` updates the picture."""
+    """The picture in the documentation equals what ``python -m tests.architecture > docs/layers.txt`` writes."""
     assert PICTURE.read_text(encoding="utf-8") == picture()
 
 
@@ -26,5 +26,5 @@ def test_the_picture_names_every_layer() -> None:
 
 
 def test_the_picture_fits_its_width() -> None:
-    """The longest line has exactly ``WIDTH`` columns, which fit a terminal as well as a page."""
+    """The longest line of the picture has exactly ``WIDTH`` columns, which fit a terminal as well as a page."""
     assert max(map(len, picture().splitlines())) == WIDTH

@@ -50,13 +50,16 @@ def package_of(dotted: str) -> str:
 
 
 def test_no_module_imports_a_test_module() -> None:
-    """Code that several tests share is in tests/helpers, or beside the program that they test."""
+    """
+    No module imports a test module. Code that several tests share is in ``tests/helpers``, or beside the program that
+    they test.
+    """
     found = {(path.name, name) for path in MODULES for name in imported(path)}
     assert {(path, name) for path, name in found if name.rpartition(".")[2].startswith("test_")} == set()
 
 
 def test_helpers_do_not_import_the_tests_that_use_them() -> None:
-    """Helpers import only other helpers and the programs among the tests."""
+    """Helpers import only other helpers, and the programs among the tests."""
     helpers = sorted((TESTS / "helpers").rglob("*.py"))
     allowed = {f"tests.{name}" for name in ("helpers", *PROGRAMS)}
     found = {name for path in helpers for name in imported(path) if ".".join(name.split(".")[:2]) not in allowed}
@@ -84,7 +87,7 @@ def test_a_unit_test_uses_the_package_of_its_folder(path: Path) -> None:
 
 
 def test_files_stay_small() -> None:
-    """A longer file is split by subject."""
+    """A file of tests has a limited number of lines. A longer file is split by subject."""
     sizes = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {name: lines for name, lines in sizes.items() if lines > MOST_LINES} == {}
 

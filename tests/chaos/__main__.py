@@ -27,7 +27,7 @@ from tests.chaos.run import Progress, Run
 from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
 from tests.helpers.arguments import positive, positive_number
 
-#: Exit statuses: no finding; findings; the run says nothing about the group; it was interrupted.
+#: Exit statuses: no finding; findings; the run says nothing about the group; the run was interrupted.
 SOUND, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 #: The default number of faults.
 FAULTS = 20
@@ -42,7 +42,7 @@ def main() -> int:
     try:
         return _main(options)
     except Exception:
-        # Status 1 means findings about the group; this error is not one.
+        # Status 1 means findings about the group, which this error is not.
         traceback.print_exc()
         return UNUSABLE
 
@@ -140,7 +140,7 @@ def _schedule(options: argparse.Namespace) -> Schedule:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise an OSError before the run that would otherwise end it after its last fault."""
+    """Raise an OSError if the file cannot be written. Without this check, the error would come after the last fault."""
     is_new = not path.exists()
     with path.open("a", encoding="utf-8"):
         pass
@@ -158,7 +158,7 @@ def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[Progress], object]]:
-    """Show a bar on a terminal; elsewhere print a line at intervals."""
+    """Provide a function that reports progress: by a bar on a terminal, or else by a line at intervals."""
     started_s = time.monotonic()
 
     def describe(progress: Progress) -> str:

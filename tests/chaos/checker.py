@@ -23,7 +23,9 @@ _OfPartition = TypeVar("_OfPartition", Delivery, Ownership)
 
 
 class Finding(NamedTuple):
-    """A broken guarantee: its kind, its partition (None if it is not about one partition), and its time."""
+    """
+    A broken guarantee: its kind, a description, its partition (None if it concerns no single partition), and its time.
+    """
 
     kind: str
     text: str
@@ -32,7 +34,9 @@ class Finding(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A time during which a partition had no live owner; ``quiet_s`` is the longest part of it without a fault."""
+    """
+    A time during which a partition had no live owner. ``quiet_s`` is the length of its longest part without a fault.
+    """
 
     partition: int
     since_s: float
@@ -52,8 +56,8 @@ class Limits(NamedTuple):
         unowned_s: How long a partition may have no live owner while there is no fault: a session timeout, and a
             tolerance for slow machines.
         late_s: How long an acknowledged record may wait for its delivery while there is no fault.
-        clock_s: How much earlier the time of a commit may be than the end of its record, because ZooKeeper's log has
-            milliseconds only.
+        clock_s: How much earlier the time of a commit may be than the end of its record, because the times in
+            ZooKeeper's log are whole milliseconds.
     """
 
     unowned_s: float
@@ -115,12 +119,12 @@ def _overlaps(history: History) -> Iterator[Finding]:
                 )
 
 
-#: A delivery so close to the resumption of its process is the one that the stop interrupted, in seconds.
+#: The most seconds between the resumption of a process and the delivery that the stop interrupted.
 _INTERRUPTED_S = 0.05
 
 
 def _excused_once(resumed_s: list[float], start_s: float) -> bool:
-    """Return whether a resumption excuses this delivery; each resumption excuses one delivery only."""
+    """Return whether a resumption excuses this delivery. Each resumption excuses one delivery only."""
     for moment in resumed_s:
         if moment - _INTERRUPTED_S <= start_s <= moment + _INTERRUPTED_S:
             resumed_s.remove(moment)
@@ -129,7 +133,9 @@ def _excused_once(resumed_s: list[float], start_s: float) -> bool:
 
 
 def _late(history: History, limits: Limits) -> Iterator[Finding]:
-    """Find acknowledged records that waited too long for their first delivery while there was no fault."""
+    """
+    Find the first acknowledged record of each partition that waited too long for its first delivery without a fault.
+    """
     first: dict[int, float] = {}
     for delivery in history.deliveries:
         first[delivery.number] = min(delivery.start_s, first.get(delivery.number, math.inf))
@@ -155,7 +161,7 @@ def _late(history: History, limits: Limits) -> Iterator[Finding]:
 
 
 def _back(history: History) -> Iterator[Finding]:
-    """Find committed offsets that decreased or were deleted; no operator resets offsets in these runs."""
+    """Find committed offsets that decreased or were deleted. No operator resets offsets in these runs."""
     stored: dict[int, int] = {}
     for commit in history.commits:
         if commit.offset < stored.get(commit.partition, 0):
@@ -234,7 +240,7 @@ def gaps(history: History) -> list[Gap]:
 
 
 def _between(ownerships: Sequence[Ownership], died: dict[int, float], end_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the start and the end of each time between one live owner and the next."""
+    """Yield the start and the end of each time between one live owner and the next, or the end of the run."""
     for before, after in pairwise([*ownerships, None]):
         assert before is not None
         since_s = min(before.until_s or end_s, died.get(before.pid, end_s))
@@ -263,7 +269,7 @@ def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[flo
 
 
 def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float, float]]) -> float:
-    """Return the length of the longest part of an interval that lies within one of the given times."""
+    """Return the length of the longest part of an interval that lies within one of the given times, or 0."""
     return max(0.0, *(min(until_s, end_s) - max(since_s, start_s) for start_s, end_s in times), 0.0)
 
 
@@ -271,7 +277,7 @@ def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float,
 
 
 def _ended(history: History) -> Iterator[Finding]:
-    """Find members that stopped without a command of the run, or did not leave in order."""
+    """Find members that stopped without a command of the run, or did not leave gracefully."""
     for process in history.processes:
         if process.trouble:
             at_s = history.end_s if process.ended_s is None else process.ended_s

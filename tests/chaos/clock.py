@@ -9,6 +9,7 @@ __all__ = ["boot_s"]
 
 def boot_s() -> float:
     """
-    Return the seconds since the boot of the machine. They include suspended time, and do not follow the wall clock.
+    Return the seconds since the boot of the machine, including suspended time. Changes of the wall clock have no
+    effect.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME)

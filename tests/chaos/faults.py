@@ -24,7 +24,9 @@ _FLICKER_S = (0.1, 0.8)
 
 
 async def inflict(system: SystemUnderTest, fault: Fault) -> None:
-    """Inflict a fault for its duration, and wait until the target has recovered."""
+    """
+    Inflict a fault for its duration. Then wait until brokers or the ensemble have recovered, if the fault was theirs.
+    """
     await INFLICT[fault.kind](system, fault)
     domain = KINDS[fault.kind].domain
     if domain is Domain.BROKERS:
@@ -87,7 +89,7 @@ def _network_fault(network_of: Callable[[MemberHost], Network], fails: Callable[
 
 
 def _flicker(network_of: Callable[[MemberHost], Network]) -> Inflict:
-    """Return a function that cuts and heals a network of a member repeatedly; a replay has the same intervals."""
+    """Return a function that cuts and heals a network of a member repeatedly. A replay has the same intervals."""
 
     async def flicker(system: SystemUnderTest, fault: Fault) -> None:
         network, random = network_of(system.hosts[fault.target]), Random(fault.number)
@@ -111,7 +113,7 @@ def _to_brokers(host: MemberHost) -> Network:
 
 
 def _mute(network: Network) -> None:
-    """Forward requests and no responses, so that the outcome of requests is unknown."""
+    """Forward requests, and hold back responses, so that the outcome of requests is unknown."""
     network.stall(Direction.RESPONSES)
 
 
@@ -153,7 +155,7 @@ async def _pause(server: KafkaBroker | ZooKeeperServer, seconds: float) -> None:
 
 
 async def _server(system: SystemUnderTest, target: int) -> ZooKeeperServer:
-    """Return ZooKeeper's leader if ``target`` is 0, else one of the followers."""
+    """Return ZooKeeper's leader if ``target`` is 0, or a follower if it is 1 or 2."""
     if target == 0:
         return await system.ensemble.leader()
     return (await system.ensemble.followers())[target - 1]

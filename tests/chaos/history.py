@@ -42,7 +42,7 @@ class Acknowledged(NamedTuple):
 
 class Delivery(NamedTuple):
     """
-    A delivery to the application: ``token`` is the claim's fencing token, ``end_s`` None if the record was not
+    A delivery to the application. ``token`` is the claim's fencing token. ``end_s`` is None if the record was not
     finished.
     """
 
@@ -57,7 +57,7 @@ class Delivery(NamedTuple):
 
 class Ownership(NamedTuple):
     """
-    The time during which an owner znode existed. ``token`` is its czxid; ``until_s`` is None if it was not deleted.
+    The time during which an owner znode existed. ``token`` is its czxid. ``until_s`` is None if it was not deleted.
     """
 
     partition: int
@@ -69,7 +69,10 @@ class Ownership(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A write to an offset znode; ``owned`` is whether the session that wrote it owned the partition."""
+    """
+    A write to an offset znode. ``owned`` is whether the session that wrote it may: it owned the partition, or created
+    the offset.
+    """
 
     partition: int
     offset: int
@@ -78,7 +81,11 @@ class Commit(NamedTuple):
 
 
 class Inflicted(NamedTuple):
-    """A fault that was inflicted: when it started, and when its target had recovered; None if it never did."""
+    """
+    A fault that was inflicted, with the time of its start and of its end, after which its target had recovered.
+
+    ``ended_s`` is None if the fault has not ended.
+    """
 
     number: int
     kind: str
@@ -92,8 +99,8 @@ class Process(NamedTuple):
     A process of a member.
 
     Args:
-        ended_s: When the end of the process was noticed; None if it was still running.
-        trouble: How the process ended wrongly, as the predicate of a sentence; empty if it did not.
+        ended_s: When the end of the process was noticed, or None if it was still running.
+        trouble: How the process ended wrongly, as the predicate of a sentence, or "" if it ended as it should.
         resumed_s: When the process was resumed after each stop.
     """
 
@@ -106,7 +113,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All data of a run that the checker needs; every list is sorted by time."""
+    """All data of a run that the checker needs. Every list is sorted by time."""
 
     partitions: int
     acknowledged: list[Acknowledged]
@@ -115,11 +122,11 @@ class History:
     commits: list[Commit]
     faults: list[Inflicted]
     processes: list[Process]
-    #: The end of the checked time; from then on members leave.
+    #: The end of the checked time. Members leave after it.
     end_s: float
     #: Partitions whose offset znodes were deleted, with the time.
     deleted_offsets: list[tuple[int, float]] = field(default_factory=list)
-    #: By how much the wall clock was set during the run; the times of ZooKeeper may be wrong by as much.
+    #: By how much the wall clock was set during the run. The times of ZooKeeper may be wrong by as much.
     clock_step_s: float = 0.0
 
 
@@ -131,9 +138,7 @@ class GrowingFile:
         self._position = 0
 
     def new_lines(self) -> list[str]:
-        """
-        Return the lines that were completed since the last call; an incomplete line is returned once it is complete.
-        """
+        """Return the lines that were completed since the last call. An incomplete line is returned by a later call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -227,7 +232,7 @@ class _Replay:
                     self.found.deleted_offsets.append((int(path.removeprefix(self._offsets)), at_s))
                 case Create(path, data) | Put(path, data) if _partition_of(path, self._offsets) is not None:
                     partition = int(path.removeprefix(self._offsets))
-                    # Any member may create the missing offsets of all partitions; later writes are the owner's only.
+                    # Any member may create the missing offsets of all partitions. Later writes must be the owner's.
                     owned = isinstance(write, Create) or _was_owner(transaction.session, partition, before, self.open)
                     self.found.commits.append(Commit(partition, int(data), at_s, owned))
 
@@ -238,7 +243,7 @@ class _Replay:
 
 
 def _partition_of(path: str, folder: str) -> int | None:
-    """Return the partition of a path in this folder, or None if the path is not that of a partition."""
+    """Return the partition of a path in this folder, or None if the path does not belong to a partition."""
     number = path.removeprefix(folder) if path.startswith(folder) else ""
     return int(number) if number.isdecimal() else None
 

@@ -45,7 +45,7 @@ class MemberProgram:
 
     async def run(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._leave)
-        # Line buffered: each line has reached the operating system before the next step, so a kill does not lose it.
+        # Line buffered: each line has reached the operating system before the next step, and is safe from a kill.
         with self._options.history.open("a", buffering=1, encoding="ascii") as history:
             while not self._leaving.is_set():
                 try:
@@ -59,7 +59,7 @@ class MemberProgram:
                         await self._leaving.wait()
 
     async def _join(self) -> bool:
-        """Join and subscribe; return False if the servers cannot be reached yet."""
+        """Join and subscribe. Return False if this failed with an error that can be retried."""
         options = self._options
         self._consumer = GroupedConsumer(
             options.brokers,
@@ -103,7 +103,7 @@ class MemberProgram:
 
 
 def main() -> int:
-    """Return 0 after an orderly leave, 1 if the consumer failed with an error that cannot be retried."""
+    """Return 0 after SIGTERM, or 1 if the consumer failed with an error that cannot be retried."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(MemberProgram(parse(sys.argv[1:])).run())

@@ -1,7 +1,7 @@
 """
 Hosts of members: each runs one member process at a time, on a network of its own.
 
-A host keeps its proxies when its process is killed and another one is started.
+A host keeps its proxies when its process is killed and another process is started.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["GROUP", "LEAVE_S", "MemberHost", "REPOSITORY", "TOPIC", "start_progr
 
 GROUP, TOPIC = "chaos", "chaos"
 REPOSITORY = Path(__file__).parents[2]
-#: How long a member may take to leave in order, in seconds.
+#: How long a member may take to leave the group gracefully, in seconds.
 LEAVE_S = 30.0
 #: How long a process may take until it handles signals, in seconds.
 START_S = 30.0
@@ -31,14 +31,14 @@ START_S = 30.0
 
 @dataclass(slots=True)
 class _MemberProcess:
-    """One process of a host; times are in seconds of boot time."""
+    """A process of a host. Times are seconds since boot."""
 
     child: ChildProcess
     started_s: float
     file: GrowingFile
     deliveries: Deliveries
     ended_s: float | None = None
-    #: Whether the run ended the process.
+    #: Whether the run has told the process to end.
     expected_end: bool = False
     trouble: str = ""
     resumed_s: list[float] = field(default_factory=list)
@@ -48,7 +48,9 @@ class _MemberProcess:
         return self.child.status is None
 
     def note_end(self) -> None:
-        """If the process has ended since the last call, note the time."""
+        """
+        Note the time if the process has ended since the last call, and the trouble if the run had not told it to end.
+        """
         if self.ended_s is None and not self.is_running:
             self.ended_s = boot_s()
             if not self.expected_end:
@@ -115,7 +117,7 @@ class MemberHost:
         self._processes.append(_MemberProcess(child, boot_s(), GrowingFile(history), Deliveries(child.pid)))
 
     async def start_and_wait(self) -> None:
-        """Start a process, and wait until it handles SIGTERM; before that, the signal would kill it."""
+        """Start a process, and wait until it handles SIGTERM. An earlier SIGTERM would kill it."""
         self.start()
         if not await within(self._newest.file.path.exists, START_S):
             raise ServerError(f"{self} was not up {START_S:g} s after its start; see its log in {self._folder}")
@@ -129,7 +131,7 @@ class MemberHost:
         process.note_end()
 
     def leave(self) -> None:
-        """Make the newest process leave the group in order; kill it after ``LEAVE_S``. Blocks the thread."""
+        """Make the newest process leave the group gracefully, and kill it after ``LEAVE_S``. Blocks the thread."""
         process = self._newest
         if process.is_running:
             process.expected_end = True
@@ -143,23 +145,23 @@ class MemberHost:
         process.note_end()
 
     def stop(self) -> None:
-        """Stop the process with SIGSTOP."""
+        """Stop the newest process with SIGSTOP."""
         if self.is_running:
             self._newest.child.freeze()
 
     def resume(self) -> None:
-        """Resume a stopped process with SIGCONT."""
+        """Resume the newest process with SIGCONT."""
         if self.is_running:
             self._newest.resumed_s.append(boot_s())
             self._newest.child.send(signal.SIGCONT)
 
     def kill_all(self) -> None:
-        """Kill all processes that still run at the end of a run."""
+        """Kill all processes that are still running at the end of a run."""
         for process in self._processes:
             process.child.kill()
 
     def read_new_lines(self) -> None:
-        """Read what the processes have written since the last call, and note the end of those that have ended."""
+        """Read what the processes have written since the last call, and note which processes have ended."""
         for process in self._processes:
             process.deliveries.add(process.file.new_lines())
             process.note_end()
@@ -182,6 +184,6 @@ class MemberHost:
 
 
 def start_program(module: str, options: dict[str, str], log: Path, checkout: Path = REPOSITORY) -> ChildProcess:
-    """Run a module of a checkout with these options; its output goes to ``log``."""
+    """Run a module of a checkout with these options. Its output goes to ``log``."""
     command = [sys.executable, "-m", module, *(word for option in options.items() for word in option)]
     return ChildProcess(command, log=log, folder=checkout)

@@ -1,7 +1,7 @@
 """
 The network of one client: a proxy in front of each server, used by this client only.
 
-So a single member or broker can lose its network.
+So a fault can affect the network of a single member or broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Network:
             proxy.cut()
 
     def stall(self, direction: Direction | None = None) -> None:
-        """Stop forwarding, in one direction or in both; no connection is closed."""
+        """Stop forwarding, in one direction or in both. No connection is closed."""
         for proxy in self.proxies:
             proxy.stall(direction)
 
@@ -44,10 +44,10 @@ class Network:
 
 class RegistryProxy(FaultProxy):
     """
-    A proxy in front of a ZooKeeper server that replaces the brokers' registered ports by those of the brokers' proxies.
+    A proxy to a ZooKeeper server. In answers it replaces the brokers' registered ports by the ports of their proxies.
 
-    Otherwise a member whose broker proxies fail would read the brokers' own addresses in ZooKeeper and connect
-    directly.
+    Without this, a member that cannot reach the brokers' proxies would read the brokers' own addresses in ZooKeeper and
+    bypass the proxies. A port is replaced only by a port with the same number of digits.
     """
 
     def __init__(self, upstream: str, ports: dict[int, int]) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two batches of records.
 INTERVAL_S = 0.05
-#: How long the last records may take, in milliseconds.
+#: How long the acknowledgements of the last records may take, in milliseconds.
 LAST_MS = 30_000
 
 
@@ -35,7 +35,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 async def produce(options: argparse.Namespace) -> None:
-    """Produce to all partitions in turn until SIGTERM; failed records are not sent again by this program."""
+    """
+    Produce to all partitions in turn until SIGTERM, and log acknowledgements. Records that failed are not produced
+    again.
+    """
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     producer = Producer(

@@ -1,4 +1,4 @@
-"""The report of a run: a table for people, JSON for programs."""
+"""The report of a run: a table for people, and JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.chaos.schedule import KINDS, Schedule
 
 __all__ = ["make_report", "print_report"]
 
-#: How many findings of each kind are printed; the JSON file has all of them.
+#: How many findings of each kind are printed. The JSON file has all findings.
 MOST_PRINTED = 5
 
 
@@ -50,7 +50,7 @@ def make_report(schedule: Schedule, result: Result, findings: list[Finding], lim
 
 
 def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each kind of fault; an event counts for the last fault before it."""
+    """Yield a row for each kind of fault. An event counts for the last fault that started before it."""
     causes = _Causes(history.faults)
     gaps_of: dict[str, list[Gap]] = {}
     for gap in found:
@@ -83,7 +83,7 @@ class _Causes:
 
 
 def _hand_overs(history: History) -> Counter[float]:
-    """Count the changes of owners at each time."""
+    """Count the changes of owners by time."""
     moments: Counter[float] = Counter()
     for partition in range(history.partitions):
         owners = [ownership for ownership in history.ownerships if ownership.partition == partition]
@@ -130,7 +130,10 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
 
 
 def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each of the first ``MOST_PRINTED`` findings of every kind, and the number of the others."""
+    """
+    Yield a line for each of the first ``MOST_PRINTED`` findings of every kind, and a line with the number of further
+    findings.
+    """
     counts = Counter(finding["kind"] for finding in findings)
     for kind, count in counts.items():
         for finding in [each for each in findings if each["kind"] == kind][:MOST_PRINTED]:

@@ -35,7 +35,7 @@ READ_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run: started faults, acknowledged and delivered records, and the current activity."""
+    """The progress of a run: started faults, acknowledged records, deliveries, and the current activity."""
 
     started: int
     acknowledged: int
@@ -50,14 +50,14 @@ class Result:
     history: History
     repairs: list[str] = field(default_factory=list)
     interrupted: bool = False
-    #: Why the faults ended early, if a server did not recover.
+    #: The first error that ended the faults early, or "".
     failure: str = ""
     wall_s: float = 0.0
 
 
 class Run:
     """
-    Runs a group on new servers, and inflicts a schedule.
+    Runs a group on new servers, and inflicts a schedule of faults.
 
     Args:
         schedule: The faults.
@@ -92,10 +92,11 @@ class Run:
         """
         Start the servers, run the schedule, end the servers, and return the history.
 
-        The first SIGINT or SIGTERM ends the faults, the next one the run.
+        The first SIGINT or SIGTERM ends the faults, and the next signal ends the run.
 
         Raises:
-            ServerError: A server did not start, or did not recover at the end, which is no finding about the group.
+            ServerError: A server did not start, or did not recover at the end, or some partition had no delivery at the
+                start of the run. This is no finding about the group.
         """
         started_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
         reporting = asyncio.create_task(self._report_progress())
@@ -123,7 +124,11 @@ class Run:
     # ------------------------------------------------------------------ faults
 
     async def _inflict_all(self) -> tuple[bool, str]:
-        """Inflict the schedule; return whether a signal ended it early, and the text of the error that did so."""
+        """
+        Inflict the faults of the schedule, and wait until they have ended.
+
+        Return whether a signal ended the faults early, and the text of the first error of a fault, or "".
+        """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._activity = "waiting for the group"
@@ -168,7 +173,7 @@ class Run:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """
-        Wait until the condition is true, which can change when a fault ends; raise the error of a fault that failed.
+        Wait until the condition, which can change when a fault ends, is true. Raise the error of a fault that failed.
         """
         while not condition():
             await asyncio.wait(self._active, return_when=asyncio.FIRST_COMPLETED)
@@ -190,7 +195,7 @@ class Run:
     # ------------------------------------------------------------------ the start and the end
 
     async def _first_deliveries(self) -> None:
-        """Wait for a delivery of every partition."""
+        """Wait for a delivery of every partition. Raise ServerError after ``START_S``."""
 
         def all_delivered() -> bool:
             return len({delivery.partition for delivery in self._deliveries()}) == PARTITIONS
@@ -201,7 +206,7 @@ class Run:
             )
 
     async def _recover(self) -> float:
-        """Undo all faults and wait until all records are finished; return the end of the time to check."""
+        """Undo all faults, and wait until all records are finished. Return the end of the time to check."""
         system = self._system
         self._activity = "recovering"
         await in_thread(system.heal)
@@ -223,7 +228,9 @@ class Run:
         return all(record.number in finished for record in self._system.acknowledged)
 
     async def _leave_all(self) -> None:
-        """Make every member leave in order; one that fails or takes too long is a finding."""
+        """
+        Make all running members leave gracefully, concurrently. The checker reports members that fail or take too long.
+        """
         self._activity = "ending"
         await asyncio.gather(*(in_thread(host.leave) for host in self._system.hosts if host.is_running))
 

@@ -21,7 +21,7 @@ __all__ = ["KINDS", "REPLICAS", "ZOOKEEPERS", "Domain", "Fault", "Kind", "Schedu
 #: Format of the JSON file.
 VERSION = 1
 
-#: Faults before each rest. A partition may be unowned during a fault, so there must be times without one.
+#: Faults before each rest. A partition may be unowned during a fault, so there must be times without a fault.
 FAULTS_BETWEEN_RESTS = 8
 
 #: The number of ZooKeeper servers in a run, and the number of brokers that store a record.
@@ -39,7 +39,9 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 4.0
 
 class Domain(StrEnum):
     """
-    The kind of a fault's target. Each member has one fault at a time; so have all brokers together and the ensemble.
+    The kind of a fault's target.
+
+    At any time, each member has at most one fault, all brokers together have at most one, and so has the ensemble.
     """
 
     MEMBER = "member"
@@ -53,10 +55,10 @@ class Kind:
     One kind of fault.
 
     Args:
-        name: Its name in the schedule, in the report and in ``faults.py``.
-        domain: Its target.
-        shortest, longest: The range of its duration, as multiples of the members' session timeout.
-        weight: How often it occurs in each deck of faults.
+        name: The name in the schedule, in the report and in ``faults.py``.
+        domain: The kind of the target.
+        shortest, longest: The range of the duration, as multiples of the members' session timeout.
+        weight: How often the kind occurs in each deck of faults.
         excuses: Whether a partition may be unowned during the fault. If a member is only killed or leaves, the other
             members must own its partitions in time, even before its host starts another process.
     """
@@ -110,7 +112,8 @@ class Fault:
         number: The fault's number in the schedule, from 1.
         kind: A key of ``KINDS``.
         target: The number of a member's host, the id of a broker, or 0 for ZooKeeper's leader and 1 or 2 for a
-            follower at the start of the fault.
+            follower at the start of the fault. ``zookeeper-leader-cut`` and ``zookeeper-follower-cut`` always hit the
+            leader and a follower.
         lasts_s: Seconds until the fault ends, when the process is started or resumed, or the network is healed.
         after_s: Least number of seconds between the start of the previous fault and the start of this one.
         rest_s: If more than 0, the fault starts at least this many seconds after all earlier faults have recovered.
@@ -125,7 +128,7 @@ class Fault:
 
     @property
     def exclusive(self) -> str:
-        """The name of the target that can have only one fault at a time."""
+        """The name of the target, or group of targets, that can have only one fault at a time."""
         domain = KINDS[self.kind].domain
         return f"{domain} {self.target}" if domain is Domain.MEMBER else str(domain)
 
@@ -175,7 +178,7 @@ class Schedule:
 
 
 class _Fields:
-    """Reads each field of one JSON object once; an error names the field, its value and the expected one."""
+    """Reads each field of one JSON object once. An error names the field, its value and the expected values."""
 
     def __init__(self, name: str, stored: object) -> None:
         if not isinstance(stored, dict):
@@ -207,7 +210,7 @@ class _Fields:
         return KINDS[value]
 
     def end(self) -> None:
-        """Raise an error if a field was not read."""
+        """Raise an error if the object has a field that was not read."""
         if self._left:
             raise ScheduleError(f"{self._name}: no such field: {', '.join(sorted(self._left))}")
 
@@ -243,8 +246,9 @@ def make_schedule(
     """
     Draw ``count`` faults.
 
-    Kinds are drawn from a shuffled deck, so that a short schedule has many kinds, and a long one each kind by its
-    weight. Two faults in a row never hit the same member, because they may overlap.
+    Kinds are drawn from a shuffled deck, so that a short schedule has many kinds, and a long schedule has each kind as
+    often as its weight says. Two faults in a row never hit the same member, except two faults ``member-join``, so that
+    the faults can overlap.
 
     Args:
         seed: The same seed gives the same schedule.
@@ -265,8 +269,8 @@ def make_schedule(
                 target=target,
                 lasts_s=round(random.uniform(kind.shortest, kind.longest) * session_timeout_s, 2),
                 after_s=round(random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), 2),
-                # Longer than a session timeout and the tolerance together, or the checker could never find an unowned
-                # partition.
+                # Longer than a session timeout and the tolerance together. Otherwise, the checker could never find an
+                # unowned partition.
                 rest_s=round(2.2 * session_timeout_s, 2) if rests else 0.0,
             )
         )
@@ -274,7 +278,7 @@ def make_schedule(
 
 
 def _deck(random: Random) -> Iterator[Kind]:
-    """Yield kinds without end, from shuffled decks; each deck contains every kind as often as its weight says."""
+    """Yield kinds endlessly, from shuffled decks. Each deck contains every kind as often as its weight says."""
     while True:
         cards = [kind for kind in _ALL for _ in range(kind.weight)]
         random.shuffle(cards)

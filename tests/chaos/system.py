@@ -1,8 +1,8 @@
 """
 The system under test: a ZooKeeper ensemble, brokers, hosts of members, and a producer.
 
-Every member host and every broker has a network of its own, so that a single one can lose it. The servers of the
-ensemble are connected through proxies, too.
+Every member host and every broker has a network of its own, so that a fault can affect a single network. The servers of
+the ensemble are connected through proxies, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ PRODUCER_END_S = 35.0
 
 
 class SystemUnderTest(Startable):
-    """All servers and programs of a run, in an ``async with`` block; only files in ``folder`` remain after it."""
+    """
+    All servers and programs of a run, during an ``async with`` block. Only files in ``folder`` remain after the block.
+    """
 
     def __init__(
         self, folder: Path, schedule: Schedule, rate: float, checkouts: Sequence[Path] = (REPOSITORY,)
@@ -141,7 +143,9 @@ class SystemUnderTest(Startable):
     # ------------------------------------------------------------------ health
 
     def heal(self) -> None:
-        """Undo what interrupted faults have left, but start no server or member that is down. Blocks the thread."""
+        """
+        Undo what interrupted faults have left, but do not start servers or members that are down. Blocks the thread.
+        """
         self.ensemble.heal()
         member_networks = [network for host in self.hosts for network in (host.zookeeper, host.brokers)]
         for network in [*self.broker_networks, *member_networks]:
@@ -161,7 +165,10 @@ class SystemUnderTest(Startable):
             host.start()
 
     async def start_broker(self, broker: KafkaBroker) -> None:
-        """Start a broker, even during a fault of ZooKeeper; call ``wait_for_brokers`` to wait for its registration."""
+        """
+        Start a broker. Retry a failed start, because ZooKeeper may have a fault. Do not wait for the registration (see
+        ``wait_for_brokers``).
+        """
         for _ in range(_STARTS - 1):
             with suppress(CoordinationError):
                 await broker.start()
@@ -184,11 +191,12 @@ class SystemUnderTest(Startable):
 
     async def wait_for_brokers(self) -> None:
         """
-        Wait until every broker is registered and every replica is in sync; if that takes too long, restart the broker
-        that prevents it.
+        Wait until every broker is registered and every replica is in sync.
+
+        If this takes longer than ``IN_SYNC_S``, restart a broker that prevents it, and wait again.
 
         Raises:
-            ServerError: Some replica is still out of sync after the last restart.
+            ServerError: Brokers had to be restarted ``_RESTARTS`` times.
         """
         for _ in range(_RESTARTS):
             await within(self._is_in_sync, IN_SYNC_S, _CHECK_INTERVAL_S)
@@ -206,8 +214,10 @@ class SystemUnderTest(Startable):
 
     def _out_of_sync(self) -> int | None:
         """
-        Return a broker that is not registered, or that leads a partition with a replica out of sync; None if all is
+        Return a broker that is not registered, or that leads a partition with a replica out of sync, or None if all is
         well.
+
+        Return broker 0 if ZooKeeper cannot be read, or if a partition has no leader.
         """
         try:
             with cluster_admin.zookeeper(self.ensemble.hosts) as client:

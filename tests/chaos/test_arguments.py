@@ -25,7 +25,7 @@ class RefusingRun:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Change to a folder with a schedule and a file that is not a schedule."""
+    """Change to a folder with a schedule and with a file that is not a schedule."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(chaos, "Run", RefusingRun)
     # The command changes the package's logger, to write the log to a file; the fixture restores the logger.
@@ -72,7 +72,7 @@ def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
 def test_wrong_arguments_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, expected: str, folder: Path
 ) -> None:
-    """The status is 2, because 1 means findings, and no file is created."""
+    """Wrong arguments give status 2, because status 1 means findings. No file is created."""
     assert status(monkeypatch, arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -84,7 +84,7 @@ def test_wrong_arguments_are_refused(
 def test_an_unexpected_error_is_not_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The status is 2, and the traceback is shown."""
+    """An unexpected error gives status 2 and a traceback."""
     assert status(monkeypatch, "--replay schedule.json --keep run") == 2
     assert "AssertionError: a run starts" in capsys.readouterr().err
 

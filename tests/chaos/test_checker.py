@@ -26,12 +26,12 @@ def only(history: History) -> Finding:
 
 
 def test_a_sound_run_has_no_finding() -> None:
-    """A kill, an expired session, a repeated record and an offset written again at a claim are no findings."""
+    """A kill, an expired session, a repeated record, and an offset that a claim writes again are no findings."""
     assert check(sound_history(), LIMITS) == []
 
 
 def test_a_record_that_is_never_delivered_is_lost() -> None:
-    """The record was acknowledged, and no member received it."""
+    """An acknowledged record that no member received is lost."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 20.0))
     assert kinds(history) == ["lost", "late"]
@@ -39,7 +39,7 @@ def test_a_record_that_is_never_delivered_is_lost() -> None:
 
 
 def test_a_record_that_is_never_finished_is_lost() -> None:
-    """The record was delivered, and no member finished it."""
+    """A record that was delivered and that no member finished is lost."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 20.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 20.0, None))
@@ -47,7 +47,7 @@ def test_a_record_that_is_never_finished_is_lost() -> None:
 
 
 def test_a_delivery_under_an_older_claim_is_an_overlap() -> None:
-    """The delivery came after the first delivery under the newer claim."""
+    """A delivery under an older claim, after the first delivery under a newer claim, is an overlap."""
     history = sound_history()
     history.deliveries.append(Delivery(FIRST_PID, 0, 6, 7, 6, 16.1, 16.2))
     finding = only(history)
@@ -55,7 +55,10 @@ def test_a_delivery_under_an_older_claim_is_an_overlap() -> None:
 
 
 def test_a_record_may_be_finished_after_a_newer_claim() -> None:
-    """Only the start of a delivery counts, because the fencing token lets a store refuse late writes."""
+    """
+    A record may be finished after a newer claim. Only the start of a delivery counts, because the fencing token lets a
+    store refuse late writes.
+    """
     history = sound_history()
     history.deliveries[5] = history.deliveries[5]._replace(end_s=30.0)
     assert check(history, LIMITS) == []
@@ -63,7 +66,9 @@ def test_a_record_may_be_finished_after_a_newer_claim() -> None:
 
 @pytest.mark.parametrize(("late", "found"), [([16.01], []), ([16.01, 16.02], ["overlap"]), ([16.3], ["overlap"])])
 def test_a_resumed_process_may_make_the_delivery_that_was_interrupted(late: list[float], found: list[str]) -> None:
-    """One delivery right after the resumption is allowed; a second delivery, or one that comes later, is not."""
+    """
+    One delivery right after the resumption of a process is allowed. A second delivery, or a later delivery, is not.
+    """
     history = sound_history()
     history.processes[0] = Process(FIRST_PID, 0.0, 20.0, resumed_s=(16.0,))
     history.deliveries.extend(Delivery(FIRST_PID, 0, 5, 7, 5, at_s, at_s + 0.003) for at_s in late)
@@ -84,7 +89,7 @@ def test_a_deleted_offset_is_found() -> None:
 
 
 def test_a_commit_beyond_the_finished_records_is_found() -> None:
-    """The committed offset is 6, and the record at offset 5 was not finished."""
+    """A commit of offset 6 is a finding if the record at offset 5 was not finished."""
     history = sound_history()
     history.commits[1] = Commit(0, 6, 8.0, True)
     history.commits[2] = Commit(0, 6, 15.3, True)
@@ -102,7 +107,9 @@ def test_a_commit_before_the_record_is_finished_is_found() -> None:
 
 
 def test_a_commit_of_the_record_in_flight_is_found() -> None:
-    """The commit came 20 ms before the record was finished. It is excused if the wall clock was set during the run."""
+    """
+    A commit 20 ms before the end of its record is a finding. It is excused if the wall clock was set during the run.
+    """
     history = sound_history()
     history.commits[1] = Commit(0, 5, 5.48, True)
     assert kinds(history) == ["skipped"]
@@ -110,14 +117,20 @@ def test_a_commit_of_the_record_in_flight_is_found() -> None:
 
 
 def test_a_commit_by_another_session_than_the_owner_is_found() -> None:
-    """The commit is a finding although its offset is right: that session's gate should have been shut."""
+    """
+    A commit by a session that is not the owner is a finding even if its offset is right: that session's gate should
+    have been shut.
+    """
     history = sound_history()
     history.commits.append(Commit(0, 10, 30.0, False))
     assert only(history).kind == "foreign"
 
 
 def test_a_partition_is_unowned_from_the_death_of_its_process() -> None:
-    """The time counts from the death of the process, not from the end of its session: 10 s exceed the allowed 9 s."""
+    """
+    The time without an owner counts from the death of the process, not from the end of its session. Here 10 s exceed
+    the allowed 9 s.
+    """
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=20.0)
     history.deliveries[6] = history.deliveries[6]._replace(start_s=20.1, end_s=20.2)
@@ -126,7 +139,7 @@ def test_a_partition_is_unowned_from_the_death_of_its_process() -> None:
 
 
 def test_unowned_time_during_a_fault_is_excused() -> None:
-    """While ZooKeeper has no leader no member can claim. The time after the fault counts from 0."""
+    """While ZooKeeper has no leader, no member can claim. The time after the fault counts from 0."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=26.0)
     history.faults.append(Inflicted(2, "zookeeper-leader-cut", "server 0", 14.0, 20.0))
@@ -144,7 +157,10 @@ def test_a_kill_excuses_nothing() -> None:
 
 
 def test_unowned_time_counts_from_the_last_kill() -> None:
-    """The second member that was killed may have been assigned the partition, and its session must expire as well."""
+    """
+    Another kill starts the time again: the second member may have been assigned the partition, and its session must
+    expire as well.
+    """
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(since_s=20.0)
     history.faults.append(Inflicted(2, "member-kill", "member-1", 14.0, 16.0))
@@ -154,7 +170,7 @@ def test_unowned_time_counts_from_the_last_kill() -> None:
 
 
 def test_a_partition_that_is_never_claimed_again_is_found() -> None:
-    """The partition was released 20 s before the end of the run."""
+    """A partition that was released 20 s before the end of the run and not claimed again is a finding."""
     history = sound_history()
     history.ownerships[1] = history.ownerships[1]._replace(until_s=40.0)
     finding = only(history)
@@ -169,14 +185,14 @@ def test_a_partition_that_is_never_claimed_is_found() -> None:
 
 
 def test_an_owner_znode_of_a_dead_process_is_no_owner() -> None:
-    """The owner znode remains after the end of its process."""
+    """An owner znode that remains after the end of its process does not count as an owner."""
     history = sound_history()
     history.ownerships[:] = [Ownership(0, 7, 1, FIRST_PID, 0.5, None)]
     assert "unowned" in kinds(history)
 
 
 def test_a_late_delivery_is_found() -> None:
-    """The record waits for 20 s although the partition has an owner and there is no fault."""
+    """A record that waits for 20 s although its partition has an owner and there is no fault is a finding."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 25.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 45.0, 45.1))
@@ -184,7 +200,7 @@ def test_a_late_delivery_is_found() -> None:
 
 
 def test_a_late_delivery_during_a_fault_is_excused() -> None:
-    """A broker was down for most of the time that the record waited."""
+    """A late delivery is excused if a broker was down for most of the time that the record waited."""
     history = sound_history()
     history.acknowledged.append(Acknowledged(10, 0, 10, 25.0))
     history.deliveries.append(Delivery(SECOND_PID, 0, 10, 9, 10, 45.0, 45.1))
@@ -193,7 +209,7 @@ def test_a_late_delivery_during_a_fault_is_excused() -> None:
 
 
 def test_a_member_that_stops_by_itself_is_found() -> None:
-    """The run did not end the member, so its reason does not matter."""
+    """A member that the run did not end is a finding, whatever its reason."""
     history = sound_history()
     history.processes[1] = Process(SECOND_PID, 0.0, 58.0, "stopped by itself with status 1")
     assert only(history).text == "member process 102 stopped by itself with status 1"

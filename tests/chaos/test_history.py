@@ -15,7 +15,7 @@ OWNER, OFFSET = "/consumers/g/owners/t/0", "/consumers/g/offsets/t/0"
 
 
 def transactions(*steps: tuple[int, tuple[Write, ...]]) -> list[Transaction]:
-    """Return the transactions of these sessions, one a second; the first transaction has zxid 1."""
+    """Return transactions of these sessions, one each second, with zxids from 1."""
     return [Transaction(zxid, zxid * 1000, session, writes) for zxid, (session, writes) in enumerate(steps, start=1)]
 
 
@@ -73,7 +73,7 @@ def test_commits_are_by_the_owner_or_by_another_session() -> None:
 
 
 def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
-    """An incomplete line is ignored, and the last delivery has no end."""
+    """An incomplete line of a killed process is ignored, and the process's last delivery has no end."""
     path = tmp_path / "history"
     file, deliveries = GrowingFile(path), Deliveries(11)
     assert file.new_lines() == []
@@ -86,5 +86,5 @@ def test_deliveries_of_a_killed_process(tmp_path: Path) -> None:
 
 
 def test_a_line_of_the_producer_is_an_acknowledged_record() -> None:
-    """The line has number, partition, offset and time of the record."""
+    """The producer's line contains the record's number, partition, offset and time."""
     assert parse_receipt("2.25 70 0 7\n") == (70, 0, 7, 2.25)

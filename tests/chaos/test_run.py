@@ -14,7 +14,7 @@ from tests.helpers.commands import environment
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 
-#: Its ten faults hit members, brokers and ZooKeeper.
+#: The seed of a schedule whose ten faults hit members, brokers and ZooKeeper.
 SEED = 170
 FAULTS = 10
 

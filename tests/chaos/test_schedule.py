@@ -23,7 +23,7 @@ no_deadline = settings(deadline=None)
 @no_deadline
 @given(seeds, counts)
 def test_a_seed_gives_one_schedule(seed: int, count: int) -> None:
-    """The same seed gives the same faults; a longer schedule starts with the faults of a shorter one."""
+    """A seed always gives the same faults. A longer schedule starts with the faults of a shorter schedule."""
     schedule = make_schedule(seed, count)
     assert schedule == make_schedule(seed, count)
     assert [fault.number for fault in schedule.faults] == list(range(1, count + 1))
@@ -33,7 +33,10 @@ def test_a_seed_gives_one_schedule(seed: int, count: int) -> None:
 @no_deadline
 @given(seeds, counts, st.integers(2, 6), st.integers(2, 4), st.floats(1, 10))
 def test_every_fault_can_be_inflicted(seed: int, count: int, members: int, brokers: int, timeout_s: float) -> None:
-    """Targets exist, durations are within the range of the kind, and two faults in a row hit different members."""
+    """
+    Targets exist, durations are within the range of the kind, and two faults in a row hit different members unless both
+    are ``member-join``.
+    """
     schedule = make_schedule(seed, count, members=members, brokers=brokers, session_timeout_s=timeout_s)
     for fault in schedule.faults:
         kind = KINDS[fault.kind]
@@ -49,7 +52,10 @@ def test_every_fault_can_be_inflicted(seed: int, count: int, members: int, broke
 @no_deadline
 @given(seeds)
 def test_rests_are_longer_than_the_allowed_unowned_time(seed: int) -> None:
-    """A rest has to be longer, so that the checker can find a partition that stays without an owner."""
+    """
+    A rest is longer than a partition may be unowned, so that the checker can find a partition that stays without an
+    owner.
+    """
     schedule = make_schedule(seed, 5 * FAULTS_BETWEEN_RESTS)
     rests = [fault.rest_s for fault in schedule.faults if fault.rest_s]
     assert len(rests) == 4
@@ -93,7 +99,7 @@ def test_a_stored_schedule_is_loaded_unchanged(seed: int, count: int) -> None:
     ],
 )
 def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, expected: str) -> None:
-    """The error names the field, its value and the expected one. The parameter None means a missing field."""
+    """The error names the field, its value and the expected values. The parameter None means a missing field."""
     stored = json.loads(make_schedule(1, 2).to_json()) | {field: value}
     if value is None:
         del stored[field]

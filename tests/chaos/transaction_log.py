@@ -30,7 +30,7 @@ _SET_DATA, _MULTI, _CLOSE_SESSION, _ERROR = 5, 14, -11, -1
 
 
 class Create(NamedTuple):
-    """A znode was created; its czxid is the transaction's zxid."""
+    """The creation of a znode. Its czxid is the zxid of the transaction."""
 
     path: str
     data: bytes
@@ -38,20 +38,20 @@ class Create(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """A znode was deleted."""
+    """The deletion of a znode."""
 
     path: str
 
 
 class Put(NamedTuple):
-    """The data of a znode was replaced."""
+    """The replacement of the data of a znode."""
 
     path: str
     data: bytes
 
 
 class EndSession(NamedTuple):
-    """The session of the transaction was closed or has expired, which deletes its ephemeral znodes."""
+    """The end of the transaction's session, by a close or by expiry. It deletes the session's ephemeral znodes."""
 
 
 Write = Create | Delete | Put | EndSession
@@ -59,13 +59,13 @@ Write = Create | Delete | Put | EndSession
 
 class Transaction(NamedTuple):
     """
-    One committed transaction.
+    A transaction in the log of a server.
 
     Args:
-        zxid: The transaction's number, larger than that of any earlier one.
+        zxid: The transaction's number, larger than the number of any earlier transaction.
         at_ms: When ZooKeeper's leader received the request, in milliseconds since 1970.
         session: The session that sent the request.
-        writes: The changes in order; empty if the transaction changed nothing or failed.
+        writes: The changes in order, or () if the transaction changed no znode or failed.
     """
 
     zxid: int
@@ -98,7 +98,7 @@ def committed(folders: Iterable[Path], majority: int = 2) -> list[Transaction]:
 
 
 def read_log(path: Path) -> Iterator[Transaction]:
-    """Yield the transactions of one file, up to its end or to the first one that was not written completely."""
+    """Yield the transactions of one file, up to its end or to the first transaction that was not written completely."""
     with path.open("rb") as file:
         magic, _, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
         if magic != _MAGIC:
@@ -137,7 +137,7 @@ def _writes(kind: int, record: _Reader) -> Iterator[Write]:
 
 
 class _Reader:
-    """Reads jute, ZooKeeper's encoding: numbers are big-endian, and a length precedes bytes."""
+    """Reads jute, ZooKeeper's encoding: numbers are big-endian, and the length of bytes precedes them."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data

@@ -200,7 +200,7 @@ def _titled(module: ast.Module) -> str:
 
 
 def _tests(module: ast.Module) -> dict[str, str]:
-    """Return the docstring of each test, by its name without ``test_``."""
+    """Return the docstring of each test, by the name of the test without ``test_``."""
     return {
         function.name.removeprefix("test_"): ast.get_docstring(function) or ""
         for function in module.body

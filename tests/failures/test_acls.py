@@ -43,7 +43,7 @@ async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -
         assert owner.get_children(layout.root) == []
         assert owner.exists(layout.ids) is None or owner.get_children(layout.ids) == []
     finally:
-        # Other tests on these servers list all groups, and could not read this one.
+        # Other tests on these servers list all groups, and could not read this group.
         owner.delete(layout.root, recursive=True)
         owner.stop()
         owner.close()
@@ -51,7 +51,7 @@ async def test_access_denied_to_a_new_member(cluster: Cluster, unique: Unique) -
 
 async def test_access_denied_to_a_running_member(cluster: Cluster, unique: Unique) -> None:
     """
-    An operator sets an ACL on an offset znode of a member's partition. ZooKeeper refuses the member's next commit; the
+    An operator sets an ACL on an offset znode of a member's partition. ZooKeeper refuses the member's next commit. The
     member stops, and its loop raises CoordinationError with the path.
     """
     topic, name = unique("topic"), unique("group")

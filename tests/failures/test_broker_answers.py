@@ -37,7 +37,8 @@ BOUND_S = 8.0
 @dataclass
 class Pair:
     """
-    Two brokers, and a topic of one partition with a replica on each. Each broker's connection to ZooKeeper can be cut.
+    Two brokers, and a topic of one partition with a replica on each broker. Each broker's connection to ZooKeeper can
+    be cut.
     """
 
     cluster: Cluster
@@ -49,7 +50,8 @@ class Pair:
 
     async def depose(self) -> tuple[str, str]:
         """
-        Cut the leader off from ZooKeeper only; return the addresses of the deposed and of the newly elected leader.
+        Cut the leader off from ZooKeeper only. Return the addresses of the deposed leader and of the newly elected
+        leader.
         """
         deposed = self.leader()
         self.proxies[deposed].stall()
@@ -121,7 +123,7 @@ async def test_a_deposed_leader_still_answers_members() -> None:
 async def test_a_deposed_leader_still_answers_a_consumer_without_a_group() -> None:
     """
     A consumer without a group gets the partition leaders from brokers only. Every ``metadata_max_age_ms`` it asks
-    another broker for metadata, so it finds the new leader and then reads from it.
+    another broker for metadata, finds the new leader, and then reads from this leader.
     """
     async with broker_pair() as brokers:
         deposed = brokers.cluster.brokers[brokers.leader()]
@@ -136,7 +138,7 @@ async def test_a_deposed_leader_still_answers_a_consumer_without_a_group() -> No
 
 
 def damaging(times: int) -> Callable[[Exchange], Reply]:
-    """Damage the first ``times`` fetch answers that contain messages: flip the last bit of each."""
+    """Flip the last bit of each of the first ``times`` fetch answers that contain messages."""
     left = [None] * times
 
     def answer(exchange: Exchange) -> Reply:
@@ -150,7 +152,10 @@ def damaging(times: int) -> Callable[[Exchange], Reply]:
 
 
 async def test_a_few_damaged_answers(cluster_39: Cluster, unique: Unique) -> None:
-    """The member fetches again over another connection. The application gets every record once, and no error."""
+    """
+    After a damaged answer, the member fetches again over another connection. The application gets every record once,
+    and no error.
+    """
     async with checked_group(cluster_39, unique, partitions=1) as checked:
         values = await checked.produce(1)
         with KafkaProxy(cluster_39.brokers[0], damaging(TRIES_UNREADABLE - 1)) as proxy:
@@ -163,7 +168,7 @@ async def test_a_few_damaged_answers(cluster_39: Cluster, unique: Unique) -> Non
 
 async def test_damaged_answers_for_longer(cluster_39: Cluster, unique: Unique) -> None:
     """
-    After five damaged answers ``consume()`` raises ProtocolError with partition and offset. It raises again after each
+    After five damaged answers ``consume()`` raises ProtocolError with partition and offset, and again after each
     further damaged answer, at growing intervals. Delivery of the partition resumes with the first undamaged answer.
     """
     topic = unique("topic")

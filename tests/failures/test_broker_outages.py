@@ -37,7 +37,7 @@ NEVER_MS = 3_600_000
 async def test_a_broker_stores_a_v0_commit_after_the_release(cluster: Cluster, unique: Unique) -> None:
     """
     A broker stores a commit after the next owner has committed a later offset, and so decreases the stored offset. The
-    next owner adopts that offset like an operator's reset. Records are repeated, and none is lost.
+    next owner adopts the decreased offset like an operator's reset. Records are repeated, and none is lost.
     """
     settings = {"store": "broker-v0", "reconcile_interval_ms": NEVER_MS}
     async with (
@@ -78,7 +78,10 @@ async def fill(cluster: Cluster, partitions: Collection[int], each: int = 10, fi
 
 
 async def wait_for_metadata(cluster: Cluster, partitions: int) -> None:
-    """Wait until every broker reports this number of partitions; their leaders are in ZooKeeper slightly earlier."""
+    """
+    Wait until every broker reports this number of partitions. ZooKeeper has the leaders of new partitions slightly
+    earlier.
+    """
     for address in cluster.brokers:
         view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(address, 9092, "brokers")), Metrics())
         try:
@@ -131,9 +134,9 @@ async def test_a_partition_leader_is_down_when_a_group_starts(
     start_cluster: Callable[..., Cluster], caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
     """
-    Partitions that have leaders are read at once. The others are claimed but not read, and the member raises an alarm
-    after ``drain_alarm_ms``. When their broker is back they are read from the earliest offset, whatever
-    ``auto_offset_reset`` is; nothing is lost or repeated.
+    Partitions that have leaders are read at once. The other partitions are claimed but not read, and the member raises
+    an alarm after ``drain_alarm_ms``. When their broker is back, they are read from the earliest offset, whatever
+    ``auto_offset_reset`` is. No record is lost or repeated.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -197,8 +200,8 @@ async def test_a_partition_leader_is_down_after_a_topic_was_created_again(
 ) -> None:
     """
     The offsets of the deleted topic are still in ZooKeeper. Partitions that have leaders are read from their beginning.
-    For the others the member raises an alarm, and ``describe`` reports them as unopened; they are read when their
-    broker is back. Nothing is lost.
+    For the other partitions the member raises an alarm, and ``describe`` reports them as unopened. They are read when
+    their broker is back. Nothing is lost.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -229,8 +232,8 @@ async def test_a_partition_leader_is_down_when_a_consumer_without_a_group_starts
     start_cluster: Callable[..., Cluster],
 ) -> None:
     """
-    ``consume()`` reads partitions that have leaders at once, and the others when their broker is back; nothing is
-    repeated. ``subscribe()`` raises an error.
+    ``consume()`` reads partitions that have leaders at once, and the other partitions when their broker is back. No
+    record is repeated. ``subscribe()`` raises an error.
     """
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
@@ -257,7 +260,7 @@ async def test_a_partition_leader_is_down_when_a_consumer_without_a_group_starts
 async def test_a_partition_leader_is_frozen_when_a_group_starts(start_cluster: Callable[..., Cluster]) -> None:
     """
     The frozen broker remains the leader of its partitions. It delays the start of other brokers' partitions by at most
-    ``connect_timeout_ms``; its own partitions are read when it is resumed.
+    ``connect_timeout_ms``. Its own partitions are read when it is resumed.
     """
     cluster = start_cluster(brokers=2, broker_overrides={"zookeeper.session.timeout.ms": 10_000})
     await cluster.create_topic("t", 4)

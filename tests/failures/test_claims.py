@@ -20,8 +20,8 @@ async def test_a_lone_member_at_the_claim_limit(
     cluster: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The member owns as many partitions as one session can. The others are unassigned, with the reason in the group
-    state, until another member joins.
+    The member owns as many partitions as one session can. The other partitions are unassigned, with the reason in the
+    group state, until another member joins.
     """
     async with checked_group(cluster, unique, partitions=5) as checked:
         path = checked.client.chroot + checked.layout.owner(checked.partition(0))

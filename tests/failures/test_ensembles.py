@@ -36,7 +36,7 @@ READ_ONLY_ALONE = "3.9.5"
 @pytest.fixture(scope="module")
 def ensembles() -> Iterator[Callable[..., Cluster]]:
     """
-    Return a function that starts a cluster with three ZooKeeper servers, whose connections to each other can be cut.
+    Provide a function that starts a cluster with three ZooKeeper servers, whose connections to each other can be cut.
     Calls with equal settings return the same cluster.
     """
     running: dict[str, Cluster] = {}
@@ -68,7 +68,7 @@ async def test_one_server_freezes_and_another_one_is_killed(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
     """
-    One server freezes; after it was resumed, another one is killed. Members connect to another server and keep their
+    One server freezes. After it was resumed, another server is killed. Members connect to another server and keep their
     sessions and claims. No record is lost or repeated.
     """
     # A lease of 15 s: if ZooKeeper's leader failed, the other servers notice it after 2 s and then elect a leader,
@@ -222,7 +222,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
 
 
 def connect_elsewhere(server: ZooKeeperServer, session_id: int, password: bytes) -> None:
-    """Move a session to a server by connecting there with its id and password, and disconnect."""
+    """Move a session to a server, by connecting to it with the id and password of the session, and disconnect."""
     request = Connect(0, 0, SESSION_TIMEOUT_MS, session_id, password, False).serialize()
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
@@ -274,8 +274,8 @@ async def test_a_server_lags_behind_after_a_release_of_unknown_outcome(
 
 async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., Cluster], unique: Unique) -> None:
     """
-    The server accepts only clients that ask for read-only access, which members do not. A member connected to it gives
-    up its session when its lease ends, retries, and joins when the quorum is back. Nothing is lost.
+    The server accepts only clients that ask for read-only access, which members do not. A member connected to the
+    server gives up its session when its lease ends, retries, and joins when the quorum is back. Nothing is lost.
     """
     cluster = ensembles(zookeeper=READ_ONLY_ALONE, zookeeper_overrides=PATIENT)
     alone, others = await cluster.ensemble.leader(), await cluster.ensemble.followers()

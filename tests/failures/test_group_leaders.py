@@ -100,7 +100,7 @@ async def test_a_leader_is_killed_after_the_last_assignment(cluster: Cluster, un
 async def test_a_leader_freezes_and_another_one_publishes(cluster_39: Cluster, unique: Unique, after: int) -> None:
     """
     A leader freezes before a write, and another leader publishes. When the first leader is resumed, ZooKeeper refuses
-    its write, and it takes part in the next election. No generation is used twice.
+    its write, and the first leader takes part in the next election. No generation is used twice.
     """
     async with publishing(cluster_39, unique, "STOP", after) as (checked, stopped, first, second):
         await stopped.has_stopped()

@@ -40,7 +40,7 @@ def has_children(client: KazooClient, folder: str, count: int) -> bool:
 
 async def test_the_election_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    Without its election znode the leader cannot publish. It takes part in the election again, with another znode, and
+    A leader without its election znode cannot publish. It takes part in the election again, with another znode, and
     plans again.
     """
     topic, name = unique("topic"), unique("group")
@@ -107,10 +107,10 @@ async def test_a_member_znode_is_deleted(cluster: Cluster, unique: Unique) -> No
 @pytest.mark.parametrize("root", ["kiel-groups", "consumers"])
 async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Unique, root: str) -> None:
     """
-    All members join again and create the missing parent znodes; none stops, and nothing is lost.
+    All members join again and create the missing parent znodes. No member stops, and nothing is lost.
 
     If ``/kiel-groups/<group>`` is deleted, each member gives up its session at its next heartbeat. If
-    ``/consumers/<group>`` is deleted, the claims and the committed offsets are gone: members notice it within
+    ``/consumers/<group>`` is deleted, the claims and the committed offsets are gone. Members notice this within
     ``reconcile_interval_ms``, claim again, and read from the earliest offset.
     """
     async with checked_group(cluster, unique, reconcile_interval_ms=500) as checked:
@@ -136,7 +136,7 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
 
 
 async def test_an_owner_znode_is_deleted_and_another_session_claims(cluster: Cluster, unique: Unique) -> None:
-    """When the former owner leaves, it does not delete the new owner's claim or overwrite its offset."""
+    """When the former owner leaves, it neither deletes the new owner's claim nor overwrites the new owner's offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     layout, partition = GroupLayout(name), TopicPartition(topic, 0)
@@ -190,8 +190,8 @@ async def test_an_offset_znode_is_deleted(cluster: Cluster, unique: Unique) -> N
 
 async def test_all_offset_znodes_of_a_topic_are_deleted(cluster: Cluster, unique: Unique) -> None:
     """
-    The owners store their offsets again with their next commit, or when they leave. Both succeed without the parent
-    znode.
+    The owners store their offsets again with their next commit, or when they leave. Both succeed although the parent
+    znode is deleted, too.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -209,7 +209,7 @@ async def test_all_offset_znodes_of_a_topic_are_deleted(cluster: Cluster, unique
 
 
 async def test_an_assignment_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """The member keeps its partitions; the leader writes the assignment again. Nothing is lost."""
+    """The member keeps its partitions. The leader writes the assignment again. Nothing is lost."""
     async with checked_group(cluster, unique, reconcile_interval_ms=300) as checked:
         await checked.join()
         member = await checked.join()
@@ -223,7 +223,7 @@ async def test_an_assignment_is_deleted(cluster: Cluster, unique: Unique) -> Non
 
 
 def znode_path(checked: CheckedGroup, member: Member, what: str) -> str:
-    """Return the path of one of the group's znodes; ``what`` names its kind."""
+    """Return the path of one of the group's znodes. ``what`` names the kind of the znode."""
     layout, member_id = checked.layout, str(member.consumer.member_id)
     held = checked.partition(member.partitions(checked.topic)[0])
     children = {"candidate": layout.election, "history": layout.history}
@@ -271,8 +271,8 @@ async def test_a_znode_contains_garbage(cluster_39: Cluster, unique: Unique, wha
 
 async def test_a_forced_release_with_a_commit_in_flight(cluster: Cluster, unique: Unique) -> None:
     """
-    The commit arrives after the member znode was deleted, so ZooKeeper refuses it. Its records are delivered again, to
-    the next owner.
+    The commit arrives after the member znode was deleted, so ZooKeeper refuses it. The records of the commit are
+    delivered again, to the next owner.
     """
     chosen: list[Member] = []
 

@@ -1,4 +1,4 @@
-"""Sessions that end or seem to end; answers and watches that are lost."""
+"""Sessions that end or seem to end, and answers and watches that are lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Unique = Callable[[str], str]
 
 async def test_a_session_expires_during_processing(cluster: Cluster, unique: Unique) -> None:
     """
-    The record in flight is delivered again, to the next owner. When the former owner finishes it, no offset changes.
+    The record in flight is delivered again, to the next owner. When the former owner finishes the record, no offset
+    changes.
     """
     chosen: list[Member] = []
 
@@ -126,7 +127,7 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
     start_cluster: Callable[..., Cluster], zookeeper_version: str, unique: Unique, how: str
 ) -> None:
     """
-    Members give up their sessions when their leases end, and close them as soon as a server can be reached.
+    Members give up their sessions when their leases end, and close the sessions as soon as a server can be reached.
 
     All partitions have owners again within 3.5 s after a server can be reached. Without the close, the servers would
     keep the old claims for the rest of the session timeout. Nothing is lost.
@@ -166,14 +167,14 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
 
 
 def owners_are_new(checked: CheckedGroup, before: set[str]) -> bool:
-    """Return whether none of the owners in ``before`` owns a partition."""
+    """Return whether no current owner is among the owners in ``before``."""
     return before.isdisjoint(owner for owner, _ in checked.owners().values())
 
 
 async def test_a_process_is_stopped_for_longer_than_the_session_timeout(cluster: Cluster, unique: Unique) -> None:
     """
-    Other members own its partitions when the session has expired. When the process is resumed, it delivers nothing
-    under its old claims, and joins again. Nothing is lost.
+    Other members own the partitions of the stopped process when its session has expired. When the process is resumed,
+    it delivers nothing under its old claims, and joins again. Nothing is lost.
     """
     async with checked_group(cluster, unique) as checked:
         stopped = checked.program("member")
@@ -204,7 +205,7 @@ async def test_one_member_cannot_reach_zookeeper_for_longer_than_the_session_tim
 ) -> None:
     """
     The member stops delivering when its lease ends, half of a session timeout after the last answered heartbeat, and
-    loses its partitions. Other members own them when the session has expired, which is later.
+    loses its partitions. Other members own the partitions when the session has expired, which is later.
     """
     async with FaultProxy(cluster.zk_hosts) as proxy, checked_group(cluster, unique) as checked:
         cut_off = await checked.join(zk_hosts=proxy.address)
@@ -229,8 +230,8 @@ async def test_one_member_cannot_reach_zookeeper_for_longer_than_the_session_tim
 
 async def test_a_lease_ends_and_the_session_does_not(cluster: Cluster, unique: Unique) -> None:
     """
-    The member loses all partitions and does not use its session again, although ZooKeeper still has the session. It
-    joins again with another session. Nothing is lost.
+    The member loses all partitions and does not use its session again, although ZooKeeper still has the session. The
+    member joins again with another session. Nothing is lost.
     """
     timeout_ms = 8_000
     async with (
@@ -279,7 +280,7 @@ async def test_the_answer_to_a_create_is_lost(
 ) -> None:
     """
     The member connects again with the same session and finds out whether the znode was created. The znode is neither
-    created twice nor missing; nothing is lost or repeated.
+    created twice nor missing. No record is lost or repeated.
     """
     async with (
         AnswerLoser(cluster_39.zk_hosts) as proxy,

@@ -20,7 +20,7 @@ Unique = Callable[[str], str]
 async def test_no_member_subscribes_to_the_topic_any_more(cluster: Cluster, unique: Unique) -> None:
     """
     No member owns the topic's partitions, and its committed offsets remain. When a member subscribes to the topic
-    again, it resumes at these offsets; nothing is lost or repeated.
+    again, it resumes at these offsets. No record is lost or repeated.
     """
     async with checked_group(cluster, unique) as checked:
         other = unique("other")

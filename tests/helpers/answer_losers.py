@@ -12,7 +12,7 @@ from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
 __all__ = ["AnswerLoser", "WatchLoser"]
 
 _LENGTH = struct.Struct(">i")
-#: The xid of watch events; an answer has the xid of its request.
+#: The xid of watch events. An answer has the xid of its request instead.
 _WATCH_EVENT = _LENGTH.pack(-1)
 
 
@@ -26,7 +26,9 @@ class AnswerLoser(FaultProxy):
         self.caught = threading.Event()
 
     def lose_answer_to(self, word: bytes, *, request_too: bool = False) -> None:
-        """Choose the next request that contains ``word``; with ``request_too``, the server does not receive it."""
+        """
+        Choose the next request that contains ``word``. With ``request_too``, the server does not receive this request.
+        """
         self._loses_request = request_too
         self.caught.clear()
         self._word = word
@@ -41,13 +43,13 @@ class AnswerLoser(FaultProxy):
         await super()._pass_on(direction, chunk, sink)
 
     def reconnect(self) -> None:
-        """Close the connection, with which the stalled bytes are lost; forward everything on the next one."""
+        """Close the connection, so that the stalled bytes are lost. Forward everything on the next connection."""
         self.cut()
         self.heal()
 
 
 class WatchLoser(FaultProxy):
-    """Forwards everything except watch events; counts those in ``lost``."""
+    """Forwards everything except watch events, and counts these in ``lost``."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)

@@ -19,7 +19,7 @@ from tests.helpers.waiting import eventually
 
 __all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
 
-#: The session timeout of members unless a test sets another one, in milliseconds. A lease lasts half of it.
+#: The default session timeout of members, in milliseconds. A lease lasts half of this time.
 SESSION_TIMEOUT_MS = 3_000
 
 #: The time limit for a group to recover from a failure, in seconds: a session timeout and a plan, on a busy machine.
@@ -66,7 +66,7 @@ class CheckedGroup:
         return program
 
     async def balanced(self) -> None:
-        """Wait until the live members of this process share all partitions."""
+        """Wait until the open members of this process share all partitions evenly."""
         await self.group.balanced(self.topic, self.partitions, RECOVERY_S)
 
     async def wait_for_partitions(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
@@ -114,7 +114,10 @@ class CheckedGroup:
         await self.group.delivered(set(self.values) - values, RECOVERY_S)
 
     def check_claims_and_commits(self) -> None:
-        """Check that each delivery was under the newest claim, and no committed offset is beyond the deliveries."""
+        """
+        Check that each delivery was under the newest claim, and that no committed offset is beyond the delivered
+        records.
+        """
         deliveries = [*self.group.deliveries, *(each for program in self.programs for each in program.deliveries)]
         assert stale(deliveries) == []
         delivered: dict[int, int] = {}
@@ -141,7 +144,7 @@ def stale(deliveries: Iterable[Delivery]) -> list[Delivery]:
 async def checked_group(
     cluster: Cluster, unique: Callable[[str], str], partitions: int = 4, **settings: Any
 ) -> AsyncIterator[CheckedGroup]:
-    """Provide a group without members on a new topic; check claims and commits at the end, if the block succeeds."""
+    """Provide a group without members on a new topic. If the block succeeds, check claims and commits at the end."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, partitions)
     used = {"session_timeout_ms": SESSION_TIMEOUT_MS, "auto_commit_interval_ms": 100, **settings}

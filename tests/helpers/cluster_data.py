@@ -17,7 +17,7 @@ __all__ = ["await_committed", "committed", "members", "owners", "produce", "stor
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
-    """Produce the numbers from ``first`` on as values and keys; return the values."""
+    """Produce ``count`` numbers, beginning with ``first``, as values and keys, and return the values."""
     values = [b"%d" % number for number in range(first, first + count)]
     async with Producer(cluster.brokers) as producer:
         await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))

@@ -17,12 +17,12 @@ __all__ = ["REPOSITORY", "Running", "at_a_terminal", "environment", "kiel_groups
 REPOSITORY = Path(__file__).parents[2]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts background jobs with SIGINT ignored; the processes started here would inherit that.
+    # A shell starts background jobs with SIGINT ignored. Processes that the tests start would inherit this setting.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run ``kiel-groups`` in ``folder``; return when it has ended."""
+    """Run ``kiel-groups`` in ``folder`` until it ends."""
     command = [sys.executable, "-m", "kiel_groups", *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -36,7 +36,11 @@ def environment() -> dict[str, str]:
 
 
 def at_a_terminal(words: list[str], **variables: str) -> bytes:
-    """Run a command on a pseudo-terminal, with ``variables`` in its environment; return its output."""
+    """
+    Run a command on a pseudo-terminal, with ``variables`` in its environment, and return its output.
+
+    The exit status must be 0.
+    """
     ours, theirs = pty.openpty()
     env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
     with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
@@ -83,7 +87,7 @@ class Running:
                 self._grown.notify_all()
 
     def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
-        """Wait until the process has printed ``count`` lines; return all lines so far."""
+        """Wait until the process has printed ``count`` lines, and return all lines so far."""
         with self._grown:
             assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
             return list(self.lines)
@@ -103,7 +107,7 @@ class Running:
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = 20) -> int:
-        """Wait until the process and its output have ended; return the exit status."""
+        """Wait until the process and its output have ended, and return the exit status."""
         status = self.process.wait(timeout_s)
         for reader in self._readers:
             reader.join(5)

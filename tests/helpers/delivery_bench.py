@@ -34,7 +34,7 @@ CALL = received_call()
 
 
 class FakeFetcher:
-    """Returns the batches that the test added; drops the batches of partitions that are unassigned."""
+    """Returns the batches that the test added, and drops the batches of partitions that are unassigned."""
 
     def __init__(self) -> None:
         self.batches: deque[FetchedBatch | Exception] = deque()
@@ -43,7 +43,7 @@ class FakeFetcher:
         self.has_batch = asyncio.Event()
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
-        """Add one batch; the value of each record is its offset."""
+        """Add one batch. The value of each record is its offset."""
         records = [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets]
         self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
         self.has_batch.set()
@@ -82,7 +82,7 @@ class FakeFetcher:
 
 
 class RecordingListener:
-    """Records the calls of the hooks; the assigned hook waits for the event ``ready``."""
+    """Records the calls of the hooks. The assigned hook waits for the event ``ready``."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -101,7 +101,7 @@ class RecordingListener:
 
 
 class DeliveryBench:
-    """Record delivery with a fake fetcher; it owns partitions 0 and 1 of topic t, which start at offset 10."""
+    """Record delivery with a fake fetcher. It owns partitions 0 and 1 of topic t, which start at offset 10."""
 
     def __init__(self, deserializer: Any = None) -> None:
         self.fetcher = FakeFetcher()
@@ -133,7 +133,7 @@ class DeliveryBench:
         return found
 
     def take(self) -> int | None:
-        """Take one record, and return its offset."""
+        """Take one record, and return its offset, or None if there is no record."""
         record = self.delivery.take()
         return None if record is None else record.offset
 

@@ -1,4 +1,4 @@
-"""One interface to the fake ZooKeeper and to real servers, so that the same test cases run on all of them."""
+"""One interface to the fake ZooKeeper and to real servers, so that the same test cases run on all."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Lossy(Protocol):
         """Lose the next transaction with this path, or the server's reply to it."""
 
     def reconnect(self) -> None:
-        """Wait until the message is lost, then break the connection; the next connection works."""
+        """Wait until the message is lost, and break the connection. The next connection works."""
 
 
 class Backend(Protocol):
     """The ZooKeeper that a test runs against: the fake ensemble or a real server."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
-        """Return a started client, which resumes ``session`` if it is given."""
+        """Return a started client. It resumes ``session`` if this is given."""
 
     def resuming(self, session: tuple[int, bytes]) -> KazooClient:
         """Return a client that resumes ``session`` when it is started."""
@@ -50,7 +50,7 @@ class Backend(Protocol):
         """Provide a client whose requests and replies the test can lose."""
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End a session from another client, while its own client is connected."""
+        """End a session from another client, while the client of the session is connected."""
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         """Wait, in simulated or real time, until ``condition`` returns a true value."""
@@ -81,7 +81,7 @@ class _LossyFake:
         self._host.lose(what)
 
     def reconnect(self) -> None:
-        """Do nothing: the fake has already broken the connection."""
+        """Do nothing, because the fake has already broken the connection."""
 
 
 class _LossyReal:
@@ -134,7 +134,7 @@ class FakeBackend(_Clients):
 
 
 class RealBackend(_Clients):
-    """A real server or ensemble; ``chroot`` is created if it is given."""
+    """A real server or ensemble. The znode ``chroot`` is created if it is given."""
 
     def __init__(self, hosts: str, chroot: str = "") -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class RealBackend(_Clients):
                 client.close()
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End a session with one packet: between two packets its own client would reconnect and resume the session."""
+        """End a session with one packet. Between two packets, its own client would reconnect and resume the session."""
         number, password = session
         connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
         close = struct.pack("!ii", 1, CLOSE_SESSION)
@@ -190,14 +190,17 @@ class Servers(Protocol):
 
     @property
     def leader(self) -> object:
-        """Server 0: the server that led after the last ``heal``."""
+        """Server 0, which led after the last ``heal``."""
 
     @property
     def reports_moves(self) -> bool:
-        """Whether a transaction on a moved session's old connection gets an error; else the connection is closed."""
+        """
+        Whether a transaction on a moved session's old connection is answered with an error. If not, the server closes
+        the connection.
+        """
 
     def backend(self, server: int | None = None) -> Backend:
-        """Return the backend of clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
+        """Return the backend for clients of all servers, or of one: 0 is the leader, 1 and 2 are followers."""
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
@@ -205,7 +208,7 @@ class Servers(Protocol):
         """Delay the follower's receipt of the leader's commits by ``lag_s`` seconds from now on."""
 
     def heal(self) -> None:
-        """End all faults, and wait until all three servers serve again; another server may lead then."""
+        """End all faults, and wait until all three servers serve again. Another server may lead then."""
 
 
 class FakeServers:

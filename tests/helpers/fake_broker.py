@@ -1,8 +1,9 @@
 """
 A scripted Kafka broker on the loopback interface, for behaviour that a test cannot get from a real broker on demand.
 
-It keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. A ``script`` may replace its
-answers: it gets each request, and returns the bytes of an answer, a ``Fault``, or None for the broker's own answer.
+The broker keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. A ``script`` may
+replace these answers: it gets each request, and returns the bytes of an answer, a ``Fault``, or None for the broker's
+own answer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Fault(Enum):
 
 
 class Request(NamedTuple):
-    """A received request; ``connection`` numbers the connections from 1."""
+    """A received request. ``connection`` numbers the connections from 1."""
 
     api_key: int
     connection: int
@@ -60,7 +61,7 @@ class Log:
         return base
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return the messages from ``offset`` on; cut off after ``max_bytes``, as a broker does."""
+        """Return the messages at and after ``offset``, cut off after ``max_bytes``, as a broker does."""
         found = bytearray()
         for number, entry in self.entries[max(0, offset - (self.entries[0][0] if self.entries else 0)) :]:
             if number >= offset:
@@ -96,7 +97,7 @@ class FakeBroker:
         self.script = script
         self.requests: list[Request] = []
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
-        #: API key → the event that answers to such requests wait for.
+        #: By API key: the event that answers to such requests wait for.
         self.gates: dict[int, asyncio.Event] = {}
         #: The number of answers that are sent together, in reverse order.
         self.reversed_by = 1
@@ -117,14 +118,14 @@ class FakeBroker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Refuse new connections, and close the open ones."""
+        """Refuse new connections, and close all open connections."""
         if self._server is not None:
             self._server.close()
             self.drop_connections()
             self._server = None
 
     def drop_connections(self) -> None:
-        """Close the open connections; new ones are accepted."""
+        """Close the open connections. New connections are accepted."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -144,7 +145,7 @@ class FakeBroker:
         return base
 
     def fail_next(self, api_key: int, tp: TopicPartition, *codes: int) -> None:
-        """Answer the next requests of a kind for the partition with one of ``codes`` each, in order."""
+        """Answer the next requests of a kind with error codes for the partition, one code for each request."""
         self.errors.setdefault((api_key, tp), []).extend(codes)
 
     def received(self, api_key: int) -> list[Request]:
@@ -212,7 +213,7 @@ class FakeBroker:
         return await self._fetch(body)
 
     def metadata(self, topics: Iterable[str]) -> bytes:
-        """Encode the answer to a Metadata request; without ``topics``, it has all topics."""
+        """Encode the answer to a Metadata request. If ``topics`` is empty, the answer has all topics."""
         writer = Writer()
         writer.int32(len(self.peers))
         for peer in self.peers:

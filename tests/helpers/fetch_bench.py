@@ -21,7 +21,7 @@ T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
 
 @dataclass
 class FetchBench:
-    """A fetcher, its broker, and in ``resets`` the partitions and positions for which it called ``reset``."""
+    """A fetcher and its broker. ``resets`` has the partitions and positions for which the fetcher called ``reset``."""
 
     broker: FakeBroker
     fetcher: Fetcher
@@ -30,14 +30,14 @@ class FetchBench:
     cluster: ClusterMetadata
 
     async def next_batch(self) -> FetchedBatch:
-        """Wait for the next batch; raise the error if ``poll`` raises one instead."""
+        """Wait for the next batch, and return it. Raise the error if ``poll`` raises one."""
         async with asyncio.timeout(5):
             while (batch := self.fetcher.poll()) is None:
                 await self.fetcher.wait_for_batch()
             return batch
 
     async def next_error(self) -> Exception:
-        """Wait for an error that ``poll`` raises instead of returning a batch; return it."""
+        """Wait for an error that ``poll`` raises instead of returning a batch, and return the error."""
         with pytest.raises(Exception) as caught:
             await self.next_batch()
         return caught.value
@@ -48,9 +48,9 @@ async def fetch_bench(
     broker: FakeBroker | None = None, reset_to: int | Exception = 0, **settings: int
 ) -> AsyncIterator[FetchBench]:
     """
-    Run a fetcher on ``broker``, by default one with a topic t of three partitions.
+    Run a fetcher on ``broker``, by default on one with a topic t of three partitions.
 
-    Its ``reset`` returns ``reset_to``, or raises it if it is an exception.
+    The fetcher's ``reset`` returns ``reset_to``, or raises it if it is an exception.
     """
     resets: list[tuple[TopicPartition, int]] = []
 

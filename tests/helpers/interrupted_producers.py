@@ -1,9 +1,10 @@
 """
-Programs that produce under load until Ctrl-C ends them; they run in turn, each with a seed. ::
+Programs that produce under load until Ctrl-C ends them. The rounds of a program run in turn, each with a seed. ::
 
     python -m tests.helpers.interrupted_producers STYLE BROKER TOPIC FIRST_SEED ROUNDS
 
-Each prints a line of JSON: the numbers of records produced and failed, errors of ``close()``, and its duration.
+Each round prints a line of JSON: the numbers of records that were accepted, stored and failed, and of those with an
+unknown outcome, the errors of ``close()``, and its duration.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Maker:
         self._over = threading.Event()
 
     def next(self) -> dict[str, int]:
-        """Return the next value; the first call starts the timer of the Ctrl-C."""
+        """Return the next value. The first call starts the timer of the Ctrl-C."""
         if not self.accepted:
             threading.Thread(target=self._interrupt, daemon=True).start()
         self.accepted += 1
@@ -62,7 +63,7 @@ class Maker:
         self.closing_s = time.monotonic()
 
     def report(self, producer: Any) -> dict[str, Any]:
-        """Return the contents of the line of JSON."""
+        """Return the content of the line of JSON."""
         counted = producer.metrics.counter
         return {
             "seed": self.seed,
@@ -77,7 +78,7 @@ class Maker:
 
 
 def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
-    """Run a program as written for kiel: a Tornado coroutine, a loop that the interrupt ends, then ``close()``."""
+    """Run a program as written for kiel: a Tornado coroutine, a loop that the Ctrl-C ends, and then ``close()``."""
     producer = Producer([maker.broker], batch_size=batch_size)
     loop = ioloop.IOLoop(make_current=True)
 

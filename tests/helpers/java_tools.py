@@ -1,4 +1,4 @@
-"""Run the tools of Kafka 0.8 and ZooKeeper as operators do; each is a Java process that takes about a second."""
+"""Run the tools of Kafka 0.8 and ZooKeeper as operators do. Each tool is a Java process that takes about a second."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def _run(classes: ClassPath, main: str, arguments: Sequence[str], typed: str = "
 
 
 def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:
-    """Run ``kafka.tools.ConsumerOffsetChecker``. It exits with 0 even after a failure, so callers check its output."""
+    """
+    Run ``kafka.tools.ConsumerOffsetChecker``, and return its output. It exits with 0 even after a failure, so callers
+    check the output.
+    """
     return _run(
         kafka_class_path(version),
         "kafka.tools.ConsumerOffsetChecker",
@@ -81,7 +84,7 @@ def zk_offsets_tool(
 
 def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
     """
-    Type commands into zkCli; return its standard output and standard error.
+    Type commands into zkCli, and return its standard output and standard error.
 
     The commands are typed because zkCli of 3.4.6 prints nothing for a command in its arguments.
     """

@@ -14,14 +14,14 @@ __all__ = ["consumer_of", "offsets", "produce", "values"]
 
 
 def consumer_of(cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
-    """Create a consumer with kiel's arguments; its ``max_wait_time`` is short, to keep tests short."""
+    """Create a consumer with kiel's arguments. A short ``max_wait_time`` keeps tests short."""
     return GroupedConsumer(
         brokers=cluster.brokers, group=group, zk_hosts=[cluster.zk_hosts], **({"max_wait_time": 200} | settings)
     )
 
 
 async def produce(cluster: Cluster, topic: str, *values: Any, partition: int | None = None) -> None:
-    """Produce values as JSON; bytes are sent unchanged."""
+    """Produce values as JSON, and bytes unchanged."""
     async with Producer(cluster.brokers) as producer:
         for value in values:
             raw = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -29,7 +29,7 @@ async def produce(cluster: Cluster, topic: str, *values: Any, partition: int | N
 
 
 async def values(consumer: GroupedConsumer | SingleConsumer, topic: str, count: int, **options: Any) -> list[Any]:
-    """Consume until at least ``count`` values have been received; return all of them."""
+    """Consume until at least ``count`` values have been received, and return all received values."""
     found: list[Any] = []
     async with asyncio.timeout(30):
         while len(found) < count:

@@ -10,12 +10,12 @@ __all__ = ["ManualRuntime", "ManualTicker"]
 
 
 class ManualTicker:
-    """Replaces a thread that ticks: it ticks on the test's thread when the manual clock reaches ``due_s``."""
+    """Replaces a thread that ticks. It ticks on the test's thread when the manual clock reaches ``due_s``."""
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
         self._tick = tick
         self.name = name
-        #: The time of the next tick; None before the start and after the end.
+        #: The time of the next tick, or None before the start and after the end.
         self.due_s: float | None = None
         self.ended = False
 
@@ -46,7 +46,7 @@ class ManualRuntime(Runtime):
         return self.tickers[-1]
 
     def pass_s(self, seconds: float) -> None:
-        """Advance the clock by ``seconds``; each ticker ticks when it is due."""
+        """Advance the clock by ``seconds``. Each ticker ticks when it is due."""
         end_s = self.now_s + seconds
         while (due := [t for t in self.tickers if t.due_s is not None and t.due_s <= end_s]) != []:
             first = min(due, key=lambda ticker: ticker.due_s or 0.0)
@@ -56,5 +56,7 @@ class ManualRuntime(Runtime):
         self.now_s = end_s
 
     def sleep_s(self, seconds: float) -> None:
-        """Advance the clock by ``seconds`` without ticks, as if SIGSTOP had stopped the process; tickers are late."""
+        """
+        Advance the clock by ``seconds`` without ticks, as if SIGSTOP had stopped the process. The tickers are late.
+        """
         self.now_s += seconds

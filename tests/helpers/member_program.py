@@ -47,8 +47,8 @@ class Program(Running):
         group: The group.
         topic: The topic that a member subscribes to.
         session_timeout_ms: The session timeout of the process.
-        ends: The signal that the process sends itself, ``KILL`` or ``STOP``; "" for none.
-        after: The number of transactions of its first publication after which it does so; 0 for before the first.
+        ends: The signal that the process sends itself, ``KILL`` or ``STOP``, or "" for none.
+        after: How many transactions of its first publication the process completes before it sends the signal.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Program(Running):
         assert await asyncio.to_thread(self.wait) == -signal.SIGKILL, self.errors
 
     def close(self) -> None:
-        """Kill the process if it runs; its output so far stays available."""
+        """Kill the process if it is running. Its output so far stays available."""
         self.process.kill()
         self.wait()
 
@@ -114,7 +114,7 @@ def signal_after(layout: GroupLayout, number: signal.Signals, after: int) -> Non
 
 
 def starts_publication(layout: GroupLayout, operation: Operation) -> bool:
-    """Return whether this operation sets the group state to ``publishing``: a publication of several transactions."""
+    """Return whether this operation sets the group state to ``publishing``, at the start of several transactions."""
     return (
         isinstance(operation, (Create, Put))
         and operation.path == layout.group_state

@@ -21,7 +21,7 @@ __all__ = ["Delivery", "Group", "Member", "end_session", "group_of"]
 
 
 class Delivery(NamedTuple):
-    """A record delivered to an application, with the time (monotonic clock) and the fencing token of the claim."""
+    """A record delivered to an application, with its time on the monotonic clock and the fencing token of the claim."""
 
     at_s: float
     record: Record
@@ -29,7 +29,7 @@ class Delivery(NamedTuple):
 
 
 class Member:
-    """A consumer in its own task; it records each delivery, and the times in which it owns each partition."""
+    """A consumer in its own task. It records each delivery, and the times in which it owns each partition."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Iterable[str], **settings: Any) -> None:
         self.records: list[Record] = []
@@ -40,7 +40,7 @@ class Member:
         self.rebalances = 0
         self._since: dict[TopicPartition, float] = {}
         self._topics = list(topics)
-        #: The processing time of each record, in seconds: awaited, and blocking the event loop.
+        #: The processing time of each record, in seconds: the awaited time, and the time that blocks the event loop.
         self.pace_s = 0.0
         self.block_s = 0.0
         #: While this event is clear, the application keeps its current record in flight.
@@ -99,12 +99,15 @@ class Member:
         return self.consumer.allocation.get(topic, [])
 
     def knows(self, topic: str) -> bool:
-        """Whether the listener has been notified of exactly the owned partitions, shortly after their claim."""
+        """
+        Return whether the listener has been notified of exactly the owned partitions. A notification comes shortly
+        after a claim.
+        """
         return sorted(number for held, number in self.held if held == topic) == self.partitions(topic)
 
 
 def end_session(cluster: Cluster, member: Member) -> None:
-    """End a member's session on the server: a second client resumes the session and closes it."""
+    """End a member's session on the server, by a second client that resumes the session and closes it."""
     session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
     thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
     thief.start()
@@ -153,7 +156,7 @@ class Group:
         await eventually(fair, f"{len(self.open_members)} members share {topic}", timeout_s)
 
     async def delivered(self, values: Iterable[bytes], timeout_s: float = 30.0) -> Counter[bytes]:
-        """Wait until each of ``values`` was delivered to some member; return how often each value was delivered."""
+        """Wait until each of ``values`` was delivered to some member, and return how often each value was delivered."""
         wanted = set(values)
         await eventually(lambda: wanted <= set(self.values), f"{len(wanted)} values are delivered", timeout_s)
         return Counter(self.values)
@@ -163,7 +166,9 @@ class Group:
         return [delivery for member in self.members for delivery in member.deliveries]
 
     def overlaps(self) -> list[tuple[TopicPartition, float]]:
-        """Return partitions that two members owned at once, by their listeners' calls, and for how many seconds."""
+        """
+        Return partitions that two members owned at once, as their listeners were notified, and for how many seconds.
+        """
         by_partition: dict[TopicPartition, list[tuple[float, float]]] = defaultdict(list)
         for member in self.members:
             now = time.monotonic()
@@ -182,7 +187,7 @@ class Group:
 
 @asynccontextmanager
 async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **settings: Any):  # type: ignore[no-untyped-def]
-    """Provide a group without members; stop all members that have joined at the end of the block."""
+    """Provide a group without members. At the end of the block, stop all members that have joined."""
     group = Group(cluster, name, topics, **settings)
     try:
         yield group

@@ -1,4 +1,4 @@
-"""Message sets for tests of decoders: valid and damaged ones, and ones that every decoder must refuse."""
+"""Message sets for tests of decoders: valid sets, damaged sets, and sets that every decoder must refuse."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """Draw a message set with some bytes changed, removed or duplicated; in half of the sets the CRCs are corrected."""
+    """Draw a message set with some bytes changed, removed or duplicated. In half of the sets the CRCs are corrected."""
     data = damaged(draw, draw(message_sets()), 4)
     return with_valid_crcs(data) if draw(st.booleans()) else data
 

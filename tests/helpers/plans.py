@@ -28,7 +28,7 @@ def members(*names: str, topics: tuple[str, ...] = ("t",)) -> dict[str, MemberIn
 
 
 def stored(generation: int = 1, **assigned: frozenset[TopicPartition]) -> dict[str, MemberAssignment | None]:
-    """Return assignments as stored in ZooKeeper, all of one generation."""
+    """Return assignments of one generation, as stored in ZooKeeper."""
     return {name: MemberAssignment(generation, name, partitions) for name, partitions in assigned.items()}
 
 
@@ -46,7 +46,7 @@ def target(**assigned: frozenset[TopicPartition]) -> Target:
 
 
 def publish(read: Inputs, wanted: Target) -> Publication | None:
-    """Return the publication of a plan by leader a; None if the plan changes nothing."""
+    """Return the publication with which the leader ``a`` publishes a target, or None if the target changes nothing."""
     return plan(LAYOUT, read, wanted, leader="a", candidate=CANDIDATE, cause="join of b", now_ms=5)
 
 
@@ -63,7 +63,7 @@ def assignment_writes(publication: Publication) -> list[Operation]:
 
 
 def group_state_write(publication: Publication) -> Operation:
-    """Return the write of the group state; the publication must have a single transaction."""
+    """Return the write of the group state in a publication of a single transaction."""
     ((_, written, *_),) = publication.writes
     return written
 

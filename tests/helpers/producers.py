@@ -16,7 +16,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @asynccontextmanager
 async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[tuple[FakeBroker, Producer]]:
-    """Run a producer with short back-offs on ``broker``, by default one with a topic t of two partitions."""
+    """Run a producer with short back-offs on ``broker``, by default on one with a topic t of two partitions."""
     async with broker or FakeBroker({"t": 2}) as running:
         quick = {"linger_ms": 1, "batch_size": 1_000, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
         producer = Producer([str(running.address)], **(quick | settings))

@@ -1,8 +1,8 @@
 """
 A second, simple implementation of message sets of magic 0 and of the primitive types, for comparison.
 
-It follows the protocol's specification, one message at a time; it is slow, and uses none of the package's code. Its
-codecs are in ``reference_compression``.
+This implementation follows the protocol's specification, one message at a time. It is slow, and uses none of the
+package's code. Its codecs are in ``reference_compression``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def encode(messages: Iterable[Message]) -> bytes:
 
 def decode(data: bytes, found: list[Message], *, nested: bool = False) -> bytes:
     """
-    Append the decoded messages to ``found``; return the bytes of a truncated last message.
+    Append the decoded messages to ``found``, and return the bytes of a truncated last message.
 
     Raises:
         RefusedError: A message is invalid; the messages before it have been appended.

@@ -68,7 +68,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def raw_snappy(data: bytes) -> bytes:
-    """Encode one block of snappy: the length, then literals of at most 60 bytes and copies of at most 64 bytes."""
+    """Encode one block of snappy: the length, literals of at most 60 bytes, and copies of at most 64 bytes."""
     block, length = bytearray(), len(data)
     while length > 127:
         block.append(length & 127 | 128)
@@ -84,7 +84,7 @@ def raw_snappy(data: bytes) -> bytes:
 
 
 def xerial(data: bytes, block_bytes: int = 100) -> bytes:
-    """Encode a snappy stream in Java's framing; its blocks are short, so that small data has several."""
+    """Encode a snappy stream in Java's framing. Its blocks are short, so that small data has several blocks."""
     blocks = [raw_snappy(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes)]
     return XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
 
@@ -149,8 +149,8 @@ def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int 
     """
     Encode an lz4 frame with blocks of at most 100 bytes, much shorter than the block size code ``sizes`` allows.
 
-    ``kafka`` selects Kafka's wrong header checksum; ``flags`` may request block checksums (0x10), the content's size
-    (0x08) and its checksum (0x04).
+    ``kafka`` selects Kafka's wrong header checksum. ``flags`` may request block checksums (0x10), the content's size
+    (0x08) and the content's checksum (0x04).
     """
     header = LZ4_MAGIC + bytes((flags, sizes)) + (struct.pack("<Q", len(data)) if flags & 8 else b"")
     frame = header + bytes((xxh32(header if kafka else header[4:]) >> 8 & 255,))
@@ -164,7 +164,7 @@ def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int 
 
 
 def raw_lz4(data: bytes) -> bytes:
-    """Encode one block of lz4; its last 12 bytes are literals, as the format requires."""
+    """Encode one block of lz4. Its last 12 bytes are literals, as the format requires."""
     block, literal = bytearray(), b""
     for part, repeats in runs(data[:-12]):
         literal += part

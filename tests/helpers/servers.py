@@ -1,8 +1,8 @@
 """
 Fixtures for real servers.
 
-Shared servers are started once in each session (with ``pytest -n``, in each worker); tests on them use unique names of
-topics and groups (``unique``). A test that stops, kills or freezes servers starts its own.
+Shared servers are started once in each session (with ``pytest -n``, in each worker). Tests on shared servers use unique
+names of topics and groups (``unique``). A test that stops, kills or freezes servers starts its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def shared_clusters() -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")
 def cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """Return a shared cluster; the test runs once for each version of ZooKeeper."""
+    """Return a shared cluster. The test runs once for each version of ZooKeeper."""
     return shared_clusters(request.param)
 
 
@@ -55,7 +55,7 @@ def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
 
 @pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
 def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """Return a shared cluster on ZooKeeper 3.9.5; the test runs once for each release of Kafka."""
+    """Return a shared cluster on ZooKeeper 3.9.5. The test runs once for each release of Kafka."""
     return shared_clusters("3.9.5", request.param)
 
 

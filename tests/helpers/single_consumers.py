@@ -15,7 +15,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @asynccontextmanager
 async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[FakeBroker, SingleConsumer]]:
-    """Run a consumer on a broker with a topic t: partition 0 has ``values``, partition 1 is empty."""
+    """Run a consumer on a broker with a topic t. Partition 0 has ``values``, and partition 1 is empty."""
     async with FakeBroker({"t": 2}) as broker:
         broker.append(T0, message_set(*values))
         quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}

@@ -61,7 +61,7 @@ def eventually_blocking(condition: Callable[[], T], what: str, timeout_s: float 
 
 
 async def run_ready_tasks(passes: int = 20) -> None:
-    """Run the callbacks that are ready on the event loop, and those that they make ready, without waiting for time."""
+    """Run callbacks that are ready on the event loop, and callbacks that they make ready, without waiting for time."""
     for _ in range(passes):
         await asyncio.sleep(0)
 

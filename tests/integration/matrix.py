@@ -39,7 +39,7 @@ Values: TypeAlias = dict[str, list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Works:
-    """For each step, the codecs with which a group completed the step and delivered every record exactly once."""
+    """By step: the codecs with which a group completed the step and delivered every record exactly once."""
 
     consume: frozenset[str]
     hand_over: frozenset[str]
@@ -82,7 +82,7 @@ async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) 
 
 
 async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list[bytes]:
-    """Produce values as compressed sets and return them; return no values if the broker refuses the codec."""
+    """Produce values as compressed sets and return the values, or [] if the broker refuses the codec."""
     values = [f"{codec} {number}".encode() for number in range(first, first + RECORDS)]
     compression = None if codec == "none" else codec
     async with Producer(cluster.brokers, compression=compression, batch_size=10, linger_ms=5, retries=2) as producer:
@@ -100,9 +100,7 @@ def once(group: Group, values: Iterable[bytes]) -> bool:
 
 
 async def codecs_done(codecs: Iterable[str], done: Callable[[str], bool]) -> frozenset[str]:
-    """
-    Wait until ``done`` is true for all codecs, at most for a limited time, and return the codecs for which it is true.
-    """
+    """Wait, for a limited time, until ``done`` is true for all codecs, and return the codecs for which it is true."""
     with suppress(AssertionError):
         await eventually(lambda: all(map(done, codecs)), "it works with every codec")
     return frozenset(filter(done, codecs))

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.integration
 
 def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
     """
-    The process counts answered heartbeats. Once it sent none, because it called the heartbeat with a wrong argument.
+    The process counts answered heartbeats. An earlier version sent none, because it called the heartbeat with a wrong
+    argument.
     """
     arguments = [sys.executable, "-m", "benchmarks.members.sessions", cluster_39.zk_hosts, unique("session"), "1"]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -27,7 +27,7 @@ PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3
 
 
 def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the first ``times`` requests of one API with ``reply``, and forward all others."""
+    """Answer the first ``times`` requests of one API with ``reply``, and forward all other requests."""
 
     def answer(exchange: Exchange) -> Reply:
         odd = exchange.api_key == api_key and exchange.number <= times
@@ -37,7 +37,9 @@ def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) ->
 
 
 def second_time(api_key: int, reply: Callable[[Exchange], Reply]) -> Answer:
-    """Answer the second request of one API with ``reply``; the first belongs to ``connect()`` and has to succeed."""
+    """
+    Answer the second request of one API with ``reply``. The first request belongs to ``connect()`` and has to succeed.
+    """
     return lambda exchange: (
         reply(exchange) if exchange.api_key == api_key and exchange.number == 2 else exchange.response
     )
@@ -82,7 +84,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_group_survives_a_fault_of_its_broker(cluster_39: Cluster, unique: Unique, fault: str) -> None:
-    """Every record is delivered, and in the end all offsets are committed."""
+    """Whatever the fault, every record is delivered, and in the end all offsets are committed."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 40)

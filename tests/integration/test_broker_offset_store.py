@@ -54,7 +54,10 @@ async def test_members_share_rebalance_and_commit(cluster: Cluster, unique: Uniq
 async def test_the_start_offset_is_stored_at_the_first_claim(
     shared_clusters: Callable[..., Cluster], unique: Unique, kafka: str, reset: str, start: int
 ) -> None:
-    """The member chooses the start by the reset policy, and stores it. An added partition starts at its beginning."""
+    """
+    At the first claim, the member chooses the start by the reset policy, and stores it. An added partition starts at
+    its beginning.
+    """
     cluster, topic, name = shared_clusters("3.9.5", kafka), unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
@@ -69,7 +72,7 @@ async def test_the_start_offset_is_stored_at_the_first_claim(
 
 
 async def test_garbage_for_an_offset_does_not_block_other_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """Brokers cannot parse the offset. The member reads the znode itself and replaces the garbage."""
+    """If brokers cannot parse an offset, the member reads the znode itself and replaces the garbage."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 40)

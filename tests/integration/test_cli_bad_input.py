@@ -44,7 +44,7 @@ def occupied_port(*, listening: bool) -> Iterator[int]:
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """The name of a topic that does not exist yet."""
+    """Return the name of a topic that does not exist yet."""
     return unique("topic")
 
 
@@ -53,8 +53,8 @@ def consume(
     cluster_39: Cluster, unique: Unique, topic: str, tmp_path: Path
 ) -> Callable[..., tuple[int, list[str], list[str]]]:
     """
-    A function that runs ``kiel-groups consume`` with given options, and returns its status and its lines of output and
-    errors.
+    Return a function that runs ``kiel-groups consume`` with given options, and returns its status and its lines of
+    output and errors.
     """
 
     def run(*further: str, **replaced: str) -> tuple[int, list[str], list[str]]:

@@ -1,5 +1,5 @@
 """
-``kiel-groups cluster``: its servers continue after the command ends, are found by name, keep their data, and are
+The servers of ``kiel-groups cluster`` continue after the command ends, are found by name, keep their data, and are
 removed.
 """
 
@@ -28,8 +28,8 @@ Cluster = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """
-    A function that runs ``kiel-groups cluster`` in a folder of the test, and returns its status, output and errors. All
-    clusters are ended after the test.
+    Provide a function that runs ``kiel-groups cluster`` in a folder of the test, and returns its status, output and
+    errors. All clusters are ended after the test.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
@@ -128,7 +128,7 @@ def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path
 
 
 async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """No server may start without a supervisor."""
+    """Ctrl-C during the start ends the cluster. No server starts without a supervisor."""
     runs = tmp_path / f"kiel-groups-{os.getuid()}"
     with Running(["-m", "kiel_groups", "cluster", "up"]) as command:
         await eventually(lambda: list(runs.glob("run-*/zookeeper-*")), "a server is being started")
@@ -152,7 +152,7 @@ async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_pa
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_give_one_line(cluster: Cluster, words: list[str], status: int, message: str) -> None:
-    """The line says what is wrong; it may suggest a remedy."""
+    """The line says what is wrong, and may suggest a remedy."""
     done, out, err = cluster(*words)
     assert (done, out, err.count("\n")) == (status, "", 1)
     assert message in err

@@ -127,7 +127,7 @@ def test_without_zookeeper_nothing_is_offered(hosts: str) -> None:
 
 
 def test_a_broken_configuration_file_does_not_break_completion(tmp_path: Path) -> None:
-    """The broken file causes no error during completion; the next command reports it."""
+    """A broken configuration file causes no error during completion. The next command reports it."""
     (tmp_path / "kiel-groups").mkdir()
     (tmp_path / "kiel-groups" / "config.toml").write_text("brokres = ''\n")
     assert completed("kiel-groups topics li") == ["list"]

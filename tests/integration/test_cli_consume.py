@@ -29,7 +29,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture
 def words(cluster_39: Cluster, unique: Unique) -> list[str]:
-    """The command with a topic and a group of this test: ``consume TOPIC --group=GROUP …``."""
+    """Return the command with a topic and a group of this test: ``consume TOPIC --group=GROUP …``."""
     topic, group = unique("topic"), unique("group")
     servers = [f"--brokers={cluster_39.brokers[0]}", f"--zookeeper={cluster_39.zk_hosts}"]
     return ["consume", topic, f"--group={group}", *servers]
@@ -49,7 +49,8 @@ def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[b
 
 async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
     """
-    --max-messages prints this number of records and commits them. --timeout ends a run that waits for more records.
+    With --max-messages, a run prints this number of records and commits them. With --timeout, a run ends when no
+    further record arrives in this time.
     """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
@@ -66,8 +67,8 @@ async def test_after_a_signal_the_member_leaves_the_group(
     cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
 ) -> None:
     """
-    Printed records are committed, and the member and its claims are gone. The command reports only the new group and a
-    summary.
+    After a signal, printed records are committed, and the member and its claims are gone. The command reports only the
+    new group and a summary.
     """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 2)
@@ -85,7 +86,8 @@ async def test_after_a_signal_the_member_leaves_the_group(
 
 async def test_a_closed_output_pipe_ends_the_command_silently(cluster_39: Cluster, words: list[str]) -> None:
     """
-    The command ends even if no further record arrives. Otherwise the member would keep partitions without reading them.
+    When the output pipe is closed, the command ends even if no further record arrives. Otherwise, the member would keep
+    partitions without reading them.
     """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
@@ -142,7 +144,7 @@ async def test_a_slow_reader_does_not_block_the_group(cluster_39: Cluster, words
 
 
 async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list[str]) -> None:
-    """With -v the command also prints messages of level info, one line each."""
+    """The option -v makes the command also print messages of level info, one line each."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     done = kiel_groups(*words, "--timeout=1.5", "-v")
@@ -154,7 +156,7 @@ async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list
 
 @pytest.fixture
 def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A function that runs the command with further options and without a group."""
+    """Return a function that runs the command with further options and without a group."""
     return lambda *further: kiel_groups(
         "consume", words[1], f"--brokers={cluster_39.brokers[0]}", "--timeout=1.5", *further
     )
@@ -164,8 +166,8 @@ async def test_without_a_group_it_starts_at_from_and_commits_nothing(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     """
-    --from accepts the earliest offset, an offset of one partition, a time, or a duration. The default is the latest
-    offset.
+    Without a group, --from accepts the earliest offset, an offset of one partition, a time, or a duration. The default
+    is the latest offset.
     """
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
@@ -201,7 +203,7 @@ async def test_json_contains_all_fields_of_a_record(
 
 
 async def test_a_new_group_starts_at_from(cluster_39: Cluster, words: list[str]) -> None:
-    """--from=latest skips existing records, and commits the end of the log."""
+    """With --from=latest, a new group skips existing records, and commits the end of the log."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
@@ -214,7 +216,7 @@ async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_stor
     cluster_39: Cluster, words: list[str]
 ) -> None:
     """
-    The place of --instance-id in the plan remains after the end. --store is a group setting, so another value is
+    The place of a static member in the plan remains after its end. --store is a group setting, so another value is
     refused.
     """
     topic, group = names(words)
@@ -233,7 +235,7 @@ async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_stor
 
 
 async def test_a_replaced_static_member_reports_one_error(cluster_39: Cluster, words: list[str]) -> None:
-    """A later member with the same --instance-id replaces the earlier one, which ends with an error and status 1."""
+    """A later member with the same --instance-id replaces the earlier member, which ends with an error and status 1."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     command = ["-m", "kiel_groups", *words, "--instance-id=shelf-1", "-q"]
@@ -267,7 +269,7 @@ async def test_mistakes_give_one_line(
     further: list[str],
     message: str,
 ) -> None:
-    """The line says what is wrong; it may suggest a remedy."""
+    """The line says what is wrong, and may suggest a remedy."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 2)
     done = alone(*further)
@@ -279,7 +281,8 @@ async def test_no_group_overrides_the_group_of_the_configuration_file(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """
-    The group of the file does not go with --partition; the error names the file. With --no-group the partition is read.
+    A group in the configuration file conflicts with --partition, and the error names the file. With --no-group the
+    partition is read.
     """
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)

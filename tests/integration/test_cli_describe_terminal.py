@@ -94,7 +94,7 @@ def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_watch_fits_the_terminal_or_writes_no_escape_codes(cluster_39: Cluster, large_group: str, term: str) -> None:
-    """A terminal that can be cleared shows one page at a time. On other terminals a line separates the pages."""
+    """On a terminal that can be cleared, one page is shown at a time. On other terminals a line separates the pages."""
     mark = "\x1b[2J" if term == "xterm" else "-" * 78
     with terminal(cluster_39, large_group, "--watch", "0.1", term=term) as (process, screen):
         output = read_until(screen, lambda text: text.count(mark) >= 3)
@@ -112,7 +112,7 @@ def test_a_watch_fits_the_terminal_or_writes_no_escape_codes(cluster_39: Cluster
 
 async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, unique: Unique) -> None:
     """
-    Rows that the three members do not need show partitions. The number of partitions that are not listed is shown.
+    Rows that the three members do not need show partitions. The watch also shows how many partitions are not listed.
     """
     topic, name = unique("t"), unique("g")
     await cluster_39.create_topic(topic, PARTITIONS)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def kiel_groups(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command with replaced environment variables; "" removes a variable."""
+    """Run the command with replaced environment variables. An empty value removes the variable."""
     env = {name: value for name, value in (os.environ | environment).items() if value}
     command = [sys.executable, "-m", "kiel_groups", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -49,7 +49,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     "words", [["--help"], ["topics", "create", "--help"], ["cluster", "status"], ["completion", "zsh"]]
 )
 def test_a_closed_output_pipe_ends_a_command_silently(words: list[str], tmp_path: Path) -> None:
-    """The status is 141, as after SIGPIPE, and no error is printed."""
+    """When the output pipe is closed, the status is 141, as after SIGPIPE, and no error is printed."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:

@@ -82,8 +82,8 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
 
 async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique) -> None:
     """
-    A foreign consumer, an orphan and garbage give three problems with remedies at the top. With --check the status is
-    1.
+    A foreign consumer, an orphan and garbage are shown as three problems with remedies at the top. With --check the
+    status is 1.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
@@ -154,7 +154,8 @@ async def test_a_group_with_a_denying_acl_is_listed_as_unreadable(cluster_39: Cl
 
 async def test_watch_repeats_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
     """
-    The command prints one JSON document a line, and shows a member that joins. Ctrl-C ends it silently with status 130.
+    The watch prints one JSON document a line, and shows a member that joins. Ctrl-C ends the watch silently with status
+    130.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
@@ -170,7 +171,10 @@ async def test_watch_repeats_until_ctrl_c(cluster_39: Cluster, unique: Unique) -
 
 
 async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callable[..., Cluster]) -> None:
-    """Offsets and owners are still shown. The messages for a dead broker and for no registered broker differ."""
+    """
+    Without brokers, offsets and owners are still shown. The messages for a dead broker and for no registered broker
+    differ.
+    """
     cluster = start_cluster()
     await cluster.create_topic("t", PARTITIONS)
     async with group_of(cluster, "g", ["t"]) as group:
@@ -208,7 +212,7 @@ async def test_a_group_without_members_and_with_lag_fails_its_check(cluster_39: 
 async def test_watch_reports_each_outage_and_recovers(
     start_zookeeper: Callable[..., ZooKeeperServer],
 ) -> None:
-    """All reads share a session until it breaks. Each outage is reported, and reading continues after it."""
+    """All reads of a watch share a session until it breaks. Each outage is reported, and reading continues after it."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
@@ -226,7 +230,9 @@ async def test_watch_reports_each_outage_and_recovers(
 
 @contextmanager
 def chroot(cluster: Cluster, path: str) -> Iterator[str]:
-    """Create an empty znode, and yield an address with it as the chroot: one that exists but is the wrong one."""
+    """
+    Create an empty znode, and yield an address with it as the chroot, so that the chroot exists but is the wrong one.
+    """
     with zookeeper(cluster) as client:
         client.ensure_path(path)
         yield f"{cluster.zk_hosts}{path}"
@@ -263,7 +269,7 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
 def test_mistakes_give_one_line(
     cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, message: str
 ) -> None:
-    """The line says what is wrong; it may suggest a remedy."""
+    """The line says what is wrong, and may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
     assert (outcome.returncode, outcome.stdout) == (status, "")

@@ -31,14 +31,15 @@ TERMINAL = {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
 
 @pytest.fixture
 def topic(unique: Unique) -> str:
-    """The name of a topic that does not exist yet."""
+    """Return the name of a topic that does not exist yet."""
     return unique("topic")
 
 
 @pytest.fixture
 def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
     """
-    A function that runs ``kiel-groups produce`` with some input, and returns its status and the lines of its errors.
+    Return a function that runs ``kiel-groups produce`` with some input, and returns its status and the lines of its
+    errors.
     """
 
     def run(sent: bytes, *further: str) -> tuple[int, list[str]]:
@@ -56,7 +57,7 @@ def command(cluster: Cluster, topic: str, *further: str) -> list[str]:
 
 
 async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
-    """Wait for ``count`` records; return partition, key and value of each, sorted by partition."""
+    """Wait for ``count`` records, and return partition, key and value of each, sorted by partition."""
     found = []
     async with SingleConsumer(cluster.brokers) as consumer:
         await consumer.subscribe(topic, BEGINNING)
@@ -69,7 +70,8 @@ async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, by
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 async def test_each_line_becomes_a_record(cluster_39: Cluster, topic: str, produce: Produce, codec: str) -> None:
     """
-    The order is kept. Empty lines, lines that are not text, and a last line without a line end are stored and counted.
+    The order of the lines is kept. Empty lines, lines that are not text, and a last line without a line end are stored
+    and counted.
     """
     await cluster_39.create_topic(topic, 1)
     status, printed = produce(b"first\n\n\xff\r\nlast", f"--codec={codec}")
@@ -108,7 +110,7 @@ async def test_a_file_is_produced_to_one_partition(
 async def test_a_refused_record_is_reported_and_the_others_are_stored(
     cluster_39: Cluster, topic: str, produce: Produce
 ) -> None:
-    """The broker accepts messages of up to a million bytes."""
+    """A record of more than a million bytes, which the broker refuses, is reported. The other records are stored."""
     await cluster_39.create_topic(topic, 1)
     status, printed = produce(b"before\n" + b"x" * 2_000_000 + b"\nafter\n")
     assert status == 1
@@ -168,7 +170,9 @@ async def test_ctrl_c_reports_records_with_an_unknown_outcome(cluster_39: Cluste
 
 
 async def test_a_frozen_broker_and_its_recovery_are_reported(start_cluster: Callable[..., Cluster], topic: str) -> None:
-    """After ten seconds one line reports the broker, and another one its recovery. The record is stored."""
+    """
+    After ten seconds, one line reports the frozen broker. Another line reports its recovery. The record is stored.
+    """
     cluster = start_cluster()
     await cluster.create_topic(topic, 1)
     reader, writer = os.pipe()
@@ -237,7 +241,7 @@ def _read(descriptor: int) -> bytes:
 async def test_mistakes_give_one_line(
     cluster_39: Cluster, topic: str, produce: Produce, further: list[str], status: int, message: str
 ) -> None:
-    """The line says what is wrong; it may suggest a remedy. Nothing is stored."""
+    """The line says what is wrong, and may suggest a remedy. Nothing is stored."""
     await cluster_39.create_topic(topic, 2)
     done, lines = produce(b"one\ntwo\n", *further)
     assert (done, len(lines)) == (status, 1)
@@ -246,7 +250,7 @@ async def test_mistakes_give_one_line(
 
 @pytest.mark.parametrize("lines", [0, 1000])
 def test_a_topic_that_does_not_exist_gives_one_line(topic: str, produce: Produce, lines: int) -> None:
-    """The error is one line for any number of input lines."""
+    """If the topic does not exist, the error is one line for any number of input lines."""
     status, (line,) = produce(b"line\n" * lines)
     assert status == 2
     assert line == (

@@ -43,7 +43,8 @@ async def await_leading(process: Running) -> None:
 
 async def test_the_process_leads_members_that_join_and_leave(cluster: Cluster, unique: Unique) -> None:
     """
-    While the process leads, no member does, and it publishes the members' plans. After Ctrl-C a member leads at once.
+    While the process leads, no member does, and the process publishes the members' plans. After Ctrl-C a member leads
+    at once.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
@@ -108,7 +109,10 @@ async def test_a_member_leads_after_kill_9(cluster_39: Cluster, unique: Unique) 
 
 
 async def test_plans_use_the_given_allocator_and_their_causes_are_logged(cluster_39: Cluster, unique: Unique) -> None:
-    """The log also says if the group's ``config`` znode overrides the command's options."""
+    """
+    Plans use the given allocator, and their causes are logged. The log also says if the group's ``config`` znode
+    overrides the command's options.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
@@ -204,7 +208,7 @@ async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, 
 
 
 def test_only_empty_znodes_of_a_group_are_removed(cluster_39: Cluster, unique: Unique) -> None:
-    """Offsets and their parent znodes remain. If settings, candidates or members exist, nothing is removed."""
+    """Offsets and their parent znodes remain. If the group has settings, candidates or members, nothing is removed."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -265,7 +269,7 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
     ],
 )
 def test_mistakes_give_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
-    """The line says what is wrong; it may suggest a remedy."""
+    """The line says what is wrong, and may suggest a remedy."""
     outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr

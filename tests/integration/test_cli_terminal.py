@@ -24,7 +24,7 @@ COLOURS = (ESCAPE + b"3", ESCAPE + b"1;3")
 
 @pytest.fixture
 def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
-    """The name of a group with a problem that is shown in red: a foreign consumer."""
+    """Provide the name of a group with a problem that is shown in red: a foreign consumer."""
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
@@ -49,7 +49,9 @@ def test_no_color_is_respected(cluster_39: Cluster, group: str) -> None:
 
 @pytest.mark.parametrize("words", [["describe", "{}"], ["describe", "{}", "--json"], ["groups"], ["groups", "--json"]])
 def test_a_closed_output_pipe_is_no_error(cluster_39: Cluster, group: str, words: list[str]) -> None:
-    """As after ``| head``, the status is that of SIGPIPE, and no error is printed."""
+    """
+    When the output pipe is closed, as after ``| head``, the status is 141, as after SIGPIPE, and no error is printed.
+    """
     reading, writing = os.pipe()
     os.close(reading)
     try:

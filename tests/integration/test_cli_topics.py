@@ -20,7 +20,7 @@ Unique = Callable[[str], str]
 
 
 def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
-    """Run ``kiel-groups topics`` on a cluster; return its status, output and errors."""
+    """Run ``kiel-groups topics`` on a cluster, and return its status, output and errors."""
     done = kiel_groups("topics", *words, f"--zookeeper={cluster.zk_hosts}")
     return done.returncode, done.stdout, done.stderr
 
@@ -84,8 +84,8 @@ async def test_tables_fit_the_terminal_and_show_problems_first(cluster_39: Clust
 
 async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, unique: Unique) -> None:
     """
-    ZooKeeper keeps the last leader of the partition. The leader is shown as dead above the table, in its row, and in
-    JSON.
+    If the last leader of a partition, which ZooKeeper keeps, is not registered, it is shown as dead above the table, in
+    its row, and in JSON.
     """
     topic = unique("t")
     await cluster_39.create_topic(topic, 2)
@@ -128,7 +128,7 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
 async def test_mistakes_give_one_line(
     cluster_39: Cluster, unique: Unique, words: list[str], status: int, message: str
 ) -> None:
-    """The line says what is wrong; it may suggest a remedy. Nothing is changed."""
+    """The line says what is wrong, and may suggest a remedy. Nothing is changed."""
     topic = unique("t")
     await cluster_39.create_topic(topic, 1)
     done, out, err = topics(cluster_39, *(word.format(topic=topic) for word in words))
@@ -162,7 +162,7 @@ def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
 
 
 def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any], unique: Unique) -> None:
-    """The output has the data of ZooKeeper, and unknown values where only brokers have them."""
+    """Without brokers, the output has the data of ZooKeeper, and unknown values where only brokers have the data."""
     server = start_zookeeper()
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
@@ -176,7 +176,7 @@ def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any
 
 
 def test_if_missing_accepts_an_existing_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """With the option a script can run the command again; without it, an existing topic is an error."""
+    """With --if-missing a script can run the command again. Without the option, an existing topic is an error."""
     topic = unique("topic")
     again = ("create", topic, "--partitions=2", "--if-missing", "--wait=30")
     assert topics(cluster_39, *again) == (0, "", f"info: topic {topic} created with 2 partitions\n")
@@ -210,8 +210,7 @@ async def test_all_names_are_checked_before_any_change(cluster_39: Cluster, uniq
 
 async def test_the_wait_option_waits_for_brokers(cluster_39: Cluster, unique: Unique) -> None:
     """
-    The command waits until enough brokers are registered. If the given time is over before, the error says what is
-    missing.
+    The command waits until enough brokers are registered. If the given time ends first, the error says what is missing.
     """
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"

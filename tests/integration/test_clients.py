@@ -105,7 +105,10 @@ async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, 
 
 
 async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
-    """A message above ``max_message_bytes`` is an error that names partition and offset."""
+    """
+    A message that is larger than a fetch is delivered. A message above ``max_message_bytes`` is an error that names
+    partition and offset.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     values = [b"small", b"L" * 700_000, b"after"]
@@ -122,7 +125,10 @@ async def test_a_message_larger_than_a_fetch_is_delivered(cluster_39: Cluster, u
 
 
 async def test_a_compressed_set_larger_than_a_fetch_is_delivered(cluster_39: Cluster, unique: Unique) -> None:
-    """The set is fetched whole. If the start offset is inside the set, earlier records of the set are not delivered."""
+    """
+    A compressed set is fetched whole. If the start offset is inside the set, earlier records of the set are not
+    delivered.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     values = [bytes((n * k) % 251 for k in range(1_000)) for n in range(500)]
@@ -146,7 +152,7 @@ async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: 
 
 
 async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
-    """The offsets are the earliest, the latest, and the first one after a time before all records."""
+    """A client can list the earliest offset, the latest offset, and the offset at a time before all records."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -170,7 +176,7 @@ async def test_an_unknown_topic_is_an_error(cluster_39: Cluster, unique: Unique)
 
 
 async def test_added_partitions_are_found(cluster_39: Cluster, unique: Unique) -> None:
-    """Producer and consumer find new partitions when their metadata exceeds its greatest age."""
+    """Producer and consumer find new partitions when their metadata is older than its greatest age."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with (
@@ -188,7 +194,7 @@ async def test_added_partitions_are_found(cluster_39: Cluster, unique: Unique) -
 
 
 async def test_one_live_bootstrap_host_is_enough(cluster_39: Cluster) -> None:
-    """Without a live bootstrap host, the error names each address."""
+    """One live bootstrap host is enough. If there is none, the error names each address."""
     async with SingleConsumer(["127.0.0.1:1", *cluster_39.brokers]):
         pass
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
@@ -196,7 +202,7 @@ async def test_one_live_bootstrap_host_is_enough(cluster_39: Cluster) -> None:
 
 
 class Traffic:
-    """Produces and consumes numbered records in the background; ``finish`` checks that every record was delivered."""
+    """Produces and consumes numbered records in the background. ``finish`` waits until every record was delivered."""
 
     def __init__(self, cluster: Cluster, topic: str, **producer_settings: Any) -> None:
         self._topic = topic
@@ -270,7 +276,10 @@ async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster
 
 
 async def test_a_partition_leader_is_killed(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """With two replicas and all acknowledgements no record is lost, and both clients continue."""
+    """
+    After the kill of a partition leader, no record is lost with two replicas and all acknowledgements, and both clients
+    continue.
+    """
     # By default a dead replica counts as in sync for 10 s, during which acknowledgements wait for it.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1_000})
     topic = unique("topic")
@@ -283,7 +292,7 @@ async def test_a_partition_leader_is_killed(start_cluster: Callable[..., Cluster
 
 
 async def test_a_frozen_broker_resumes(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
-    """SIGSTOP refuses no connection and breaks none: requests time out, and succeed after SIGCONT."""
+    """SIGSTOP of a broker refuses no connection and breaks none. Requests time out, and succeed after SIGCONT."""
     cluster, topic = start_cluster(), unique("topic")
     await cluster.create_topic(topic, 2)
     async with Traffic(cluster, topic, request_timeout_ms=500) as traffic:

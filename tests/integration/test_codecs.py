@@ -1,7 +1,8 @@
 """
-Every codec with Java's clients: each side reads what the other one writes.
+Every codec with Java's clients: each side reads what the other side writes.
 
-The broker checks the codec, too: 0.8 decompresses a set to give its messages their offsets, and compresses it again.
+The broker checks the codec, too. Brokers of 0.8 decompress a set to give its messages their offsets, and compress it
+again.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str
 
 
 def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
-    """Return the codec number of each message in the log of partition 0; a wrapper counts as one message."""
+    """Return the codec number of each message in the log of partition 0. A wrapper counts as one message."""
     (log,) = (cluster.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
     data, found, at = log.read_bytes(), [], 0
     while at < len(data):
@@ -69,7 +70,7 @@ def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
 
 def texts() -> list[str]:
     """
-    Return lines that compress well and lines that do not, more of each kind than one block of any codec can contain.
+    Return lines that compress well and lines that do not. Lines of each kind need more than one block of any codec.
     """
     chance = random.Random(8)
     plain = [f"visitor {n} saw /page-{n % 7}.html {'again ' * (n % 30)}" for n in range(2_000)]
@@ -121,8 +122,8 @@ async def test_this_consumer_reads_what_java_produces(
 @pytest.mark.parametrize("codec", NUMBERS)
 async def test_a_set_above_max_decompressed_bytes_is_an_error(cluster_39: Cluster, unique: Unique, codec: str) -> None:
     """
-    Earlier records are delivered. The error names partition, offset and setting. With the default limit all records are
-    read.
+    Records before a set that is too large are delivered. The error names partition, offset and setting. With the
+    default limit all records are read.
     """
     topic, packed = unique("topic"), [b"%d" % n * 10_000 for n in range(10)]
     await cluster_39.create_topic(topic, 1)

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.integration
 
 async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Cluster) -> None:
     """
-    One command creates the topic, two consumers share it and print its records, and an allocator leads. The stop signal
-    ends them.
+    One command creates the topic, two consumers share it and print its records, and an allocator process leads. The
+    stop signal ends all commands.
     """
     found = services()
     addresses = {

@@ -1,4 +1,4 @@
-"""The demo as a process: it runs to its end or with --keep, and is interrupted or killed."""
+"""The demo as a process: it runs to its end, continues with --keep, is interrupted, or is killed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class Demo:
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Demo]]:
     """
-    A function that starts a demo with its files below ``tmp_path``. The fixture kills each demo at the end of the test.
+    Provide a function that starts a demo with its files below ``tmp_path``. The fixture kills each demo at the end of
+    the test.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     started: list[Demo] = []
@@ -187,7 +188,7 @@ def test_the_children_of_a_killed_demo_end_within_5_s(demo: Callable[..., Demo],
 
 
 def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo names the records that were not received, and says that nothing is proved."""
+    """If records were not received, the demo names them, and says that nothing is proved. The exit status is 1."""
 
     async def run(walkthrough: Walkthrough) -> Proof:
         return prove({number: (0, number) for number in range(3)}, [], {0: 3})

@@ -60,7 +60,7 @@ async def test_invalid_topics_are_refused(cluster_39: Cluster, unique: Unique) -
 
 
 async def stop_kill_and_freeze(server: Server) -> None:
-    """Stop, kill, freeze and restart the server. Each time it serves again afterwards, on the same port."""
+    """Stop, kill, freeze and restart the server. Check each time that it serves again afterwards, on the same port."""
     port = server.port
     await server.stop()
     assert not accepts(port)
@@ -77,7 +77,7 @@ async def stop_kill_and_freeze(server: Server) -> None:
 async def test_a_restarted_zookeeper_keeps_its_port_and_data(
     start_zookeeper: Callable[..., ZooKeeperServer], zookeeper_version: str
 ) -> None:
-    """The server keeps both after a stop, a kill −9, a freeze and a restart."""
+    """ZooKeeper keeps its port and data after a stop, a kill −9, a freeze and a restart."""
     server = start_zookeeper(zookeeper_version)
     with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
@@ -152,7 +152,7 @@ def test_the_port_of_a_dead_server_stays_reserved(start_zookeeper: Callable[...,
 
 
 def test_a_missing_zookeeper_and_a_missing_chroot_are_different_errors(cluster_39: Cluster) -> None:
-    """Each error names the address."""
+    """The errors for a missing ZooKeeper and for a missing chroot differ. Each error names the address."""
     with (
         pytest.raises(ChrootMissingError, match="/missing does not exist"),
         cluster_admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),

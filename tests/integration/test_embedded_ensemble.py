@@ -21,7 +21,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
-    """A function that returns three servers of a version of ZooKeeper; they are started at the first use."""
+    """Provide a function that returns three servers of a version of ZooKeeper, and starts them at the first use."""
     running: dict[str, ZooKeeperEnsemble] = {}
     with ExitStack() as stack:
 
@@ -35,7 +35,7 @@ def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
 
 @pytest.fixture
 def ensemble(ensembles: Callable[[str], ZooKeeperEnsemble], zookeeper_version: str) -> ZooKeeperEnsemble:
-    """Three healthy servers, for each version of ZooKeeper. Tests may stop and freeze them."""
+    """Return three healthy servers, for each version of ZooKeeper. Tests may stop and freeze them."""
     ensemble = ensembles(zookeeper_version)
     asyncio.run(restore(ensemble))
     return ensemble
@@ -86,7 +86,7 @@ async def test_three_servers_have_one_leader_and_the_same_data(ensemble: ZooKeep
 
 
 async def test_an_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """After kill −9 of the leader another one leads. The restarted server follows, and has the new writes."""
+    """After kill −9 of the leader another server leads. The restarted server follows, and has the new writes."""
     path = f"/{unique('znode')}"
     dead = await ensemble.leader()
     await dead.kill()
@@ -98,7 +98,9 @@ async def test_an_ensemble_survives_its_leader(ensemble: ZooKeeperEnsemble, uniq
 
 
 async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """While the leader is frozen, the other servers elect another one. The former leader follows when it is resumed."""
+    """
+    While the leader is frozen, the other servers elect a new leader. The former leader follows when it is resumed.
+    """
     path = f"/{unique('znode')}"
     frozen = await ensemble.leader()
     frozen.pause()
@@ -113,7 +115,10 @@ async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: 
 
 
 async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
-    """With two of three servers down the third one does not answer. When one restarts, both serve the earlier data."""
+    """
+    With two of three servers down, the third server does not answer. When one of the two restarts, both running servers
+    serve the earlier data.
+    """
     path = f"/{unique('znode')}"
     write(ensemble.hosts, path)
     remaining, restarted, _ = ensemble.servers
@@ -165,7 +170,7 @@ async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> Non
 
 
 def test_a_closed_ensemble_starts_again() -> None:
-    """The close releases the ports. The same ensemble starts again, possibly on other ports."""
+    """A closed ensemble has released its ports. It starts again, possibly on other ports."""
     ensemble = ZooKeeperEnsemble(3)
     with ExitStack() as stack:
         stack.enter_context(ensemble)

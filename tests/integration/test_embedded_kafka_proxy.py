@@ -68,9 +68,7 @@ async def test_a_consumer_survives_errors(cluster_39: Cluster, unique: Unique, a
 
 
 async def test_a_retried_produce_request_is_stored_twice(cluster_39: Cluster, unique: Unique) -> None:
-    """
-    The proxy replaces a success by an error, so the producer sends the records again: they are stored at least once.
-    """
+    """If the proxy replaces a success by an error, the producer sends the records again, so they are stored twice."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with KafkaProxy(cluster_39.brokers[0], failing(PRODUCE, NOT_LEADER, times=1)) as proxy:

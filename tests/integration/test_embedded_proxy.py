@@ -17,13 +17,15 @@ from kiel_groups.errors import ConfigError, ServerError
 
 pytestmark = pytest.mark.integration
 
-#: Long enough for any answer on the loopback interface, in seconds. No byte within it means silence.
+#: Long enough for any answer on the loopback interface, in seconds. No byte in this time means silence.
 SILENCE_S = 0.3
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Echo:
-    """A server that echoes. ``seen`` counts its connections, ``ends`` gets the error that ended each, or None."""
+    """
+    A server that echoes. ``seen`` counts its connections. ``ends`` gets the error that ended a connection, or None.
+    """
 
     def __init__(self) -> None:
         self.seen = 0
@@ -96,7 +98,9 @@ async def test_bytes_are_forwarded_both_ways() -> None:
 
 
 async def test_a_delay_loses_no_bytes() -> None:
-    """Bytes arrive later by at least the delay, in one direction or in both, and without delay after healing."""
+    """
+    Bytes arrive later by at least the delay, in one direction or in both. After healing they arrive without delay.
+    """
     async with proxied() as (_, proxy):
         stream = await connect(proxy)
         for direction, least_s in ((None, 0.4), (Direction.REQUESTS, 0.2), (Direction.RESPONSES, 0.2)):
@@ -155,7 +159,7 @@ async def test_a_stalled_connection_buffers_a_bounded_amount() -> None:
 
 @pytest.mark.parametrize("reset", [True, False], ids=["RST", "FIN"])
 async def test_a_cut_ends_both_sides(reset: bool) -> None:
-    """Both sides see a reset or an ordinary end. The next connection works."""
+    """A cut ends the connection for both sides, by a reset or an ordinary end. The next connection works."""
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"x") == b"x"
@@ -172,7 +176,10 @@ async def test_a_cut_ends_both_sides(reset: bool) -> None:
 
 
 async def test_a_half_open_connection_ends_for_one_side_only() -> None:
-    """The server sees the end. The client sees none: it can write, and receives nothing until its side is cut, too."""
+    """
+    The server sees the end of a half-open connection. The client sees none: it can write, and receives nothing until
+    its side is cut, too.
+    """
     async with proxied() as (echo, proxy):
         stream = await connect(proxy)
         assert await echoed(stream, b"x") == b"x"

@@ -31,13 +31,13 @@ async def read(cluster: Cluster, topic: str, count: int) -> list[bytes]:
 
 
 async def produce(cluster: Cluster, topic: str, values: list[bytes]) -> None:
-    """Produce values, each exactly once unless a broker takes half a minute to answer."""
+    """Produce values. Each value is stored exactly once unless a broker takes half a minute to answer."""
     async with Producer(cluster.brokers, ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
 
 
 async def brokers_know(cluster: Cluster, topic: str) -> None:
-    """Wait until every broker knows a topic; the controller notifies brokers only after they have registered."""
+    """Wait until every broker knows a topic. The controller notifies brokers only after they have registered."""
     async with asyncio.timeout(60):
         for address in cluster.brokers:
             while True:
@@ -50,7 +50,7 @@ async def brokers_know(cluster: Cluster, topic: str) -> None:
 
 
 def stopped_in_order(broker: KafkaBroker) -> bool:
-    """Return whether the broker's log ends with an orderly stop."""
+    """Return whether the broker's log ends with a graceful shutdown."""
     return "shut down completed" in broker.log.read_text(encoding="utf-8").lower()
 
 
@@ -90,10 +90,10 @@ async def test_replicas_stop_at_once_in_an_orderly_way(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
     """
-    No broker waits for the other one for so long that it has to be killed.
+    No broker waits for another broker for so long that it has to be killed.
 
     Brokers of 0.8.0 and 0.8.1.1 once did: a replica waited 30 s for the answer to its last fetch. The test deletes no
-    topic, because 0.8.1.1 may wait for itself then: see ``Cluster.stop_brokers``.
+    topic, because 0.8.1.1 may then hang while it stops: see ``Cluster.stop_brokers``.
     """
     cluster = start_cluster(brokers=2, kafka=kafka_version, broker_overrides={"delete.topic.enable": "false"})
     await cluster.create_topic("t", 4, replication=2)

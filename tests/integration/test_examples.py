@@ -46,7 +46,7 @@ def test_no_example_goes_untested() -> None:
 
 @pytest.mark.parametrize("example", sorted(TESTED))
 def test_without_arguments_an_example_prints_its_usage(example: str) -> None:
-    """Without arguments an example prints its usage, without a traceback."""
+    """An example without arguments prints its usage, without a traceback."""
     command = [sys.executable, str(EXAMPLES / example)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -90,7 +90,7 @@ async def test_the_listener_counts_the_lines_of_the_producer(cluster_39: Cluster
 
 
 def test_the_producer_names_a_missing_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """The last line names the topic, there is no traceback, and the status is 1."""
+    """If the topic is missing, the last line names it, there is no traceback, and the status is 1."""
     topic = unique("missing")
     sent = send_lines(cluster_39, topic, ["a line"])
     assert sent.returncode == 1
@@ -102,7 +102,7 @@ async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
     cluster_39: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
     """
-    The worker is killed after its second batch. No record is lost, because the next run gets the uncommitted records.
+    A worker that is killed after its second batch loses no record, because the next run gets the uncommitted records.
     """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)

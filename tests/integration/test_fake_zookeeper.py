@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 def backend(
     request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
 ) -> Iterator[Backend]:
-    """A ZooKeeper without other clients: the fake or a real server."""
+    """Provide a ZooKeeper without other clients: the fake or a real server."""
     if request.param == "fake":
         made: Backend = FakeBackend()
     else:
@@ -112,7 +112,7 @@ def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
 
 
 def test_a_transaction_is_atomic(client: KazooClient) -> None:
-    """The operations of a transaction see each other and share one zxid; the results are in order."""
+    """The operations of a transaction see each other and share one zxid. The results are in order."""
     client.create("/t", b"")
     transaction = client.transaction()
     transaction.check("/t", 0)
@@ -146,7 +146,7 @@ def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
 
 
 def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
-    """The version −1 matches every version. A missing znode and another version are different errors."""
+    """A check with the version −1 matches every version. A missing znode and another version are different errors."""
     client.create("/c", b"")
     client.set("/c", b"")
     for version, expected in ((-1, True), (1, True), (0, BadVersionError)):
@@ -160,7 +160,7 @@ def test_a_check_tests_existence_and_version(client: KazooClient) -> None:
 
 
 def test_a_refused_transaction_restores_a_deleted_znode(client: KazooClient) -> None:
-    """The refused transaction deletes the znode and creates it again. The old znode remains, with its old stat."""
+    """If a refused transaction deletes a znode and creates it again, the old znode remains, with its old stat."""
     client.create("/d", b"old", ephemeral=True)
     before = client.exists("/d")
     transaction = client.transaction()
@@ -188,7 +188,7 @@ def test_a_watch_fires_once(backend: Backend, client: KazooClient) -> None:
 
 
 def test_exists_watches_for_a_creation(backend: Backend, client: KazooClient) -> None:
-    """``exists`` sets a watch on a missing znode; a failed ``get`` sets none."""
+    """``exists`` sets a watch on a missing znode. A ``get`` that fails sets no watch."""
     exists, get = Seen(), Seen()
     assert client.exists("/x", watch=exists) is None
     assert failure(client.get, "/x", watch=get) is NoNodeError
@@ -200,7 +200,10 @@ def test_exists_watches_for_a_creation(backend: Backend, client: KazooClient) ->
 
 
 def test_a_watch_on_children_notifies_of_children_only(backend: Backend, client: KazooClient) -> None:
-    """The watch fires when a child is created or deleted and when the parent is deleted, but not when data changes."""
+    """
+    A watch on children fires when a child is created or deleted and when the parent is deleted, but not when data
+    changes.
+    """
     client.create("/p", b"")
     for change, event in (
         (lambda: client.create("/p/c"), EventType.CHILD),
@@ -294,7 +297,9 @@ def _granted_ms(client: KazooClient) -> int:
 
 
 def test_closing_a_session_deletes_its_ephemerals_at_once(backend: Backend, client: KazooClient) -> None:
-    """A watcher is notified of the deletion, and persistent znodes remain."""
+    """
+    When a session is closed, a watcher is notified of the deletion of its ephemeral znodes. Persistent znodes remain.
+    """
     other, seen = backend.client(), Seen()
     other.create("/e", b"", ephemeral=True)
     other.create("/stays", b"")
@@ -307,7 +312,7 @@ def test_closing_a_session_deletes_its_ephemerals_at_once(backend: Backend, clie
 
 def test_a_client_is_notified_of_its_expiry_and_opens_another_session(backend: Backend, client: KazooClient) -> None:
     """
-    Another client ends the session. The state becomes LOST, the ephemeral znodes are deleted, and kazoo opens a
+    When another client ends the session, the state becomes LOST, the ephemeral znodes are deleted, and kazoo opens a
     session.
     """
     states: list[str] = []
@@ -355,7 +360,10 @@ def test_a_reconnected_client_has_its_session_and_no_watches(backend: Backend, c
 def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
     backend: Backend, what: Literal["request", "reply"]
 ) -> None:
-    """The transaction was executed or not. In both cases the client gets ConnectionLoss, and keeps its session."""
+    """
+    Whether the transaction was executed or not, the client gets ConnectionLoss when the connection breaks, and keeps
+    its session.
+    """
     watcher = backend.client()
     with backend.lossy() as lossy:
         client, session = lossy.client, lossy.client.client_id
@@ -375,8 +383,8 @@ def test_a_broken_connection_leaves_the_outcome_of_a_transaction_unknown(
 
 def test_a_session_is_resumed_and_closed_by_another_client(backend: Backend, client: KazooClient) -> None:
     """
-    The other client needs the id and the password. Its first request may be the close, which deletes the ephemeral
-    znodes.
+    Another client needs the id and the password to resume a session. Its first request may be the close, which deletes
+    the ephemeral znodes.
     """
     first = backend.client()
     session_id = first.client_id[0]

@@ -39,7 +39,7 @@ def healed(servers: Servers) -> Iterator[Servers]:
 
 
 def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
-    """Commit a transaction that only checks a znode; it needs the quorum."""
+    """Commit a transaction that only checks a znode. The transaction needs the quorum."""
     transaction = client.transaction()
     transaction.check(path, -1)
     return transaction.commit_async().get(timeout=timeout_s)
@@ -132,7 +132,10 @@ def test_a_moved_session_cannot_write_on_its_old_connection(healed: Servers, bef
 
 
 def test_a_leader_without_its_quorum_accepts_sessions_that_connect(healed: Servers) -> None:
-    """The leader answers no write of these sessions before its followers resume; then it executes the writes."""
+    """
+    A leader without its quorum accepts sessions that connect. It executes and answers their writes when its followers
+    resume.
+    """
     with closing(healed.backend(1)) as elsewhere, closing(healed.backend(0)) as backend:
         first = elsewhere.client()
         first.create("/came", b"", ephemeral=True)
@@ -164,8 +167,8 @@ def test_a_session_survives_its_server(healed: Servers) -> None:
 
 def _killed_one_by_one(servers: Servers, backend: Backend, states: list[str]) -> Iterator[int]:
     """
-    Kill and heal one server after the other, up to the one to which the client is connected; yield that server's
-    number.
+    Kill and heal one server after the other, up to the server to which the client is connected. Yield the number of
+    this server.
     """
     for server in (2, 1, 0):
         servers.crash(server)
@@ -196,13 +199,13 @@ def test_the_leader_s_clock_ends_a_session(healed: Servers) -> None:
 
 
 def test_a_follower_reports_active_sessions_to_a_leader_that_resumes(healed: Servers) -> None:
-    """A client writes while the leader is frozen, and sends nothing afterwards: the write extends its session."""
-    # In some attempts the other servers give up the frozen leader and elect another one.
+    """If a client writes while the leader is frozen, and sends nothing afterwards, the write extends its session."""
+    # In some attempts the other servers give up the frozen leader and elect another leader.
     assert any(_a_write_extends_the_session(healed, f"/active-{attempt}") for attempt in range(30))
 
 
 def _a_write_extends_the_session(healed: Servers, path: str) -> bool:
-    """Try the case; return False if another server leads afterwards, because a new leader renews every session."""
+    """Try the case. Return False if another server leads afterwards, because a new leader renews every session."""
     with closing(healed.backend(2)) as backend, closing(healed.backend(1)) as elsewhere:
         watcher, client, leader = backend.client(), elsewhere.client(2.0), healed.leader
         client.create(path, b"", ephemeral=True)
@@ -235,7 +238,7 @@ def _pause(backend: Backend, duration_s: float) -> None:
 
 
 def _exists(client: KazooClient, path: str) -> bool:
-    """Return whether the znode exists; True also if the server does not answer."""
+    """Return whether the znode exists. True also means that the server does not answer."""
     try:
         return client.exists_async(path).get(timeout=2.0) is not None
     except (KazooTimeoutError, ConnectionLoss):

@@ -55,7 +55,7 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
 
 async def _command(cluster: Cluster, group: str, member: str, *options: str) -> tuple[int, str]:
     """
-    Run the command in a thread, because members run on this event loop; return its status and the last line of its
+    Run the command in a thread, because members run on this event loop. Return its status and the last line of its
     errors.
     """
     done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts, *options)

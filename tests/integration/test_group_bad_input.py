@@ -60,7 +60,7 @@ async def test_a_missing_zookeeper_is_an_error(cluster_39: Cluster) -> None:
 
 
 async def test_no_chroot(cluster: Cluster) -> None:
-    """The error of the member names the missing chroot, which is not created."""
+    """The error of a member names the missing chroot, which is not created."""
     consumer = GroupedConsumer(cluster.brokers, "g", f"{cluster.zk_hosts}/not/there")
     await assert_connect_fails(consumer, ChrootMissingError, "/not/there", "create it first")
     with zookeeper(cluster) as client:
@@ -126,8 +126,8 @@ async def test_methods_raise_before_connect_and_after_close(cluster_39: Cluster)
 
 async def test_a_member_that_disagrees_with_its_group(cluster: Cluster, unique: Unique) -> None:
     """
-    The first member's settings become the group's. The error of another member has both values and the path of the
-    znode.
+    The first member's settings become the group's settings. The error of a member with other settings has both values
+    and the path of the znode.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -216,7 +216,10 @@ async def test_an_allocator_that_fails(
     allocator: Callable[[list[str], list[str]], dict[str, dict[str, list[int]]]],
     words: str,
 ) -> None:
-    """The leader uses the sticky allocator instead. The log, a metric and the group state contain the reason."""
+    """
+    If an allocator fails, the leader uses the sticky allocator instead. The log, a metric and the group state contain
+    the reason.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 20)
@@ -234,7 +237,7 @@ async def test_an_allocator_that_fails(
 
 
 async def test_an_allocator_function_decides(cluster_39: Cluster, unique: Unique) -> None:
-    """The function makes the plan from members and partitions, and the group state has its name."""
+    """An allocator function makes the plan from members and partitions, and the group state has the function's name."""
 
     def first_takes_all(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
         topic = partitions[0].rpartition(":")[0]

@@ -214,7 +214,7 @@ async def test_autocommit_does_not_include_the_record_in_flight(cluster_39: Clus
 
 
 async def test_a_blocking_application_still_releases_partitions(cluster_39: Cluster, unique: Unique) -> None:
-    """Although the loop blocks for each record, a rebalance need not wait until the loop has read all records."""
+    """If the loop blocks for each record, a rebalance still need not wait until the loop has read all records."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 2000)
@@ -267,7 +267,7 @@ async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[.
 
 
 async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Cluster]) -> None:
-    """Another broker becomes the leader of these partitions, and members fetch from that broker."""
+    """When a leader of partitions is killed, another broker becomes the leader, and members fetch from that broker."""
     # Acknowledgements wait for a dead replica until its leader drops it, by default after 10 to 20 s.
     cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1000})
     await cluster.create_topic("t", 4, replication=2)
@@ -284,7 +284,7 @@ async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Clu
 async def test_a_committed_offset_beyond_the_log(
     cluster: Cluster, unique: Unique, reset: str, redelivered: bool
 ) -> None:
-    """The member resets the offset by the policy, logs the reset and counts it."""
+    """If the committed offset is beyond the log, the member resets it by the policy, logs the reset and counts it."""
     topic, name = await topic_of_one(cluster, unique, 10), unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster) as client:
@@ -299,7 +299,9 @@ async def test_a_committed_offset_beyond_the_log(
 
 
 async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Cluster, unique: Unique) -> None:
-    """With ``auto_offset_reset="none"`` a position outside the log is an error with that position."""
+    """
+    The loop raises an error with the position if ``auto_offset_reset`` is "none" and the position is outside the log.
+    """
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
     with zookeeper(cluster_39) as client:
         client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
@@ -316,7 +318,7 @@ async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Clu
 
 async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -> None:
     """
-    The next commit does not overwrite an offset that another client has written; the member resumes at that offset.
+    The next commit does not overwrite an offset that another client has written. The member resumes at that offset.
     """
     topic, name = await topic_of_one(cluster, unique, 20), unique("group")
     async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:

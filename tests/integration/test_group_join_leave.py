@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 
 
 async def test_a_cancelled_close_continues(cluster_39: Cluster, unique: Unique) -> None:
-    """The close continues, because otherwise a member would remain that owns partitions without reading them."""
+    """A cancelled close continues. If it stopped, a member would remain that owns partitions without reading them."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -150,7 +150,7 @@ async def test_a_closed_consumer_raises(cluster_39: Cluster, unique: Unique) -> 
 
 
 async def test_a_consumer_that_was_closed_before_its_use_returns_none(cluster_39: Cluster, unique: Unique) -> None:
-    """The consumer was closed before ``connect``, outside an event loop; ``consume`` returns None."""
+    """``consume`` returns None if the consumer was closed before ``connect``, outside an event loop."""
     consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
     await asyncio.to_thread(consumer.close)
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None
@@ -168,7 +168,7 @@ async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: U
 
 
 async def test_a_member_leaves_while_no_broker_answers(start_cluster: Callable[..., Cluster]) -> None:
-    """A claim is unopened because no broker answers for its position. The member can leave all the same."""
+    """A member can leave while no broker answers for the position of a partition that it has claimed."""
     cluster = start_cluster()
     await cluster.create_topic("t", 2)
     member = Member(cluster, "g", ["t"])

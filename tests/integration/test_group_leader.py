@@ -37,7 +37,7 @@ async def test_a_leader_follows_the_allocator_in_the_settings(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The leader uses the new allocator from the next plan on. It refuses an unknown name and keeps the previous
+    The leader uses a new allocator in the settings for its next plan. It refuses an unknown name and keeps the previous
     allocator.
     """
     topic, name = unique("topic"), unique("group")
@@ -100,7 +100,10 @@ def alarms(group: Group) -> bool:
 async def test_a_deleted_claim_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader logs the partition without an owner, and the member to which the partition is assigned."""
+    """
+    After a claim was deleted, the leader logs the partition without an owner, and the member to which the partition is
+    assigned.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -118,7 +121,10 @@ async def test_a_deleted_claim_raises_an_alarm(
 async def test_an_owner_that_does_not_release_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader logs the partition, its owner, the member that waits for it, and the likely reason."""
+    """
+    If an owner does not release a partition, the leader logs the partition, its owner, the member that waits for it,
+    and the likely reason.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
@@ -144,7 +150,8 @@ async def test_a_claim_of_no_member_raises_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    An operator has created an owner znode that belongs to no session. When it is deleted, the partition is claimed.
+    The leader raises an alarm about an owner znode that belongs to no session. When the znode is deleted, the partition
+    is claimed.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)

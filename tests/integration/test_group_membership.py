@@ -184,14 +184,14 @@ async def test_added_partitions_start_at_their_beginning(cluster: Cluster, uniqu
 
 
 async def joined(group: Group, topic: str, partitions: int) -> Member:
-    """Join a member, wait until it owns all partitions, and return it."""
+    """Have a member join, wait until it owns all partitions, and return it."""
     member = await group.join()
     await group.balanced(topic, partitions)
     return member
 
 
 async def produce_to(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
-    """Wait until the brokers know a partition, produce values to it, and return them."""
+    """Wait until the brokers know a partition, produce values to it, and return the values."""
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
     while partition not in await view.partitions_of(topic):
         await view.refresh([topic], "test")
@@ -219,8 +219,8 @@ asyncio.run(main())
 
 async def test_a_process_is_killed(cluster: Cluster, unique: Unique) -> None:
     """
-    Other members own its partitions when its session expires, a session timeout after its last heartbeat. Records that
-    were not committed are delivered again; none is lost.
+    Other members own the partitions of a killed process when its session expires, a session timeout after its last
+    heartbeat. Records that were not committed are delivered again, and none is lost.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 8)
@@ -253,7 +253,7 @@ async def test_a_process_is_killed(cluster: Cluster, unique: Unique) -> None:
 
 
 async def test_a_session_expires(cluster: Cluster, unique: Unique) -> None:
-    """The member loses its claims and joins again. No record is lost."""
+    """A member whose session expires loses its claims and joins again. No record is lost."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 100)
@@ -299,7 +299,10 @@ async def test_a_shorter_session_timeout_is_granted(
 
 
 async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, unique: Unique) -> None:
-    """All claims are lost, but no session is. Members claim again, and create the deleted znode again."""
+    """
+    If the parent of all owner znodes is deleted, all claims are lost, but no session is. Members create the parent
+    again, and claim again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     async with group_of(cluster, name, [topic], reconcile_interval_ms=500) as group:
@@ -316,8 +319,8 @@ async def test_the_parent_of_all_owner_znodes_is_deleted(cluster: Cluster, uniqu
 
 async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: Unique) -> None:
     """
-    Other members own its partitions when the session has expired. When the process resumes, it delivers nothing
-    under its old claims, and joins again.
+    Other members own a stopped process's partitions when its session has expired. When the process resumes, it delivers
+    nothing under its old claims, and joins again.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)

@@ -27,7 +27,7 @@ class Observer:
         self._cluster, self._group, self._topic = cluster, group, topic
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample)
-        #: The claims of each partition in the order of their first samples: the owners by czxid.
+        #: By partition: the claims in the order of their first samples, as the sampled owners by czxid.
         self.claims: dict[int, dict[int, set[str]]] = defaultdict(dict)
         self.samples = 0
 

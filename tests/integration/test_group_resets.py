@@ -26,8 +26,8 @@ STORES = ["zookeeper", "broker-v0"]
 @pytest.mark.parametrize("store", STORES)
 async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
     """
-    The owner finds another version of the offset znode within ``reconcile_interval_ms``. Records are delivered again
-    from the new offset, and committed again.
+    An idle owner finds a reset within ``reconcile_interval_ms``, by the version of the offset znode. Records are
+    delivered again from the new offset, and committed again.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -44,7 +44,7 @@ async def test_an_idle_owner_adopts_a_reset(cluster: Cluster, unique: Unique, st
 
 
 async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
-    """The owner adopts the reset within ``reconcile_interval_ms``, even if watches fire more often than that."""
+    """An idle owner adopts a reset within ``reconcile_interval_ms``, even if watches fire more often than that."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 10)
@@ -65,7 +65,10 @@ async def test_an_idle_owner_whose_assignment_keeps_changing(cluster_39: Cluster
 
 
 async def test_a_reset_to_the_committed_offset(cluster_39: Cluster, unique: Unique) -> None:
-    """The owner compares versions, not offsets, so records since the last commit are delivered again."""
+    """
+    An owner compares versions, not offsets. So a reset to the committed offset delivers the records since the last
+    commit again.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
@@ -82,8 +85,8 @@ async def test_a_reset_to_the_committed_offset(cluster_39: Cluster, unique: Uniq
 @pytest.mark.parametrize("store", STORES)
 async def test_a_busy_owner_adopts_a_reset(cluster: Cluster, unique: Unique, store: str) -> None:
     """
-    The owner's next commit finds another version of the offset znode. The commit does not overwrite the operator's
-    offset, and the owner resumes there.
+    The next commit of a busy owner finds another version of the offset znode. The commit does not overwrite the
+    operator's offset, and the owner resumes there.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -149,8 +152,8 @@ async def test_a_reset_during_a_rebalance(cluster: Cluster, unique: Unique) -> N
 @pytest.mark.parametrize("store", STORES)
 async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
     """
-    The member stores the end of the log before it delivers a record, so the next owner gets the records produced in
-    between.
+    With ``latest``, the member stores the end of a truncated log before it delivers a record, so the next owner gets
+    the records produced in between.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -172,7 +175,8 @@ async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, sto
 @pytest.mark.parametrize("store", STORES)
 async def test_an_emptied_log_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
     """
-    The member stores the start of the log. So the next owner skips nothing when the log has grown past the old offset.
+    With ``earliest``, the member stores the start of an emptied log. So the next owner skips nothing when the log has
+    grown past the old offset.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -206,7 +210,7 @@ async def test_a_reset_during_an_assigned_hook(cluster: Cluster, unique: Unique)
                 await eventually(
                     lambda: member.consumer.metrics.total("commits_superseded") == 1, "the reset is adopted"
                 )
-                # Time enough for a fetch, which must not be sent.
+                # Enough time for a fetch, although none must be sent.
                 await asyncio.sleep(0.5)
                 early.append(list(member.values))
 
@@ -261,7 +265,10 @@ async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, 
 
 
 async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
-    """The group has no rule for its start offsets, so the consumer raises an error."""
+    """
+    A consumer raises an error if its group has neither offsets nor a reset policy, and so no rule for its start
+    offsets.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)

@@ -87,8 +87,8 @@ async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Un
 
 async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: Cluster, unique: Unique) -> None:
     """
-    The new member gets the place in the plan at once, and the partitions when the old claims end. No other partition
-    moves.
+    A restarted member gets its place in the plan at once, and the partitions when the old claims end. No other
+    partition moves.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
@@ -133,7 +133,10 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
 async def test_two_members_have_one_instance(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The later member gets all partitions. The earlier member releases them, and its loop ends with an error."""
+    """
+    If two members have the same ``instance_id``, the later member gets all partitions. The earlier member releases
+    them, and its loop ends with an error.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 40)
@@ -184,8 +187,8 @@ async def test_a_member_is_drained_by_the_settings(cluster: Cluster, unique: Uni
 
 async def test_an_assignment_in_the_wrong_slot_is_repaired(cluster_39: Cluster, unique: Unique) -> None:
     """
-    An operator has written the assignment for another member. The owner keeps its partitions, and the leader writes the
-    assignment again.
+    If an operator has written the assignment for another member, the owner keeps its partitions, and the leader writes
+    the assignment again.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
@@ -204,7 +207,7 @@ async def test_an_assignment_in_the_wrong_slot_is_repaired(cluster_39: Cluster, 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", "x" * 256, 7])
 async def test_an_invalid_instance_id_is_refused(cluster_39: Cluster, unique: Unique, instance_id: object) -> None:
-    """The instance id becomes the name of a znode."""
+    """An invalid instance id is refused, because it becomes the name of a znode."""
     with pytest.raises(ConfigError, match="instance_id"):
         Member(cluster_39, unique("group"), ["t"], instance_id=instance_id)
 

@@ -49,7 +49,7 @@ class TwoTopics:
 
 
 async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
-    """Drop a topic in the middle of a loop, and subscribe to it again after ``dropped`` is set."""
+    """In a loop over records, drop a topic. When ``dropped`` is set, subscribe to the topic again."""
     async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
         await consumer.subscribe([seen.dropped, seen.kept])
         async for record in consumer:
@@ -68,7 +68,7 @@ async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: t
 
 
 async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
-    """Do the same with the blocking client."""
+    """Drop a topic and subscribe to it again, as ``with_asyncio`` does, with the blocking client."""
 
     def program() -> None:
         with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
@@ -120,8 +120,8 @@ async def test_an_assignment_names_a_topic_without_subscription(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The member does not claim partitions of that topic, and continues to deliver others. It logs a warning, and an error
-    if the assignment persists.
+    A member does not claim partitions of a topic without a subscription, and continues to deliver others. It logs a
+    warning, and an error if the assignment persists.
     """
     topic, other, name = unique("topic"), unique("other"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -157,7 +157,9 @@ async def test_an_assignment_names_a_topic_without_subscription(
 
 
 async def test_a_refused_subscription_changes_nothing(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
-    """The previous subscription remains. The next session, too, uses it, and can register."""
+    """
+    After a refused subscription, the previous subscription remains. The next session uses it, too, and can register.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)

@@ -1,4 +1,4 @@
-"""The watchdog: if a live member makes no progress, other members get its partitions, and one of them leads."""
+"""The watchdog: if a live member makes no progress, other members get its partitions, and one of the others leads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 
 
 class BlockedMember(threading.Thread):
-    """A member on an event loop of its own, which its application blocks at the first record."""
+    """A member on an event loop of its own. At each record the application blocks the loop, until ``resume`` is set."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str, **settings: Any) -> None:
         super().__init__(daemon=True)
@@ -53,10 +53,10 @@ class BlockedMember(threading.Thread):
         await eventually(lambda: not self.is_alive(), "its thread has ended")
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Nothing to set up."""
+        """Do nothing: this application keeps no state of partitions."""
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Nothing to clear up."""
+        """Do nothing: this application keeps no state of partitions."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         self.lost += partitions
@@ -102,7 +102,7 @@ async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Uniqu
 
 
 class HangingMember(Member):
-    """A member whose application awaits ``resume`` with the first record in flight."""
+    """A member whose application keeps its first record in flight until ``resume`` is set."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -115,7 +115,7 @@ class HangingMember(Member):
             await self.resume.wait()
 
     async def stop(self) -> None:
-        """Unblock the application, which may still hang after a failed test, and stop the member."""
+        """Unblock the application, because it may still hang after a failed test, and stop the member."""
         self.resume.set()
         await super().stop()
 
@@ -156,7 +156,9 @@ async def test_an_application_hangs_with_a_record_in_flight(cluster: Cluster, un
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "exits"])
 async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, hangs: bool) -> None:
-    """The hook may hang, or raise SystemExit. The session is still closed after ``max_poll_interval_ms``."""
+    """
+    If the hook ``on_stalled`` hangs, or raises SystemExit, the session is still closed after ``max_poll_interval_ms``.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 20)
@@ -183,7 +185,7 @@ async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, ha
 
 
 async def test_a_slow_application_keeps_its_session(cluster_39: Cluster, unique: Unique) -> None:
-    """The application may be slow in total, as long as it finishes each record in time."""
+    """A slow application keeps its session, as long as it finishes each record in time."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 8)

@@ -65,7 +65,10 @@ async def test_the_offset_checker_shows_offsets_lag_and_owners(
 async def test_exported_offsets_are_changed_and_imported(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, tool: str
 ) -> None:
-    """The export has every partition. A stopped group starts at imported offsets, and a running group adopts them."""
+    """
+    The export has the offsets of all partitions. A stopped group starts at imported offsets, and a running group adopts
+    them.
+    """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 40)
@@ -178,7 +181,7 @@ async def test_a_java_consumer_that_joins_later_raises_an_alarm(
 async def test_a_java_consumer_keeps_members_from_joining(
     shared_clusters: Clusters, unique: Unique, version: str
 ) -> None:
-    """The error names the consumer. The member leaves no znodes; when the consumer has ended, a member can join."""
+    """The error names the consumer. The member leaves no znodes. When the consumer has ended, a member can join."""
     cluster, topic, name = shared_clusters("3.9.5", version), unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     consumer = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts)

@@ -26,7 +26,9 @@ logging.getLogger("kazoo").setLevel(logging.ERROR)
 
 
 async def test_autocommit_commits_values_of_earlier_calls(cluster_39: Cluster, unique: Unique) -> None:
-    """The next call finishes the values of the previous call, which are committed at once, and not before."""
+    """
+    The next call of ``consume()`` finishes the values of the previous call. They are committed at once, and not before.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2, 3)
@@ -72,7 +74,10 @@ async def test_values_in_flight_in_one_coroutine_are_not_committed_by_another(
 
 
 async def test_a_close_during_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
-    """The member's own write in flight must not count as a reset by another writer."""
+    """
+    A close during a commit commits the rest: the member's own write in flight must not count as a reset by another
+    writer.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, *range(400))
@@ -115,7 +120,10 @@ async def test_without_autocommit_only_explicit_commits_store_offsets(cluster_39
 async def test_metadata_that_is_too_long_is_left_out(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers refuse such metadata with code 12. A warning is logged, and the offset is stored without the metadata."""
+    """
+    Brokers refuse metadata that is too long with code 12. A warning is logged, and the offset is stored without the
+    metadata.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -182,7 +190,7 @@ async def test_values_of_abandoned_calls_are_delivered_again(
     waits: bool,
 ) -> None:
     """
-    The caller of ``consume()`` has given up, so the values are not finished, whether the next call comes soon or late.
+    If the caller of ``consume()`` has given up, the values are not finished, whether the next call comes soon or late.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
@@ -311,8 +319,8 @@ async def test_a_close_finishes_values_in_flight_if_their_coroutine_is_known(
     most_s: float,
 ) -> None:
     """
-    Values are finished if the closing coroutine received them, or if the coroutine that received them continues.
-    Otherwise they are delivered again.
+    A close finishes values if the closing coroutine received them, or if the coroutine that received them continues.
+    Other values are delivered again.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)

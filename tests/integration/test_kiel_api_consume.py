@@ -37,7 +37,7 @@ async def test_consume_returns_a_flat_list_of_json_values(cluster_39: Cluster, u
 
 
 async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique) -> None:
-    """A group resumes at its offsets; only SingleConsumer uses ``start``."""
+    """``start`` is accepted and ignored: a group resumes at its offsets. Only SingleConsumer uses ``start``."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -50,7 +50,10 @@ async def test_start_is_accepted_and_ignored(cluster_39: Cluster, unique: Unique
 
 
 async def test_an_unknown_topic_gives_an_empty_list_until_it_is_created(cluster_39: Cluster, unique: Unique) -> None:
-    """[] is returned after about ``max_wait_time``. When the topic is created, further calls return its values."""
+    """
+    For an unknown topic, [] is returned after about ``max_wait_time``. When the topic is created, further calls return
+    its values.
+    """
     topic = unique("topic")
     consumer = consumer_of(cluster_39, unique("group"))
     await consumer.connect()
@@ -95,7 +98,10 @@ async def test_owned_partitions_keep_flowing_when_a_topic_is_added(cluster_39: C
 
 
 async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: Unique) -> None:
-    """A waiting call returns None, too. ``wind_down`` leaves the group like ``close``."""
+    """
+    After the close, further calls return None, and so does a waiting call. ``wind_down`` leaves the group like
+    ``close``.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for leave in ("close", "wind_down"):
@@ -114,7 +120,7 @@ async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: U
 async def test_an_unreadable_value_is_skipped(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, last: bytes
 ) -> None:
-    """The value is logged, counted, and committed with the others, even if it is the last one."""
+    """An unreadable value is logged, counted, and committed with the others, even if it is the last value."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     sent = [b"1", b"{not json", b"2", b'"good"' if last == b"good" else b"}"]
@@ -133,7 +139,8 @@ async def test_a_deserializer_that_fails_on_every_value(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The log gets one line a minute for each partition, which says that values are bytes. All offsets are committed.
+    If a deserializer fails on every value, the log gets one line a minute for each partition, which says that values
+    are bytes. All offsets are committed.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
@@ -152,7 +159,7 @@ async def test_a_deserializer_that_fails_on_every_value(
 
 
 async def test_unreadable_values_are_finished_without_a_further_call(cluster_39: Cluster, unique: Unique) -> None:
-    """The values were not delivered, so they are not in flight and are committed."""
+    """Unreadable values were not delivered, so they are not in flight and are committed."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, b"{", b"}")
@@ -165,7 +172,7 @@ async def test_unreadable_values_are_finished_without_a_further_call(cluster_39:
 
 
 async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster, unique: Unique) -> None:
-    """The message is delivered, however small its share of ``max_bytes`` is."""
+    """A large message is delivered, however small its partition's share of ``max_bytes`` is."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 4)
     await produce(cluster_39, topic, "x" * 300_000, "y", partition=2)
@@ -175,7 +182,7 @@ async def test_a_large_message_does_not_stall_its_partition(cluster_39: Cluster,
 
 
 async def test_iterating_and_consuming_exclude_each_other(cluster_39: Cluster, unique: Unique) -> None:
-    """Mixing both is an error, because it would be unknown which records are finished."""
+    """Iterating and ``consume()`` cannot be mixed, because it would be unknown which records are finished."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -212,7 +219,7 @@ async def test_a_set_above_max_decompressed_bytes_is_refused(cluster_39: Cluster
 
 @pytest.mark.parametrize("topic", ["a/b", "", 7, ["t"]], ids=repr)
 async def test_an_invalid_topic_fails_the_future(topic: Any) -> None:
-    """The call itself does not raise; the future has the error."""
+    """A call with an invalid topic does not raise. The future has the error."""
     asked = GroupedConsumer(["localhost"], "g", ["localhost"]).consume(topic)
     with pytest.raises(ValueError, match="topic: "):
         await asked

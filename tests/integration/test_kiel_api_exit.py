@@ -94,7 +94,10 @@ def start(cluster: Cluster, program: str, topic: str, group: str) -> Running:
 async def test_a_program_that_stops_its_loop_leaves_the_group(
     cluster_39: Cluster, unique: Unique, program: str
 ) -> None:
-    """No member remains after the exit, with an unawaited ``close()`` before ``loop.stop()`` or without any."""
+    """
+    No member remains after the exit of a program that stops its loop, with or without an unawaited ``close()`` before
+    ``loop.stop()``.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
@@ -108,7 +111,10 @@ async def test_a_program_that_stops_its_loop_leaves_the_group(
 async def test_a_ctrl_c_that_ends_asyncio_run_leaves_the_group_at_the_close(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """The loop is closed by then, so ``close()`` closes the session before it returns, without a loop."""
+    """
+    After a Ctrl-C has ended ``asyncio.run``, the loop is closed, so ``close()`` closes the session before it returns,
+    without a loop.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, *range(10))
@@ -131,7 +137,9 @@ async def test_produced_records_are_sent_when_the_interpreter_ends(cluster_39: C
 
 
 async def test_unsent_records_are_counted_in_the_log(cluster_39: Cluster, unique: Unique) -> None:
-    """A closed loop cannot run again, so the number of lost records is logged."""
+    """
+    If a loop was closed before all records were sent, it cannot run again, so the number of lost records is logged.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     with start(cluster_39, CLOSED_LOOP, topic, "none") as running:

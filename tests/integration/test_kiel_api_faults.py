@@ -30,7 +30,11 @@ FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 1, 3, 8, 9
 
 
 class Proxy(KafkaProxy):
-    """A proxy that records every exchange, and answers with ``reply``."""
+    """
+    A proxy to the cluster's first broker. It records every exchange.
+
+    It answers with the result of ``reply``, or with the broker's response if ``reply`` is None.
+    """
 
     def __init__(self, cluster: Cluster, answer: Answer | None = None) -> None:
         super().__init__(cluster.brokers[0], self._reply_to)
@@ -45,13 +49,13 @@ class Proxy(KafkaProxy):
         return [exchange for exchange in self.seen if exchange.api_key == api_key]
 
     def consumer(self, cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
-        """Return a consumer behind this proxy, whose offsets are stored by brokers."""
+        """Return a consumer that knows only the address of this proxy, and has the store ``broker-v0``."""
         quick = {"store": "broker-v0", "max_wait_time": 200}
         return GroupedConsumer([self.address], group, [cluster.zk_hosts], **(quick | settings))
 
 
 def commits(proxy: Proxy) -> list[tuple[str, int, int, str]]:
-    """Return topic, partition, offset and metadata of all commits, in order."""
+    """Return topic, partition, offset and metadata of each requested commit, in order."""
     found = []
     for exchange in proxy.asked(OFFSET_COMMIT):
         body = Reader(exchange.request, "a commit")
@@ -125,7 +129,10 @@ async def test_consume_continues_after_a_fatal_error_of_a_commit(
 async def test_a_commit_with_a_transient_error_is_retried(
     cluster_39: Cluster, unique: Unique, code: int, way: str
 ) -> None:
-    """Before each retry the metadata is refreshed, for automatic and explicit commits."""
+    """
+    A commit with a transient error is retried, whether it is automatic or explicit. The metadata is refreshed before
+    each retry.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1, 2)
@@ -148,7 +155,8 @@ async def test_a_commit_with_a_transient_error_is_retried(
 
 async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> None:
     """
-    By default the metadata contains the member's name. The request has only topics consumed since the last commit.
+    By default, the metadata of a commit contains the member's name. The request has only topics consumed since the last
+    commit.
     """
     first, second, group = unique("first"), unique("second"), unique("group")
     for topic in (first, second):
@@ -166,7 +174,7 @@ async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> N
 
 
 async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Unique) -> None:
-    """The request waits a second for at least one byte, and asks for a mebibyte."""
+    """By default, a fetch request waits a second for at least one byte, and asks for a mebibyte."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -188,7 +196,7 @@ async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Un
 async def test_a_start_applies_again_after_offset_out_of_range(
     cluster_39: Cluster, unique: Unique, start: int, found: list[int]
 ) -> None:
-    """The log does not have the position any more, as after retention, so the start of the last call applies."""
+    """If the log no longer has the position, as after retention, the start of the last call applies."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -206,7 +214,10 @@ async def test_a_start_applies_again_after_offset_out_of_range(
 
 
 async def test_one_answer_of_offset_out_of_range_does_not_reset(cluster_39: Cluster, unique: Unique) -> None:
-    """The consumer asks the leader for the range of the log. If the position is in the range, the consumer keeps it."""
+    """
+    After one answer of OffsetOutOfRange, the consumer asks the leader for the range of the log. If the position is in
+    the range, the consumer keeps it.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -233,7 +244,10 @@ async def test_one_answer_of_offset_out_of_range_does_not_reset(cluster_39: Clus
 
 @pytest.mark.parametrize("moment", ["owned", "opening"])
 async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, unique: Unique, moment: str) -> None:
-    """The member leaves about two seconds after the close, whether offsets are being stored or fetched."""
+    """
+    If the broker is silent, the member leaves about two seconds after the close, whether offsets are being stored or
+    fetched.
+    """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -255,7 +269,7 @@ async def test_a_silent_broker_does_not_block_a_close(cluster_39: Cluster, uniqu
 
 
 def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
-    """With an unanswered commit in flight, the member leaves about two seconds after the close."""
+    """If a commit in flight is not answered, the member leaves about two seconds after the close."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1, 2))
@@ -287,7 +301,7 @@ def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Un
 
 
 async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Unique) -> None:
-    """``connect()`` raises ClosedError, not CancelledError, whenever the close comes."""
+    """An unfinished ``connect()`` raises ClosedError, not CancelledError, whenever the close comes."""
     group = unique("group")
     for number in range(20):
         consumer = consumer_of(cluster_39, group)
@@ -305,7 +319,7 @@ async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Uniq
 
 
 async def test_a_close_that_is_not_awaited_leaves_the_group(cluster_39: Cluster, unique: Unique) -> None:
-    """On a running loop the call of ``close()`` is enough."""
+    """On a running loop, a member leaves the group even if the program does not await ``close()``."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -319,7 +333,7 @@ async def test_a_close_that_is_not_awaited_leaves_the_group(cluster_39: Cluster,
 
 
 async def test_commits_that_are_not_awaited_lose_nothing_in_rebalances(cluster_39: Cluster, unique: Unique) -> None:
-    """Members join and leave, while all of them commit without awaiting the commit."""
+    """No value is lost when members join and leave while none of the members awaits its commits."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     found: list[int] = []
@@ -350,7 +364,9 @@ async def test_commits_that_are_not_awaited_lose_nothing_in_rebalances(cluster_3
 
 
 async def test_a_chroot_in_a_list_of_servers(start_cluster: Callable[..., Cluster]) -> None:
-    """The chroot follows the last server, as in kazoo. A dead server before the last one does not matter."""
+    """
+    In a list of servers, the chroot follows the last server, as in kazoo. A dead server before it does not matter.
+    """
     cluster = start_cluster(chroot="/kafka/one")
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 1)

@@ -23,7 +23,7 @@ Unique = Callable[[str], str]
 
 
 async def test_a_dead_bootstrap_host_is_skipped(cluster_39: Cluster, unique: Unique) -> None:
-    """Without a live host among ``brokers``, ``connect`` raises."""
+    """A dead host among ``brokers`` is skipped. ``connect`` raises if no host is live."""
     consumer = GroupedConsumer(["127.0.0.1:1", *cluster_39.brokers], unique("group"), [cluster_39.zk_hosts])
     await consumer.connect()
     await consumer.close()
@@ -33,8 +33,8 @@ async def test_a_dead_bootstrap_host_is_skipped(cluster_39: Cluster, unique: Uni
 
 def test_a_close_outside_the_loop_leaves_the_group_before_it_returns(cluster_39: Cluster, unique: Unique) -> None:
     """
-    The close is called as after a Ctrl-C in ``loop.start()``. When it returns, offsets are stored and no member
-    remains.
+    ``close()`` may be called outside the loop, as after a Ctrl-C in ``loop.start()``. When it returns, offsets are
+    stored and no member remains.
     """
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
@@ -66,7 +66,7 @@ def test_a_close_outside_the_loop_leaves_the_group_before_it_returns(cluster_39:
 
 
 def test_calls_before_the_loop_take_effect_when_it_runs(cluster_39: Cluster, unique: Unique) -> None:
-    """Programs call methods before ``IOLoop.current().start()``."""
+    """Programs may call methods before ``IOLoop.current().start()``. The calls take effect when the loop runs."""
     topic, group = unique("topic"), unique("group")
     asyncio.run(cluster_39.create_topic(topic, 1))
     asyncio.run(produce(cluster_39, topic, 1))
@@ -105,5 +105,5 @@ async def test_a_consumer_has_the_attributes_of_kiels(cluster_39: Cluster, uniqu
 
 
 def test_a_close_before_connect_is_done_at_once(cluster_39: Cluster, unique: Unique) -> None:
-    """Clients are constructed before any loop runs. A consumer that was never used has no group to leave."""
+    """A consumer that was never used has no group to leave, so its close is done at once, even before any loop runs."""
     assert consumer_of(cluster_39, unique("group")).close().done()

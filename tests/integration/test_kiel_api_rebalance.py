@@ -27,7 +27,7 @@ async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The value in flight follows a value that no caller received, so neither is committed. The next owner gets both, but
+    If a value in flight follows a value that no caller received, neither is committed. The next owner gets both, but
     not before the slow coroutine has finished.
     """
     # How long values may wait for their caller, in seconds: until the rebalance has started, even on a slow computer.
@@ -83,8 +83,8 @@ async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
 
 async def test_a_drain_gives_up_undelivered_values(cluster_39: Cluster, unique: Unique) -> None:
     """
-    The caller of these values has given up, and its program does not ask again. The drain ends all the same, and the
-    next owner gets the values.
+    If the caller of values has given up and its program does not ask again, the drain ends all the same, and the next
+    owner gets the values.
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)

@@ -32,7 +32,7 @@ Unique = Callable[[str], str]
     ],
 )
 async def test_a_start_in_the_past_returns_all_later_values(cluster_39: Cluster, unique: Unique, start: Any) -> None:
-    """The start may be a constant, a time or a duration."""
+    """The start may be a constant, a time or a duration. All later values are returned."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 2)
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
@@ -71,7 +71,7 @@ async def test_a_start_applies_again_when_the_log_has_lost_the_position(cluster_
 
 
 async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, unique: Unique) -> None:
-    """[] is returned until the topic exists, however short the wait is."""
+    """For an unknown topic, [] is returned until the topic exists, however short the wait is."""
     topic = unique("topic")
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers, max_wait_time=1) as c:
         assert await c.consume(topic, SingleConsumer.BEGINNING) == []
@@ -83,7 +83,7 @@ async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, uni
 async def test_unreadable_values_are_skipped_and_a_closed_consumer_returns_none(
     cluster_39: Cluster, unique: Unique
 ) -> None:
-    """Skipped values are counted. A waiting call returns None, too, when the consumer is closed."""
+    """Unreadable values are skipped and counted. A waiting call returns None, too, when the consumer is closed."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
@@ -158,7 +158,7 @@ async def test_without_a_partitioner_partitions_are_random(cluster_39: Cluster, 
 
 @pytest.mark.parametrize("compression", [None, 1, 2, 3, "gzip", "snappy", "lz4"])
 async def test_compression_by_number_or_name(cluster_39: Cluster, unique: Unique, compression: Any) -> None:
-    """The numbers are kiel's constants; the names are those of kiel's examples."""
+    """Compression is given by a number, one of kiel's constants, or by a name, as in kiel's examples."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     producer = Producer(cluster_39.brokers, batch_size=10, compression=compression)

@@ -1,4 +1,4 @@
-"""Brokers that create topics on demand: consumers do not cause them to create any."""
+"""Brokers that create topics on demand: consumers do not make them create topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ pytestmark = pytest.mark.integration
 
 
 async def test_consuming_a_misspelt_topic_creates_none(start_cluster: Callable[..., Cluster]) -> None:
-    """Neither consumer causes the creation, before or after it has connected. A producer still does."""
+    """
+    Consuming a misspelt topic does not create it, before or after a consumer has connected. Producing still creates a
+    topic.
+    """
     cluster = start_cluster(broker_overrides={"auto.create.topics.enable": "true"})
     async with Producer(cluster.brokers) as producer:
         await producer.produce("there", 1)

@@ -39,7 +39,7 @@ def make(cluster: Cluster, folder: str, topic: str, count: int) -> None:
 
 
 def counters(*workers: Running) -> Counter[int]:
-    """Return how often workers printed each counter; incomplete lines of a killed worker are left out."""
+    """Return how often workers printed each counter. Incomplete lines of a killed worker are left out."""
     whole = (line for worker in workers for line in worker.lines if line.endswith("}"))
     return Counter(json.loads(line)["counter"] for line in whole)
 
@@ -79,7 +79,7 @@ async def test_workers_share_a_topic_and_take_over_from_others(
 
         def missing() -> list[int]:
             """
-            Return the counters that were not consumed twice; a sum would not show them, because the kill repeats
+            Return the counters that were consumed less than twice. A sum would not show them, because the kill repeats
             others.
             """
             times = counters(killed, stopped, stays)
@@ -113,7 +113,7 @@ async def test_the_counter_counts_all_messages(cluster_39: Cluster, unique: Uniq
 
 
 async def test_a_stopped_maker_sends_buffered_records(cluster_39: Cluster, unique: Unique) -> None:
-    """Ctrl-C between two batches ends the loop. The buffered records are still stored."""
+    """Ctrl-C between two batches ends the loop of a maker. The buffered records are still stored."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     options = ("--batch_size", "1000000", "--pause", "0.01", "--interval", "0.1")

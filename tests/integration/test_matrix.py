@@ -21,6 +21,6 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize("store", STORES)
 async def test_the_table_agrees_with_the_servers(release_cluster: Cluster, unique: Unique, store: str) -> None:
-    """The codecs with which members consume, rebalance and commit are those of the table."""
+    """The table has the codecs with which members consume, rebalance and commit on real servers."""
     release = release_cluster.kafka[0].version
     assert await try_store(release_cluster, store, unique) == table_in_docs()[release, store]

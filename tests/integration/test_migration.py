@@ -31,7 +31,7 @@ PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf
 
 
 async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
-    """Commit with OffsetCommit v0; the broker writes a znode with a decimal number for each partition."""
+    """Commit with OffsetCommit v0. The broker writes a znode with a decimal number for each partition."""
     view = ClusterMetadata(broker_config(cluster.brokers), Metrics())
     await view.await_topics([topic])
     wanted = {

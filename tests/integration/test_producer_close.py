@@ -1,4 +1,4 @@
-"""Producers that are stopped: accepted records are acknowledged, or their outcome is unknown"""
+"""Producers that are stopped: accepted records are acknowledged, or their outcome is unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 ROUNDS = 20
-#: Far more than the few milliseconds of a usual close, far less than the two seconds that it may take.
+#: Far more than the few milliseconds of a usual close, far less than the two seconds that a close may take.
 SLOW_MS = 1_000
 
 
@@ -70,7 +70,7 @@ async def test_a_producer_is_closed_while_its_broker_is_frozen(
     start_cluster: Callable[..., Cluster], unique: Unique
 ) -> None:
     """
-    The close needs no timeout. The outcome of sent records is unknown; records that were not sent are reported as such.
+    The close needs no timeout. The outcome of sent records is unknown. Records that were not sent are reported as such.
     """
     cluster = start_cluster(broker_overrides={"zookeeper.session.timeout.ms": 30_000})
     topic = unique("topic")

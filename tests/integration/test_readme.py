@@ -33,7 +33,9 @@ def program(number: int) -> str:
 
 
 def send(cluster: Cluster, topic: str) -> tuple[int, int]:
-    """Run the README's producer with the lines that the README leaves out; return the printed partition and offset."""
+    """
+    Run the README's producer with the lines that the README leaves out, and return the printed partition and offset.
+    """
     text = program(1).replace("127.0.0.1:9092", cluster.brokers[0]).replace(TOPIC, topic)
     whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
     command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
@@ -47,7 +49,8 @@ async def test_the_first_consumer_runs_as_printed(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """
-    Two processes share a topic. One is stopped by Ctrl-C and leaves at once; the other one then gets all partitions.
+    Two processes share a topic. Ctrl-C stops one process, which leaves at once. The other process then gets all
+    partitions.
 
     The names of topic and group are not the README's, because other tests share the servers.
     """

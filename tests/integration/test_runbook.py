@@ -32,7 +32,7 @@ PROMPT = "zk> "
 
 @dataclass
 class Step:
-    """A command of the page with the output that it shows. A line with only ``…`` matches any lines."""
+    """A command of the page with the output that the page shows. A line with only ``…`` matches any lines."""
 
     section: str
     command: str
@@ -70,7 +70,8 @@ class Operator:
 
     def substitute(self, text: str) -> str:
         """
-        Replace the page's names in a text by those of the group, its topic, its leader and the leader's election znode.
+        Replace the page's names in a text by the names of the group, its topic, its leader and the leader's election
+        znode.
         """
         candidates = self._client.get_children(self._layout.election)
         leader_node = min(candidates, key=lambda name: name[-10:], default="none")

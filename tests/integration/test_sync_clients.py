@@ -25,7 +25,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of two partitions."""
+    """Return the name of a topic of two partitions."""
     name = unique("topic")
     asyncio.run(cluster_39.create_topic(name, 2))
     return name
@@ -114,7 +114,7 @@ def test_a_close_within_the_loop_finishes_its_record(
 
 
 def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The loop of the consumer ends, and a waiting ``consume()`` returns None."""
+    """When another thread closes a consumer, its loop ends, and a waiting ``consume()`` returns None."""
     ended = []
 
     def iterate(consumer: GroupedConsumer) -> None:
@@ -166,7 +166,7 @@ def test_values_have_the_fencing_token_of_their_claim(
 
 
 def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
-    """Receive a value and raise an exception."""
+    """Receive a value, and raise ZeroDivisionError."""
     with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, deserializer=bytes) as consumer:
         take(consumer, topic, 1)
         raise ZeroDivisionError
@@ -176,7 +176,8 @@ def test_values_are_committed_by_the_next_call(
     cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """
-    A thread counts like a coroutine: a close finishes the values that its thread received last, an exception does not.
+    A thread counts like a coroutine: a close finishes the values that its thread received last. An exception does not
+    finish them.
     """
     group = unique("group")
     with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
@@ -194,7 +195,7 @@ def test_values_are_committed_by_the_next_call(
 
 
 async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluster, unique: Unique) -> None:
-    """The program makes no call while it processes a record. Its other partition moves all the same."""
+    """While a program processes a record, it makes no call. Its other partition moves all the same."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
     release, busy = threading.Event(), threading.Event()
@@ -237,7 +238,10 @@ def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topi
 
 
 def test_the_producer_raises_at_once_for_an_invalid_record(cluster_39: Cluster, topic: str) -> None:
-    """Errors of brokers are set on the future. A full buffer blocks the program, and no record is lost."""
+    """
+    The producer raises at once for an invalid record. Errors of brokers are set on the future. A full buffer blocks the
+    program, and no record is lost.
+    """
     with Producer(cluster_39.brokers, max_buffered_bytes=2_000) as producer:
         with pytest.raises(ConfigError, match="topic"):
             producer.produce("no/topic", b"value")

@@ -51,7 +51,8 @@ async def test_members_share_by_weight_and_follow_changes(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    As few partitions as possible move, and the cause is logged. Unreadable weights are reported once and not used.
+    When weights change, as few partitions as possible move, and the cause is logged. Unreadable weights are reported
+    once and not used.
     """
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 6)
@@ -93,7 +94,7 @@ async def test_members_share_by_weight_and_follow_changes(
 
 
 async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster_39: Cluster, unique: Unique) -> None:
-    """The leader publishes no plan because of the weights."""
+    """If the allocator does not use weights, a change of the weights causes no plan."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     layout = GroupLayout(name)
@@ -116,7 +117,7 @@ async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster
 
 
 async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
-    """The slower writer repeats its change with the new weights."""
+    """If two writers change weights, the slower writer repeats its change with the new weights."""
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(GroupLayout(name).root)
@@ -233,7 +234,10 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
 
 
 async def test_weights_above_the_size_limit_are_not_written(cluster_39: Cluster, unique: Unique) -> None:
-    """The previous weights remain. Weights just below the limit are written and read."""
+    """
+    Weights above the size limit are not written, and the previous weights remain. Weights just below the limit are
+    written and read.
+    """
     name = unique("group")
     many = topic_weights("t", *(number * 7919 % 99991 / 7 for number in range(150_000)))
     with zookeeper(cluster_39) as client:

@@ -15,13 +15,16 @@ from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.integration
 
-#: More requests than wake-ups fit into kazoo's pair of sockets, which are 278.
+#: More requests than the 278 wake-ups that fit into kazoo's pair of sockets.
 MANY = 450
 LIMIT_S = 60.0
 
 
 async def test_a_silence_with_hundreds_of_requests_in_flight(cluster_39: Cluster) -> None:
-    """The event loop keeps running, the lease ends in time, each read fails, and the session can be closed."""
+    """
+    During a silence with hundreds of requests in flight, the event loop keeps running, the lease ends in time, each
+    read fails, and the session can be closed.
+    """
     events: asyncio.Queue[SessionEvent] = asyncio.Queue()
     metrics = Metrics()
     async with FaultProxy(cluster_39.zk_hosts.partition("/")[0]) as proxy, asyncio.timeout(2 * LIMIT_S):

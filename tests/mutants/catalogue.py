@@ -1,8 +1,8 @@
 """
 The catalogue of mutants, by subject.
 
-A mutant replaces one piece of the source, which it quotes exactly. Faults that were in the catalogue, and that the code
-cannot have any more, are in ``former.py``.
+A mutant replaces one piece of the source, which it quotes exactly. ``former.py`` lists faults that were in the
+catalogue, and that the code cannot have any more.
 """
 
 from __future__ import annotations

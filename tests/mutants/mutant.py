@@ -14,9 +14,10 @@ ON_SERVERS = "tests/integration/test_group"
 
 class Mutant(NamedTuple):
     """
-    A fault: ``old``, which occurs once in ``file`` (below the package), is replaced by ``new``.
+    A deliberate fault: the text ``old``, which occurs once in ``file`` (below the package), is replaced by ``new``.
 
-    ``name`` says what the code does wrong: the actor, and its fault. ``killer`` is what must fail: ``SIM`` or a test.
+    ``name`` says what the code then does wrong: the actor, and its fault. ``killer`` must fail because of the fault:
+    ``SIM`` or a test.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The catalogue of mutants fits the source; ``scripts/mutants``, which is slow, checks that each one is killed."""
+"""The catalogue of mutants fits the source. ``scripts/mutants``, which is slow, checks that each mutant is killed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ _NAMES_OF_MUTANTS = {"CLOCK_MONOTONIC", "_newest"}
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
-    """The text that it replaces occurs exactly once; otherwise the catalogue must be corrected with the source."""
+    """
+    The text that a mutant replaces occurs exactly once in the source. A change of the source may require a change of
+    the catalogue.
+    """
     assert fits(mutant, ROOT)
     assert mutant.old != mutant.new
 
 
 def test_mutants_use_names_that_exist() -> None:
-    """A mutant with the former name of something would fail for that reason, whatever its killer tests."""
+    """
+    Mutants use only names that exist. A mutant with the former name of something would fail for that reason, whatever
+    its killer tests.
+    """
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kiel_groups").rglob("*.py"))
     known = set(re.findall(r"\w+", source)) | _NAMES_OF_MUTANTS
     code = {mutant.name: re.sub(r"\"[^\"]*\"|'[^']*'", "", mutant.new) for mutant in MUTANTS}
@@ -36,18 +42,21 @@ def test_mutants_use_names_that_exist() -> None:
 
 
 def test_the_names_of_mutants_are_unique() -> None:
-    """The report of a run identifies each mutant by its name."""
+    """The names of mutants are unique, because the report of a run identifies each mutant by its name."""
     assert not [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1]
 
 
 def test_no_former_fault_is_in_the_catalogue() -> None:
-    """A fault that can be expressed against the source belongs in the catalogue alone."""
+    """
+    No former fault is in the catalogue. A fault that can be expressed against the source belongs in the catalogue
+    alone.
+    """
     assert not {mutant.name for mutant in MUTANTS} & FORMER.keys()
 
 
 @pytest.mark.parametrize("killer", sorted({mutant.killer for mutant in MUTANTS} - {SIM}))
 def test_a_killer_exists(killer: str) -> None:
-    """A test that was moved or renamed kills nothing."""
+    """Each killer exists. A test that was moved or renamed kills no mutant."""
     file, _, name = killer.partition("::")
     assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
 

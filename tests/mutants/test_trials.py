@@ -57,7 +57,10 @@ def project(tmp_path: Path) -> Project:
 
 
 async def test_a_mutant_that_fails_its_killer_is_killed_and_an_equivalent_one_survives(project: Project) -> None:
-    """There is a line for each killer and for each mutant, and the project itself is unchanged."""
+    """
+    A mutant whose killer fails is killed, and an equivalent mutant survives. There is a line for each killer and each
+    mutant, and the project itself is unchanged.
+    """
     verdicts = await project.run(mutant("test_double"), mutant("test_double", "number + number"))
     assert [verdict.outcome for verdict in verdicts] == [Outcome.KILLED, Outcome.SURVIVED]
     assert len(project.lines) == 4
@@ -67,19 +70,22 @@ async def test_a_mutant_that_fails_its_killer_is_killed_and_an_equivalent_one_su
 
 @pytest.mark.parametrize("killer", ["test_that_always_fails", "test_that_is_missing"])
 async def test_a_killer_that_does_not_pass_on_the_original_gives_no_verdict(project: Project, killer: str) -> None:
-    """It would kill every mutant."""
+    """A killer that does not pass on the original gives no verdict, because it would kill every mutant."""
     (verdict,) = await project.run(mutant(killer))
     assert verdict.outcome is Outcome.NONE
 
 
 async def test_a_mutant_that_cannot_be_imported_has_no_verdict(project: Project) -> None:
-    """It shows nothing about the tests."""
+    """A mutant that cannot be imported has no verdict, because it shows nothing about the tests."""
     (verdict,) = await project.run(mutant("test_double", "2 *"))
     assert verdict.outcome is Outcome.NONE
 
 
 async def test_a_cancelled_run_ends_its_killers(project: Project) -> None:
-    """It also waits for their end: no process may run on in a folder that is about to be deleted."""
+    """
+    A cancelled run ends its killers and waits for their end, because no process may continue in a folder that is about
+    to be deleted.
+    """
     running = asyncio.ensure_future(project.run(mutant("test_that_hangs")))
     await eventually((project.trials_folder / "hangs").exists, "the killer runs", timeout_s=60.0)
     running.cancel()
@@ -89,7 +95,7 @@ async def test_a_cancelled_run_ends_its_killers(project: Project) -> None:
 
 
 def test_the_replaced_text_must_occur_exactly_once(project: Project) -> None:
-    """A mutant does not fit if its text is missing, or if it occurs twice."""
+    """A mutant does not fit the source if its text is missing, or if it occurs twice."""
     assert fits(mutant("test_double"), project.root)
     for other in ("2 * numbers", "number"):
         assert not fits(mutant("test_double")._replace(old=other), project.root)

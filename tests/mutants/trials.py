@@ -1,8 +1,8 @@
 """
-Run the killer of each mutant, on a copy of the project that has this one fault.
+Run the killer of each mutant, on a copy of the project that has only this fault.
 
-All copies are made from one snapshot, so edits during a run have no effect. A killer must pass on the snapshot itself:
-one that fails there would kill every mutant, so its results do not count.
+All copies are made from one snapshot, so edits during a run have no effect. A killer must pass on the snapshot itself.
+A killer that fails there would kill every mutant, so its results do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Outcome", "Trials", "Verdict", "fits"]
 PARTS = ("kiel_groups", "tests", "examples", "pyproject.toml", "setup.py", "README.rst")
 #: The first seed of the simulator: always the same, so that the outcome of a mutant does not change from run to run.
 SEED_BASE = 1_000_000
-#: How long a killer may take, and how long one may take to stop after a signal, in seconds.
+#: How long a killer may take, and how long it may take to stop after a signal, in seconds.
 LIMIT_S = 1_800.0
 STOP_S = 10.0
 #: How long one test of a killer may take, in seconds.
@@ -36,7 +36,7 @@ MOST_SHOWN = 160
 
 
 class Outcome(Enum):
-    """The outcome of a mutant; ``NONE`` if its killer gave no result."""
+    """The outcome of a mutant. ``NONE`` means that its killer gave no result."""
 
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -44,7 +44,7 @@ class Outcome(Enum):
 
 
 class Verdict(NamedTuple):
-    """The outcome of one mutant; ``message`` is the first failure that its killer reported."""
+    """The outcome of one mutant. ``message`` is the first failure that its killer reported."""
 
     mutant: Mutant
     outcome: Outcome
@@ -53,7 +53,10 @@ class Verdict(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """One run of a killer: whether it ``failed``; None if it did not end, or ended otherwise than by tests."""
+    """
+    One run of a killer. ``failed`` says whether a test failed, or is None if the run did not end, or ended in another
+    way than by its tests.
+    """
 
     failed: bool | None
     took_s: float
@@ -61,7 +64,7 @@ class Ran(NamedTuple):
 
 
 def fits(mutant: Mutant, root: Path) -> bool:
-    """Whether the text that a mutant replaces occurs exactly once in its file."""
+    """Return whether the text that a mutant replaces occurs exactly once in its file."""
     return _source(root, mutant).read_text(encoding="utf-8").count(mutant.old) == 1
 
 
@@ -143,9 +146,9 @@ class Trials:
 
 
 async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
-    """Run a killer; ``failure`` is the beginning of the line that reports a failed test."""
+    """Run a killer, and read its result. ``failure`` is the beginning of the line that reports a failed test."""
     started_s = time.monotonic()
-    # A process group of its own: a Ctrl-C at the terminal reaches only this process, which then stops its killers.
+    # The killer has its own process group: Ctrl-C at the terminal reaches only this process, which then ends it.
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module, *arguments),
         cwd=root,
@@ -167,7 +170,7 @@ async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
         return Ran(False, took_s, "")
     if process.returncode == 1 and report:
         return Ran(True, took_s, report)
-    # Code that cannot be imported or set up shows nothing about the tests: the catalogue is wrong.
+    # Code that cannot be imported or set up shows nothing about the tests. The catalogue is wrong.
     lines = (output.decode().strip() + errors.decode().strip()).splitlines()
     return Ran(None, took_s, f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
 

@@ -19,7 +19,7 @@ NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_has_help(name: str) -> None:
-    """The help text is printed only if all imports of the benchmark work."""
+    """A benchmark prints its help, which requires that all its imports work, and has the common options."""
     module = importlib.import_module(f"benchmarks.{name}")
     outcome = CliRunner().invoke(module.main, ["--help"])
     assert outcome.exit_code == 0, outcome.output

@@ -28,13 +28,13 @@ def literals(page: str) -> list[str]:
 
 
 def test_there_are_pages() -> None:
-    """The patterns find the main pages."""
+    """The patterns for pages find the main pages."""
     assert {DOCS / "index.rst", REPOSITORY / "README.rst", REPOSITORY / "CONTRIBUTING.rst"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_parses(page: Path) -> None:
-    """docutils reports no problem, such as a missing included file."""
+    """docutils parses each page without a problem, such as a missing included file."""
     complaints = io.StringIO()
     settings = {"report_level": 2, "halt_level": 5, "warning_stream": complaints}
     publish_doctree(page.read_text(encoding="utf-8"), source_path=str(page), settings_overrides=settings)
@@ -43,18 +43,18 @@ def test_a_page_parses(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*GUIDES, "docs/glossary.rst", "docs/matrix.rst"])
 def test_lines_of_a_guide_are_short(page: str) -> None:
-    """Lines have at most 120 characters, as in the code."""
+    """The lines of a guide have at most 120 characters, as in the code."""
     assert not [line for line in (REPOSITORY / page).read_text(encoding="utf-8").splitlines() if len(line) > 120]
 
 
 def test_the_index_has_every_page() -> None:
-    """Readers find pages by the index."""
+    """The index names every page, because readers find pages there."""
     named = set(literals("docs/index.rst"))
     assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:
-    """Readers look up terms in the glossary."""
+    """The terms in the glossary are in alphabetical order, because readers look them up."""
     terms = (DOCS / "glossary.rst").read_text(encoding="utf-8").partition("Terms\n-----\n")[2].partition("\nWords ")[0]
     listed = re.findall(r"^(\S.*)\n    ", terms, re.MULTILINE)
     assert len(listed) >= 50
@@ -64,8 +64,8 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_path_in_a_guide_exists(page: str) -> None:
     """
-    A path is relative to the repository or to the package, or is only a file's name. Texts with a placeholder are
-    skipped.
+    Every path in a guide exists. A path is relative to the repository or to the package, or is only a file's name.
+    Texts with a placeholder are skipped.
     """
     words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(".venv/")]
     paths = {word for word in words if re.fullmatch(r"[\w.][\w./-]*", word) and ("/" in word or _is_file_name(word))}
@@ -75,7 +75,7 @@ def test_every_path_in_a_guide_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_module_in_a_guide_exists(page: str) -> None:
-    """Module names are in dotted form, as for ``python -m``."""
+    """Every module that a guide names in dotted form, as for ``python -m``, exists."""
     found = re.findall(r"\b(?:tests|kiel_groups|benchmarks)(?:\.(?!rst\b)\w+)+", " ".join(literals(page)))
     paths = {name: REPOSITORY / name.replace(".", "/") for name in found}
     assert not {name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())}
@@ -83,7 +83,7 @@ def test_every_module_in_a_guide_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_class_and_method_in_a_guide_exists(page: str) -> None:
-    """Names have the form ``Class`` or ``Class.method``."""
+    """Every ``Class`` or ``Class.method`` that a guide names exists."""
     found = [re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", literal) for literal in literals(page)]
     named = {(match[1], match[2] or "") for match in found if match}
     assert not {(name, member) for name, member in named if not member and name not in _classes()}
@@ -116,7 +116,7 @@ def _defined(node: ast.ClassDef) -> set[str]:
 
 
 def _members(name: str) -> set[str]:
-    """Return the members of all classes of that name, and those of their bases."""
+    """Return the members of all classes of that name, and of their base classes."""
     found = _classes().get(name, [])
     bases = {ast.unparse(base) for node in found for base in node.bases}
     return set().union(*map(_defined, found), *map(_members, bases))

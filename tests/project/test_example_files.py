@@ -31,26 +31,31 @@ def settings(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", configuration_files())
 def test_configuration_files_are_up_to_date(name: str) -> None:
-    """``scripts/make-configurations`` writes the files."""
+    """The configuration files equal what ``scripts/make-configurations`` writes."""
     assert (REPOSITORY / name).read_text(encoding="utf-8") == configuration_files()[name]
 
 
 def test_the_compose_file_matches_its_schema() -> None:
-    """The schema is that of the Compose specification."""
+    """The compose file matches the schema of the Compose specification."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout
 
 
 def test_the_zookeeper_service_has_the_settings_of_zoo_cfg() -> None:
-    """The service has the same ticks, and so the same session timeouts, and the same four-letter words."""
+    """
+    The ZooKeeper service has the settings of ``zoo.cfg``: the same ticks, and so the same session timeouts, and the
+    same four-letter words.
+    """
     configured = {IMAGE_NAMES[name]: value for name, value in services()["zookeeper"]["environment"].items()}
     written = settings("zookeeper/zoo.cfg")
     assert configured == {name: written[name] for name in IMAGE_NAMES.values()}
 
 
 def test_names_and_ports_agree() -> None:
-    """ZooKeeper's address, and the broker's advertised address and log folder, are those of the services."""
+    """
+    ZooKeeper's address, and the broker's advertised address and log folder, equal the names and ports of the services.
+    """
     broker, found = settings("docker/kafka/server.properties"), services()
     addresses = found["cli"]["environment"]
     assert broker["zookeeper.connect"] == addresses["KIEL_GROUPS_ZOOKEEPER"] == "zookeeper:2181"
@@ -62,7 +67,7 @@ def test_names_and_ports_agree() -> None:
 
 
 def test_the_dockerfile_of_kafka_uses_the_generated_files() -> None:
-    """The Dockerfile has the Maven goal of the tests, and copies files that exist."""
+    """Kafka's Dockerfile has the Maven goal of the tests, and copies the generated files."""
     folder = REPOSITORY / "docker" / "kafka"
     lines = (folder / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert any(COPY_GOAL in line for line in lines)
@@ -74,7 +79,7 @@ def test_the_dockerfile_of_kafka_uses_the_generated_files() -> None:
 
 
 def test_the_dockerfile_of_kiel_groups_copies_existing_files() -> None:
-    """Paths are relative to the repository, which is the build context."""
+    """The Dockerfile of kiel-groups copies only files that exist in the repository, which is the build context."""
     lines = (REPOSITORY / "docker" / "kiel-groups" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert "kiel_groups" in copied
@@ -83,7 +88,9 @@ def test_the_dockerfile_of_kiel_groups_copies_existing_files() -> None:
 
 
 def test_the_three_servers_of_an_ensemble_agree() -> None:
-    """Each file lists all three servers. Their ports differ, so they can run on one computer."""
+    """
+    The files of the three servers list the same servers. All ports differ, so the servers can run on one computer.
+    """
     three = [settings(f"zookeeper/ensemble/zoo-{number}.cfg") for number in (1, 2, 3)]
     assert len({tuple(sorted((k, v) for k, v in each.items() if k.startswith("server."))) for each in three}) == 1
     assert len({each["clientPort"] for each in three}) == len({each["dataDir"] for each in three}) == 3

@@ -1,4 +1,4 @@
-"""The page of failures is up to date."""
+"""The page of failures, ``docs/failures.rst``, is up to date."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def test_the_page_is_generated_from_the_tests() -> None:
-    """``python -m tests.failures > docs/failures.rst`` writes the page."""
+    """The page equals what ``python -m tests.failures > docs/failures.rst`` writes."""
     assert (REPOSITORY / "docs/failures.rst").read_text(encoding="utf-8") == document()

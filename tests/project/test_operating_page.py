@@ -35,7 +35,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("line", commands())
 def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The options of the command exist and accept their arguments."""
+    """Each command line on the page parses: its options exist and accept their arguments."""
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "127.0.0.1:2181")
     _, name, *arguments = shlex.split(line)
     with app.make_context("kiel-groups", [name, *arguments]) as context:
@@ -45,7 +45,7 @@ def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_each_kind_of_finding_is_explained() -> None:
-    """The table has all kinds of findings, and no others."""
+    """The page's table explains all kinds of findings, and no others."""
     sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
     found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
     kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]

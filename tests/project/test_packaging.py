@@ -66,7 +66,7 @@ def run(*command: object, folder: Path) -> str:
 
 
 def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
-    """Besides these files, the wheel has only the compiled module."""
+    """The wheel has every module and data file, and besides these only the compiled module."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {
         str(path.relative_to(REPOSITORY))
@@ -81,7 +81,8 @@ def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
 
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     """
-    With only the declared requirements, all modules can be imported, the demo has its input, and the command runs.
+    In an environment with only the declared requirements, all modules of the wheel can be imported, the demo has its
+    input, and the command runs.
     """
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     binaries = tmp_path / "env" / "bin"
@@ -91,7 +92,10 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
 
 
 def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
-    """Spark lists the modules of each folder on the path. The import hook of a build backend would list none."""
+    """
+    Spark finds an editable install, because its module is listed in a folder on the path. The import hook of a build
+    backend would list none.
+    """
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     python = tmp_path / "env" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)

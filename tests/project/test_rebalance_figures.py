@@ -30,7 +30,8 @@ def seen(*changes: tuple[int, int, Kind, str]) -> Ownership:
 
 def test_a_moved_partition_is_measured_from_the_log() -> None:
     """
-    The log shows the owners, the time at which the group is balanced, and how long the moved partition had no owner.
+    A transaction log shows the owners, the time at which the group is balanced, and how long a moved partition had no
+    owner.
     """
     changes = [
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
@@ -51,8 +52,8 @@ def test_a_moved_partition_is_measured_from_the_log() -> None:
 
 def test_the_end_of_a_session_ends_its_ownership() -> None:
     """
-    The log has no entries for the znodes of an ended session. The time without an owner starts at the end of the
-    session.
+    The end of a session ends its ownership, although the log has no entries for its znodes. The time without an owner
+    starts then.
     """
     found = seen(
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
@@ -64,8 +65,8 @@ def test_the_end_of_a_session_ends_its_ownership() -> None:
 
 def test_the_first_lock_in_a_queue_owns_the_partition() -> None:
     """
-    kazoo's SetPartitioner queues for each partition. The sequence number in a znode's name gives the position in the
-    queue.
+    The first lock in a partition's queue owns the partition. kazoo's SetPartitioner queues by the sequence number in a
+    znode's name.
     """
     partitioner = next(one for one in CONTENDERS if one.mere_names)
     found = Ownership(partitioner.paths(GROUP), GROUP.partitions)
@@ -76,7 +77,7 @@ def test_the_first_lock_in_a_queue_owns_the_partition() -> None:
 
 
 def test_the_processor_time_of_a_busy_process_is_measured() -> None:
-    """Processor time is counted between the first and the last sample of a process."""
+    """The processor time of a process is measured between its first and its last sample."""
     measured = CpuTime()
     measured.add(os.getpid())
     measured.sample()
@@ -101,7 +102,7 @@ def test_the_processor_time_of_a_busy_process_is_measured() -> None:
     ],
 )
 def test_invalid_options_are_refused(options: list[str], message: str) -> None:
-    """The options are checked before any server is started."""
+    """Invalid options are refused before any server is started."""
     outcome = CliRunner().invoke(main, options)
     assert outcome.exit_code == 2
     assert re.search(message, " ".join(outcome.output.split()))

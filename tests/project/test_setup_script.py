@@ -1,4 +1,4 @@
-"""``scripts/_setup``, with a fake Python that records its calls."""
+"""The script ``scripts/_setup``, with a fake Python that records its calls."""
 
 from __future__ import annotations
 
@@ -73,13 +73,15 @@ def clone(tmp_path: Path) -> Clone:
 
 
 def test_the_demo_does_not_install_the_requirements_of_the_tests(clone: Clone) -> None:
-    """Spark alone has 400 MB."""
+    """
+    The demo does not install the requirements of the tests: Spark alone has 400 MB. A second run installs nothing.
+    """
     assert clone.set_up("use")[1] == ["environment", "package"]
     assert clone.set_up("use")[1] == []
 
 
 def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
-    """The environment of the demo is kept, and still works for the demo."""
+    """The requirements of the tests are added to the environment of the demo, which still works for the demo."""
     clone.set_up("use")
     assert clone.set_up("tests")[1] == ["package and tests"]
     assert clone.set_up("use")[1] == []
@@ -87,14 +89,14 @@ def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
 
 
 def test_changed_requirements_make_a_new_environment(clone: Clone) -> None:
-    """The new environment has the requirements of the tests if the former one had them."""
+    """Changed requirements make a new environment, with the requirements of the tests if the former one had them."""
     clone.set_up("tests")
     (clone.folder / "setup.py").write_text("# other requirements")
     assert clone.set_up("use")[1] == ["environment", "package and tests"]
 
 
 def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:
-    """Each package has one line. A file has the complete output of pip."""
+    """Each package is shown in one line while it is installed. A file has the complete output of pip."""
     says = "Collecting kazoo>=2.11 (from kiel-groups==0.1.0)\n  Using cached kazoo.whl\nCollecting six>=1.16"
     shown, _ = clone.set_up("use", says)
     assert "\n  1: kazoo>=2.11\n  2: six>=1.16\n" in shown
@@ -102,7 +104,9 @@ def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:
 
 
 def test_a_failure_of_pip_is_shown_and_the_next_run_retries(clone: Clone) -> None:
-    """The output has pip's reason, and the name of the file with pip's complete output."""
+    """
+    A failure of pip is shown with its reason and the name of the file with pip's complete output. The next run retries.
+    """
     says = "Collecting kazoo>=2.11\nERROR: Could not find a version that satisfies the requirement kazoo>=2.11"
     shown, _ = clone.set_up("use", says, status=1)
     assert "ERROR: Could not find a version that satisfies the requirement kazoo>=2.11" in shown

@@ -22,7 +22,7 @@ subscriptions = st.dictionaries(names, st.sets(topics, max_size=4), max_size=9)
 
 
 def plain(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
-    """Allocate by a plain function, which has none of the adapter's optional methods."""
+    """Allocate as a user's plain function does, which has none of the adapter's optional methods."""
     return round_robin(members, partitions)
 
 
@@ -34,7 +34,8 @@ def test_round_robin_is_complete_and_balanced_and_independent_of_order(
     members: list[str], partitions: set[TopicPartition], shuffle: random.Random
 ) -> None:
     """
-    Each partition is owned once, members differ by at most one partition, and the order of the input does not matter.
+    Round robin assigns each partition once, its members differ by at most one partition, and the order of the input
+    does not matter.
     """
     texts = sorted(map(str, partitions))
     owned = round_robin(sorted(members), texts)
@@ -54,7 +55,10 @@ def test_each_partition_has_one_subscriber_as_its_owner(
     partitions: set[TopicPartition],
     shuffle: random.Random,
 ) -> None:
-    """A partition is unassigned only if no member subscribes to its topic."""
+    """
+    Each partition has one of its topic's subscribers as its owner. It is unassigned only if no member subscribes to the
+    topic. The order of the input does not matter.
+    """
     outcome = run_allocator(allocator, members, partitions)
     assert outcome.allocation.keys() == members.keys()
     owned = [partition for given in outcome.allocation.values() for partition in given]
@@ -78,7 +82,10 @@ def shuffled(partitions: Collection[TopicPartition], shuffle: random.Random) -> 
 def test_equal_subscriptions_are_balanced(
     allocator: Allocator | None, members: list[str], subscription: set[str], partitions: set[TopicPartition]
 ) -> None:
-    """The default and the plain function give the same result, in which members differ by at most one partition."""
+    """
+    With equal subscriptions, members differ by at most one partition, and a plain round robin gives the same result as
+    the default.
+    """
     outcome = run_allocator(allocator, dict.fromkeys(members, subscription), partitions)
     counts = [len(given) for given in outcome.allocation.values()]
     assert max(counts, default=0) - min(counts, default=0) <= 1
@@ -89,7 +96,10 @@ def test_equal_subscriptions_are_balanced(
 def test_members_of_one_subscription_are_balanced_by_the_default(
     members: dict[str, set[str]], partitions: set[TopicPartition]
 ) -> None:
-    """The members differ by at most one partition, whatever other members subscribe to."""
+    """
+    Members with the same subscription differ by at most one partition under the default allocator, whatever other
+    members subscribe to.
+    """
     existing = {partition.topic for partition in partitions}
     outcome = run_allocator(None, members, partitions)
     for one, one_topics in members.items():

@@ -31,7 +31,7 @@ def unevenness(allocation: Allocation) -> int:
 
 
 def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], before: Allocation) -> tuple[int, int]:
-    """Return the least unevenness, and the fewest moves to reach it. The search tries each owner of each partition."""
+    """Return the least unevenness, and the fewest moves to reach it, by trying each owner of each partition."""
     names = sorted(subscribed)
     fewest = {(0,) * len(names): 0}
     for partition in partitions:
@@ -52,7 +52,10 @@ def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], b
 def test_no_allocation_is_more_even_or_moves_less(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None]
 ) -> None:
-    """Subscriptions and current owners are arbitrary. Each partition with a subscriber is owned once."""
+    """
+    For any subscriptions and current owners, the sticky allocator's result is as even as that of an exhaustive search,
+    with as few moves.
+    """
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     after = run_allocator(sticky, subscribed, partitions, before).allocation
@@ -64,7 +67,10 @@ def test_no_allocation_is_more_even_or_moves_less(
 def test_no_allocation_for_equal_subscriptions_moves_less(
     names: list[str], counts: dict[str, int], present: list[str | None]
 ) -> None:
-    """The number of moves equals that of the exhaustive search."""
+    """
+    For equal subscriptions, the sticky allocator's result is as even as that of an exhaustive search, with as few
+    moves.
+    """
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     subscribed = {name: set(TOPICS) for name in names}
@@ -77,7 +83,7 @@ def test_no_allocation_for_equal_subscriptions_moves_less(
 def test_results_are_stable_and_independent_of_order(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], shuffle: random.Random
 ) -> None:
-    """The allocator does not change its own result, and the order of the input does not matter."""
+    """The sticky allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     after = run_allocator(sticky, subscribed, partitions, before)

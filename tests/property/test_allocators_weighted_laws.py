@@ -27,7 +27,7 @@ pytestmark = pytest.mark.property
 
 Loads = Mapping[TopicPartition, float]
 
-#: The load of each partition by its index among all of them; None is unknown.
+#: The load of each partition by its index among all partitions. None means unknown.
 measured = st.lists(st.none() | st.integers(0, 40) | st.floats(0, 1e6) | st.just(10**15), min_size=18, max_size=18)
 
 #: The precision of sums, as a part of the heaviest load.
@@ -50,8 +50,8 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
     """
-    The loads differ by at most the heaviest partition of the topics with the same subscribers, whatever members owned
-    before.
+    The loads of members that subscribe to a topic differ by at most the heaviest partition of the topics with the same
+    subscribers, whatever the members owned before.
 
     Each partition with a subscriber is owned once.
     """
@@ -76,7 +76,9 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
 def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     names: list[str], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
-    """The loads differ by at most the heaviest partition, whatever members owned before."""
+    """
+    With equal subscriptions, the loads of members differ by at most the heaviest partition, whatever they owned before.
+    """
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
     subscribed = {name: set(TOPICS) for name in names}
@@ -95,7 +97,7 @@ def test_results_are_stable_and_independent_of_order(
     drawn_loads: list[float | None],
     shuffle: random.Random,
 ) -> None:
-    """The allocator does not change its own result, and the order of the input does not matter."""
+    """The weighted allocator does not change its own result, and the order of the input does not matter."""
     partitions = partitions_of(counts)
     before, weights = owned(partitions, present), weights_of(partitions, drawn_loads)
     after = run_allocator(weighted, subscribed, partitions, before, weights)
@@ -111,7 +113,10 @@ def test_results_are_stable_and_independent_of_order(
 def test_equal_loads_are_balanced_as_by_the_sticky_allocator(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], load: int | None
 ) -> None:
-    """The same applies if no load is known: numbers of partitions are as even as possible, with the fewest moves."""
+    """
+    If all loads are equal, or none is known, the weighted allocator returns the result of the sticky one: as even as
+    possible, with the fewest moves.
+    """
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     weights = weights_of(partitions, [load] * len(partitions))
@@ -121,8 +126,8 @@ def test_equal_loads_are_balanced_as_by_the_sticky_allocator(
 
 def test_loads_are_balanced_with_few_additional_moves() -> None:
     """
-    For equally balanced loads of 300 groups, the allocator makes at most a sixth more moves than an exhaustive search,
-    and no more in nine of ten groups.
+    To balance the loads of 300 groups equally well, the weighted allocator makes at most a sixth more moves than an
+    exhaustive search. In nine of ten groups, it makes no more.
     """
     chance = random.Random(1)
     moved, fewest, groups = 0, 0, 300

@@ -47,7 +47,7 @@ def only(state: c.Claims, partition: TopicPartition) -> c.Claims:
 
 @given(states, events)
 def test_partitions_are_independent(state: c.Claims, event: c.Event) -> None:
-    """One step for several partitions equals the steps for each partition alone."""
+    """One step for several partitions equals the steps for each of these partitions alone."""
     after, effects = c.step(state, event)
     for partition in ALL:
         mine = event
@@ -60,7 +60,7 @@ def test_partitions_are_independent(state: c.Claims, event: c.Event) -> None:
 
 @given(states, st.lists(events | st.just(c.Replaced()), max_size=30))
 def test_any_sequence_of_events_is_accepted(state: c.Claims, drawn: list[c.Event]) -> None:
-    """No sequence of events fails an assertion, not even an impossible one."""
+    """No sequence of events fails an assertion of the claims, not even an impossible one."""
     for event in drawn:
         state, _ = c.step(state, event)
 
@@ -74,7 +74,7 @@ class Member:
     #: Requests that are not processed yet, and answers that the member has not received yet.
     requests: list[c.Effect] = field(default_factory=list)
     answers: list[c.Event] = field(default_factory=list)
-    #: Opened partitions, and those of them that are delivered: from ``Deliver`` to the end of the drain.
+    #: Opened partitions, and the opened partitions that are delivered: from ``Deliver`` to the end of the drain.
     opened: set[TopicPartition] = field(default_factory=set)
     active: set[TopicPartition] = field(default_factory=set)
 
@@ -118,7 +118,7 @@ class Member:
 
 
 class Members:
-    """Members that claim the same partitions. The test makes every choice."""
+    """Members that claim the same partitions. The test chooses every step."""
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, int] = {}
@@ -179,7 +179,7 @@ class Members:
         member.feed(event)
 
     def expire(self, index: int) -> None:
-        """End a session after its gate was shut; a new member replaces the old one."""
+        """End a session whose gate was shut, and replace its member by a new one."""
         member = self.members[index]
         member.feed(c.SessionEnded())
         assert not member.active, "something is delivered after the end of the session"
@@ -252,7 +252,10 @@ def disturb(group: Members, index: int, order: object) -> None:
 
 @given(states)
 def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
-    """The claims equal those with all topics subscribed to, except that no partition is waited for or claimed."""
+    """
+    With an empty subscription, a member keeps its claims: they equal those of a member that subscribes to all topics,
+    except that no partition is waited for or claimed.
+    """
     without, effects = c.step(state, c.Subscribed(frozenset()))
     with_all, _ = c.step(state, c.Subscribed(TOPICS))
     free = (None, c.Phase.WAITING)
@@ -267,7 +270,10 @@ def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
 def test_each_partition_has_one_owner_at_most_and_members_settle(
     disturbances: list[tuple[int, object]], order: list[int], final: list[frozenset[TopicPartition]]
 ) -> None:
-    """Assignments overlap or are unknown, members leave and expire, and answers arrive in any order."""
+    """
+    At most one member delivers a partition, and in the end each member owns its assignment. Before that, assignments
+    overlap or are unknown, members leave and expire, and answers arrive in any order.
+    """
     group = Members()
     for choice in order:
         possible = group.next_steps()
@@ -289,7 +295,8 @@ def test_claims_with_deleted_owner_znodes_are_claimed_again(
     deleted: list[TopicPartition],
 ) -> None:
     """
-    A partition may then have two owners for a while, but the phases keep their order, and the group settles again.
+    Claims whose owner znodes an operator deletes are claimed again. A partition may then have two owners for a while,
+    but the phases keep their order, and the group settles again.
     """
     group = Members()
     for choice in order:

@@ -40,7 +40,7 @@ class CandidateSession:
 
 
 class ElectionFolder:
-    """The election znodes of all candidates. The test makes every choice."""
+    """The election znodes of all candidates. The test chooses every step."""
 
     def __init__(self, sessions: int) -> None:
         self.names: dict[str, CandidateSession] = {}
@@ -125,7 +125,7 @@ class ElectionFolder:
 
     def assert_settled(self) -> None:
         """
-        Assert that only the candidate with the lowest znode leads, and that each other one watches the next lower
+        Assert that only the candidate with the lowest znode leads, and that each other candidate watches the next lower
         znode.
         """
         ranked = self.ranked
@@ -144,7 +144,7 @@ drawn_steps = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 99)), max_si
 
 
 def take_step(folder: ElectionFolder, kind: int, choice: int) -> None:
-    """Take an ordinary step in most cases, otherwise a join, an expiry or a pause."""
+    """Take an ordinary step in most cases. In all other cases, let a candidate join, expire or pause."""
     active_sessions = folder.active_sessions
     if kind == 0 and len(active_sessions) < 6:
         folder.join()
@@ -159,7 +159,10 @@ def take_step(folder: ElectionFolder, kind: int, choice: int) -> None:
 @settings(max_examples=150)
 @given(st.integers(1, 5), drawn_steps)
 def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, int]]) -> None:
-    """Unless an operator deletes znodes, no two active candidates ever lead. In the end, the lowest one leads."""
+    """
+    No two active candidates lead at the same time, unless an operator deletes znodes. In the end, the candidate with
+    the lowest znode leads.
+    """
     folder = ElectionFolder(sessions)
     for kind, choice in steps:
         take_step(folder, kind, choice)
@@ -171,7 +174,10 @@ def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, i
 @settings(max_examples=150)
 @given(st.integers(1, 5), drawn_steps)
 def test_deleted_election_znodes_are_created_again(sessions: int, steps: list[tuple[int, int]]) -> None:
-    """After each candidate has checked, each one has a znode, and only the lowest one leads."""
+    """
+    Election znodes that an operator deletes are created again: after every candidate has checked twice, each one has a
+    znode, and only the lowest one leads.
+    """
     folder = ElectionFolder(sessions)
     for kind, choice in steps:
         if kind == 3 and folder.names:
@@ -188,7 +194,7 @@ def test_deleted_election_znodes_are_created_again(sessions: int, steps: list[tu
 
 
 def test_the_end_of_a_session_notifies_one_candidate() -> None:
-    """When the leader's session ends, only one of many candidates reads the election znodes."""
+    """When the leader's session ends, only one of many candidates is notified and reads the election znodes."""
     folder = ElectionFolder(20)
     folder.settle()
     leader = next(session for session in folder.active_sessions if session.candidate.leads)

@@ -28,7 +28,7 @@ publications = st.sampled_from([None, PLAN])
 
 
 class Driver:
-    """Answers the requests of the leader state later, and checks that only one is pending at a time."""
+    """A driver that answers the requests of the leader state later, and checks that only one is pending at a time."""
 
     def __init__(self, debounce: DebounceConfig) -> None:
         self.leader = leader_state.LeaderState(debounce)
@@ -125,7 +125,8 @@ def test_every_change_is_planned_by_one_request_at_a_time(
     debounce: DebounceConfig, drawn: list[tuple[object, ...]]
 ) -> None:
     """
-    Writes are in order, and plans are made within the bound. In the end, every change has been included in a plan.
+    A leader sends one request at a time, writes in order, and plans within the bound. In the end, every change has been
+    included in a plan.
     """
     driver = Driver(debounce)
     for step in drawn:

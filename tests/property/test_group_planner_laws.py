@@ -150,7 +150,7 @@ def most_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: str) -> Publication | None:
-    """Return the plan of a new leader; None if there is nothing to publish."""
+    """Return the plan of a new leader, or None if there is nothing to publish."""
     candidate = tree.elect(leader)
     read = tree.read(list(wanted))
     return plan(LAYOUT, read, Target(allocation=wanted), leader=leader, candidate=candidate, cause="x", now_ms=1)
@@ -178,7 +178,7 @@ def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -
 
 
 def publish(tree: Tree, publication: Publication | None, writes: int | None = None) -> None:
-    """Apply the first ``writes`` writes of a plan; None means all."""
+    """Apply the first ``writes`` writes of a plan, or all if ``writes`` is None."""
     for operations in publication.writes[:writes] if publication else ():
         tree.transact(operations)
 
@@ -186,7 +186,10 @@ def publish(tree: Tree, publication: Publication | None, writes: int | None = No
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
 def test_a_published_plan_equals_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
-    """The stored znodes are arbitrary. Publishing the same plan again would change nothing."""
+    """
+    Whatever znodes are stored, the assignments equal the target after a publication. Publishing the same plan again
+    would change nothing.
+    """
     wanted = drawn_allocation(to, names)
     before = tree.generations()
     publication = planned(tree, wanted, "leader")
@@ -203,7 +206,10 @@ def test_a_published_plan_equals_the_target(tree: Tree, names: list[str], to: li
 def test_an_interrupted_publication_is_finished_by_the_next_leader(
     tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
 ) -> None:
-    """Leaders may stop after any write. The target stays the same, and each generation is larger than all before."""
+    """
+    If leaders stop after any write of their plans, the next leader completes its own plan. Each generation is larger
+    than all before.
+    """
     wanted = drawn_allocation(to, names)
     for number, stop in enumerate(stops):
         before = tree.generations()
@@ -221,8 +227,8 @@ def test_a_deposed_leader_writes_nothing_more(
     tree: Tree, names: list[str], to: list[int], other: list[int], done: int
 ) -> None:
     """
-    After an election, ZooKeeper refuses every later write of the plan. After another published plan, it refuses the
-    next write.
+    After another leader's election, ZooKeeper refuses every later write of a plan. After another plan was published,
+    ZooKeeper refuses the next write.
     """
     first = planned(tree, drawn_allocation(to, names), "first")
     if first is None:
@@ -248,7 +254,10 @@ def test_a_deposed_leader_writes_nothing_more(
 def test_gains_are_written_before_losses_and_unchanged_assignments_never(
     tree: Tree, names: list[str], to: list[int]
 ) -> None:
-    """Assignments of departed members are deleted last."""
+    """
+    Assignments that gain partitions are written before those that only lose some. Unchanged assignments are not
+    written, and those of departed members are deleted last.
+    """
     wanted = drawn_allocation(to, names)
     before = tree.read(names).assignments
     publication = planned(tree, wanted, "leader")

@@ -91,13 +91,13 @@ nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries
 
 @given(group_states)
 def test_a_group_state_is_read_as_it_was_written(group_state: GroupState) -> None:
-    """The fields have any values."""
+    """A group state with any values in its fields is read as it was written."""
     assert GroupState.parse(group_state.encode(), "p") == group_state
 
 
 @given(assignments)
 def test_an_assignment_is_read_as_it_was_written(stored: MemberAssignment) -> None:
-    """Equal assignments have equal bytes, whatever the order of their sets."""
+    """An assignment is read as it was written. Equal assignments have equal bytes, whatever the order of their sets."""
     assert MemberAssignment.parse(stored.encode(), "p") == stored
     assert (
         MemberAssignment(stored.generation, stored.member_id, frozenset(sorted(stored.partitions))).encode()
@@ -107,13 +107,13 @@ def test_an_assignment_is_read_as_it_was_written(stored: MemberAssignment) -> No
 
 @given(member_infos)
 def test_a_member_is_read_as_it_was_written(info: MemberInfo) -> None:
-    """The host has any name."""
+    """A member is read as it was written, whatever its host's name."""
     assert MemberInfo.parse("m", info.encode(), "p") == info
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
-    """The data has only decimal digits."""
+    """An offset is written with decimal digits only, and read as it was written."""
     assert re.fullmatch(rb"[0-9]+", encode_offset(offset))
     assert parse_offset(encode_offset(offset), "p") == offset
 
@@ -124,7 +124,7 @@ damaged = st.binary(max_size=60) | (json_values | nearly).map(lambda value: json
 @settings(max_examples=300)
 @given(damaged)
 def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
-    """No bytes raise any other exception. The error's text has the path."""
+    """Any bytes are parsed into a value or raise a ProtocolError whose text has the path."""
     for parse in PARSERS.values():
         try:
             parse(data, "path")
@@ -135,7 +135,7 @@ def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
 
 @given(st.sets(legal_names, max_size=8), st.integers(0, 2**53))
 def test_a_consumer_id_has_only_numbers_that_java_reads(topics: set[str], started_ms: int) -> None:
-    """Every number fits into an int32, and the time is text."""
+    """Every number in a consumer id's data fits into an int32, as Java requires. The time is text."""
     seen: list[int] = []
 
     def note(digits: str) -> int:
@@ -150,7 +150,7 @@ def test_a_consumer_id_has_only_numbers_that_java_reads(topics: set[str], starte
 
 @given(legal_names, st.text(max_size=20), st.integers(0, 2**53), st.integers(-(2**63), 2**63 - 1))
 def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: int, session: int) -> None:
-    """The id has the form ``<group>_<host>-<ms>-<hex>`` and only legal characters, whatever the host's name."""
+    """A member id has the form ``<group>_<host>-<ms>-<hex>`` and only legal characters, whatever the host's name."""
     made = make_member_id(group, host, started_ms, session)
     assert re.fullmatch(rf"{re.escape(group)}_[a-zA-Z0-9._-]*-{started_ms}-[0-9a-f]{{1,16}}", made)
     assert int(made.rpartition("-")[2], 16) == session % 2**64
@@ -158,7 +158,7 @@ def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: in
 
 @given(st.lists(st.integers(0, MOST_BYTES), max_size=30))
 def test_chunks_keep_order_and_bounds(sizes: list[int]) -> None:
-    """No operation is lost. Only a chunk with a single operation may exceed the bound."""
+    """Chunks keep all operations in order. Only a chunk with a single operation may exceed the bound."""
     operations: list[Operation] = [Create("/x", bytes(size)) for size in sizes]
     cut = list(chunks(operations))
     assert [operation for chunk in cut for operation in chunk] == operations

@@ -25,7 +25,8 @@ steps = st.lists(
 @given(steps)
 def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: list[tuple[str, int, int]]) -> None:
     """
-    The timeout is the one granted at the time of the proof, but at most the first one, which other members rely on.
+    An open gate has a proof that is younger than half of the timeout. This is the timeout granted at the time of the
+    proof, but at most the first one, which other members rely on.
 
     A gate whose lease has ended never opens again.
     """
@@ -57,7 +58,7 @@ def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: l
 
 @given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(1, 60_000))
 def test_the_newest_proof_renews_the_lease(sent: list[int], timeout_ms: int) -> None:
-    """Answers may arrive in any order."""
+    """The lease counts from the newest proof, in whatever order the answers arrive."""
     gate = DeliveryGate()
     gate.grant(timeout_ms)
     for sent_s in sent:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.property
 names = st.sampled_from(list(NUMBERS))
 repeats = st.integers(1, 400) | st.sampled_from([32 << 10, 64 << 10, (64 << 10) + 1])
 repeated = st.builds(lambda byte, times: byte * times, st.binary(min_size=1, max_size=1), repeats)
-#: Alternating literals and repeated bytes, some of them longer than a block.
+#: Alternating literals and repeated bytes, some longer than a block.
 contents = st.lists(st.binary(max_size=60) | repeated, max_size=6).map(b"".join)
 short_contents = contents.map(lambda content: content[:400])
 
@@ -40,7 +40,7 @@ def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
 
 @given(contents, names)
 def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
-    """Both the package and the reference decompress the data."""
+    """Content that the package compresses is decompressed by the package and, if it is short, by the reference."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -50,13 +50,16 @@ def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
 
 @given(short_contents, names)
 def test_content_compressed_by_the_reference_is_decompressed(content: bytes, name: str) -> None:
-    """The reference writes short blocks, and elements that fast compressors seldom write."""
+    """
+    Content that the reference compresses is decompressed. The reference writes short blocks, and elements that fast
+    compressors seldom write.
+    """
     assert codec_by_name(name).decompress(packed(name, content), len(content)) == content
 
 
 @given(contents, names, st.integers(0, 1 << 17))
 def test_content_beyond_the_limit_is_refused(content: bytes, name: str, limit: int) -> None:
-    """The result is the whole content or an error."""
+    """Content beyond the limit raises a MessageTooLargeError. Other content is decompressed completely."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     if len(content) <= limit:
@@ -69,7 +72,7 @@ def test_content_beyond_the_limit_is_refused(content: bytes, name: str, limit: i
 @settings(max_examples=500)
 @given(damaged_streams(), st.sampled_from([100, 1 << 20]))
 def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> None:
-    """The result equals that of the reference, within the limit, or is a ProtocolError."""
+    """Damaged data raises a ProtocolError, or is decompressed as by the reference, within the limit."""
     number, data = found
     codec = codec_by_name(next(name for name in NUMBERS if NUMBERS[name] == number))
     try:
@@ -94,6 +97,6 @@ def decompressed_by_the_reference(number: int, data: bytes) -> bytes | str:
 
 @given(names, st.binary(max_size=200))
 def test_garbage_is_refused_or_decompressed_within_the_limit(name: str, data: bytes) -> None:
-    """Garbage causes no crash and no other error."""
+    """Garbage is decompressed within the limit, or raises a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         assert len(codec_by_name(name).decompress(data, 1_000)) <= 1_000

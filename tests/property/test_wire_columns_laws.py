@@ -66,7 +66,9 @@ def expected(data: bytes, position: int, end: int | None) -> object:
 @settings(max_examples=500)
 @given(any_set, bounds, st.none() | bounds)
 def test_columns_equal_the_records(data: bytes, position: int, length: int | None) -> None:
-    """Rows, errors and the next offset are the same for every decoder."""
+    """
+    Columns equal the records of the same message set: rows, errors and the next offset are the same for every decoder.
+    """
     end = None if length is None else position + length
     wanted = expected(data, position, end)
     for way in WAYS:
@@ -76,7 +78,10 @@ def test_columns_equal_the_records(data: bytes, position: int, length: int | Non
 
 @given(message_sets(), st.data())
 def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataObject) -> None:
-    """The incomplete message at the end is dropped, or more bytes are needed."""
+    """
+    Columns of a truncated set equal its records: the incomplete message at the end is dropped, or more bytes are
+    needed.
+    """
     cut = data[: draw.draw(st.integers(0, len(data)))]
     wanted = expected(cut, 0, None)
     for way in WAYS:
@@ -88,7 +93,7 @@ def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataO
 @settings(max_examples=500)
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
 def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
-    """Any bytes with any bounds return rows or raise a ValueError. Columns and records agree."""
+    """The compiled readers return rows for any bytes and bounds, or raise a ValueError. Columns and records agree."""
     from kiel_groups.wire import _messages  # exists only if it was compiled
 
     given_runs = ((data, start, stop), (data, 0, len(data)))

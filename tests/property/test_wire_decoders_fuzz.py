@@ -67,7 +67,7 @@ def outcome_of(data: bytes, position: int) -> object:
 
 @given(messages, st.none() | codecs)
 def test_encoded_messages_are_decoded(drawn: list[tuple[bytes | None, bytes | None]], compression: str | None) -> None:
-    """The reference codec decodes the same messages."""
+    """All decoders, and the reference codec, return the messages that were encoded."""
     data = encode_message_set(drawn, compression)
     found: list[Message] = []
     assert decode(data, found) == b""
@@ -77,20 +77,23 @@ def test_encoded_messages_are_decoded(drawn: list[tuple[bytes | None, bytes | No
 
 @given(message_sets(), st.integers(0, 1 << 42))
 def test_valid_sets_are_decoded_as_by_the_reference(data: bytes, position: int) -> None:
-    """The sets have plain messages and wrappers, and are decoded from any position."""
+    """Valid sets, with plain messages and wrappers, are decoded as by the reference, from any position."""
     assert_decoders_agree(data, position)
 
 
 @given(message_sets(), st.data())
 def test_truncated_sets_are_decoded_as_by_the_reference(data: bytes, draw: st.DataObject) -> None:
-    """The incomplete message at the end is dropped, or more bytes are needed."""
+    """
+    Truncated sets are decoded as by the reference: the incomplete message at the end is dropped, or more bytes are
+    needed.
+    """
     assert_decoders_agree(data[: draw.draw(st.integers(0, len(data)))])
 
 
 @settings(max_examples=400)
 @given(mutated())
 def test_mutated_sets_are_decoded_as_by_the_reference(data: bytes) -> None:
-    """Damage is detected with a wrong and with a valid CRC."""
+    """Damaged sets are decoded as by the reference, with a wrong and with a valid CRC."""
     assert_decoders_agree(data)
 
 
@@ -99,13 +102,13 @@ def test_mutated_sets_are_decoded_as_by_the_reference(data: bytes) -> None:
 @example(raw_message(5, bytes.fromhex("0000 fffffffe 00000001 61")))
 @example(message(0, None, b"", attributes=8))
 def test_garbage_is_decoded_as_by_the_reference(data: bytes) -> None:
-    """Random bytes, garbage after a valid CRC, and extreme lengths return a result or raise a ProtocolError."""
+    """Random bytes, garbage after a valid CRC, and extreme lengths are decoded or refused as by the reference."""
     assert_decoders_agree(data)
 
 
 @given(st.binary(max_size=120), codecs)
 def test_garbage_inside_a_wrapper_is_decoded_as_by_the_reference(content: bytes, codec: str) -> None:
-    """The content of a valid wrapper may be invalid."""
+    """Garbage inside a valid wrapper is decoded or refused as by the reference."""
     assert_decoders_agree(wrapper(content, 5, codec=codec))
 
 
@@ -129,14 +132,14 @@ small_counts = st.lists(
 @pytest.mark.parametrize("decoder", [request.decode_response for request in REQUESTS] + [split_response])
 @given(st.binary(max_size=120) | small_counts)
 def test_random_responses_are_decoded_or_refused(decoder: Callable[[bytes], object], payload: bytes) -> None:
-    """Any bytes return a value or raise a ProtocolError."""
+    """Any bytes of a response are decoded or raise a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decoder(payload)
 
 
 @given(st.binary(max_size=6), st.integers(4, 1 << 31))
 def test_random_sizes_are_decoded_or_refused(header: bytes, limit: int) -> None:
-    """An accepted size is within the limit."""
+    """A size is decoded if it is within the limits. Any other bytes raise a ProtocolError."""
     try:
         assert 4 <= decode_size(header, limit) <= limit
     except ProtocolError:

@@ -30,30 +30,33 @@ Offsets = Mapping[TopicPartition, int]
 
 class Broker:
     """
-    One broker: it writes the requested offsets to ZooKeeper, one znode after the other, and checks nothing.
+    A broker: it writes the requested offsets to ZooKeeper, one znode after the other, and checks nothing.
 
-    It has its own session. It repeats a write of unknown outcome, as Kafka's ZooKeeper client does.
+    The broker has a session of its own. Like Kafka's ZooKeeper client, it repeats a write of unknown outcome.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._held_until_s = 0.0
-        #: The number of its next answers that are lost.
+        #: How many of the broker's next answers are lost.
         self.loses = 0
         self.host = Host(world.ensemble)
         self._client: KazooClient = fake_client(self.host)
         self._client.start()
 
     def hold(self, duration_s: float) -> None:
-        """Delay the offsets of requests that arrive within ``duration_s``: write them at its end."""
+        """Delay the writes of all requests that are sent within ``duration_s`` seconds until this time has passed."""
         self._held_until_s = max(self._held_until_s, self._world.timeline.now_s + duration_s)
 
     def heal(self) -> None:
-        """Handle new requests at once and lose no answer; requests that are already delayed stay delayed."""
+        """Handle new requests at once, and lose no more answers. Requests that are already delayed stay delayed."""
         self._held_until_s, self.loses = 0.0, 0
 
     def store(self, offsets: Offsets, answer: Callable[[], object]) -> None:
-        """Store offsets when the request has arrived and no ``hold`` is in force; then call ``answer``."""
+        """
+        Store offsets when the request has arrived and ``hold`` no longer delays it. Then call ``answer`` unless the
+        answer is lost.
+        """
         timeline = self._world.timeline
         arrives_s = timeline.now_s + timeline.random.uniform(0.0, WAY_S)
         timeline.at(max(arrives_s, self._held_until_s), self._write, sorted(offsets.items()), answer)
@@ -81,14 +84,14 @@ class Broker:
 
 
 class Brokers:
-    """The brokers of a scenario; consumers send them commit requests."""
+    """The brokers of a scenario, to which consumers send commit requests."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
         self.all = [Broker(world) for _ in range(count)]
 
     def wrote(self, session_id: int) -> bool:
-        """Whether the session with this id belongs to a broker."""
+        """Return whether the session with this id belongs to a broker."""
         return any(session_id in broker.host.sessions for broker in self.all)
 
     def heal(self) -> None:

@@ -138,7 +138,7 @@ class Checker:
             invariant.on_step()
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check the state after all members have left; ``partitions`` are those that they owned."""
+        """Check the state after all members have left. ``partitions`` are the partitions that they owned."""
         for invariant in self._by_hook["on_end"]:
             invariant.on_end(partitions)
 
@@ -196,7 +196,7 @@ class Checker:
     # Reports of consumers
 
     def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """Record a new session of a consumer; the member may use only the first session of its newest client."""
+        """Record a new session of a consumer. The member may use only the first session of its newest client."""
         self.history.sessions.open(consumer, session_id, is_first=is_first)
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:

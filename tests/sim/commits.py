@@ -18,21 +18,21 @@ def process_some(world: World, consumer: Consumer) -> None:
 
 
 def process_all(world: World, consumer: Consumer) -> None:
-    """Have the application finish three records of each partition; the consumer owns all of them."""
+    """Have the application finish three records of each partition. The consumer must own all partitions."""
     for _ in world.partitions():
         consumer.work(0.0, 3, 0.01)
     world.run_for(0.1)
 
 
 def commit(world: World, consumer: Consumer, limit_s: float = 5.0) -> frozenset[TopicPartition]:
-    """Commit the finished records; return the partitions whose offsets the member has stored."""
+    """Commit the finished records, and return the partitions whose offsets the member has stored."""
     committing = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(committing.done, limit_s)
     return committing.result()
 
 
 def interrupted_commit(world: World, consumer: Consumer) -> asyncio.Task[object]:
-    """Start a commit; cancel its caller when ZooKeeper has executed the commit and the answer is in flight."""
+    """Start a commit, and cancel its caller when ZooKeeper has executed the commit and the answer is in flight."""
     before = world.history.commits
     committing: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(lambda: world.history.commits > before)

@@ -44,7 +44,8 @@ class InFlight:
     """
     The records of one partition that the application processes: from ``start`` up to, not including, ``until``.
 
-    ``position`` is the consumer's position after them. ``counts`` is False if they were cut off the log meanwhile.
+    ``position`` is the consumer's position after these records. ``counts`` is False if they were meanwhile cut off the
+    log.
     """
 
     state: PartitionOffsets
@@ -104,7 +105,7 @@ class Consumer:
         )
 
     def _failed(self, error: KielGroupsError) -> None:
-        """Report an error that the member regards as permanent; scenarios do not expect any."""
+        """Report an error that the member regards as permanent. Scenarios do not expect such errors."""
         self.failure = error
         self.world.checker.stopped(self, error)
 
@@ -139,7 +140,9 @@ class Consumer:
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
     def last_zxid(self, session_id: int) -> int:
-        """The zxid of the newest change that the consumer can know of when it sends a request on this session."""
+        """
+        Return the zxid of the newest change that the consumer can know of when it sends a request on this session.
+        """
         return self.process.connection_of[session_id].last_zxid
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
@@ -154,13 +157,15 @@ class Consumer:
 
     @property
     def assignment_path(self) -> str | None:
-        """The path of the consumer's assignment; None before it has joined."""
+        """The path of the consumer's assignment, or None before a member without ``instance_id`` has joined."""
         slot = self.instance_id or self.member.member_id
         return None if slot is None else self.world.layout.assignment(slot)
 
     @property
     def wanted(self) -> Collection[TopicPartition] | None:
-        """The partitions of the assignment that the member read last; None if it has read none."""
+        """
+        The partitions of the assignment that the member has read last in its session, or None if it has read none.
+        """
         session = self.member._member_session
         return None if session is None else session.owned_partitions._claims.want
 
@@ -169,7 +174,7 @@ class Consumer:
         return partition in self._subscription.offsets.resetting()
 
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
-        """The partitions whose claims are in ``phase`` in the current member session."""
+        """Return the partitions whose claims are in ``phase`` in the current member session."""
         session = self.member._member_session
         return frozenset() if session is None else session.owned_partitions._claims.in_phase(phase)
 
@@ -185,7 +190,10 @@ class Consumer:
             self.process.start(self.member.resubscribe())
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
-        """Deliver ``count`` records of one partition to the application, which finishes them after ``duration_s``."""
+        """
+        Deliver up to ``count`` records of an idle partition to the application, which finishes them after
+        ``duration_s``.
+        """
         idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
         now_s = self.process.timeline.now_s
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
@@ -306,7 +314,7 @@ class Consumer:
     # PartitionHandler: called by the member
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up each partition separately: some leaders are known at once, others only after a while."""
+        """Look up each partition separately: some leaders are known at once, other leaders only after a while."""
         random = self.world.timeline.random
         await asyncio.sleep(random.uniform(0.001, 0.05))
         led = {partition for partition in partitions if self.world.has_leader(partition)}
@@ -335,7 +343,7 @@ class Consumer:
         self._ready.remove(partitions)
         for partition in partitions:
             self.opened.pop(partition, None)
-            # Its resets end; one that was already chosen is stored with the release.
+            # A reset of the partition ends here. An offset that was already chosen is stored with the release.
             self._fetches.pop(partition, None)
         self._finished_some.set()
         return frozenset(partitions) & self.in_flight.keys()

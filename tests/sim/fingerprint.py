@@ -16,7 +16,7 @@ __all__ = ["fingerprint"]
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """Play a scenario; return a text that differs if any write, random number or error of the run differs."""
+    """Play a scenario, and return a text that differs if any write, random number or error of the run differs."""
     digest = hashlib.sha256()
     randomness: list[Random] = []
 
@@ -26,7 +26,7 @@ def fingerprint(scenario: Scenario) -> str:
             digest.update(f"{change.kind} {change.path} {change.znode}".encode())
 
     def observe(world: World) -> None:
-        # Keep no reference to the world: it is to be collected at the end of the scenario.
+        # Keep no reference to the world, so that it can be collected at the end of the scenario.
         world.ensemble.observers.append(committed)
         randomness.append(world.timeline.random)
 

@@ -1,4 +1,4 @@
-"""Defer garbage collection during a run; collect the objects of killed processes after it, without warnings."""
+"""Defer garbage collection during a run. After the run, collect the objects of killed processes without warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime
 
 __all__ = ["deferred_collection"]
 
-#: The most attempts to close a coroutine: in a ``finally`` block it may wait again, which makes an attempt fail.
+#: The most attempts to close a coroutine. An attempt fails if the coroutine waits again in a ``finally`` block.
 MOST_WAITS = 10
 
 
@@ -25,13 +25,13 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
     """
     Collect no garbage during the block, and close the coroutines of killed processes at its end.
 
-    Otherwise Python could close such a coroutine in the middle of another process's step. The final collection searches
-    only objects of this run. A closed coroutine runs its ``finally`` blocks; here it does so in a dead process, where
+    Otherwise, Python could close such a coroutine in the middle of another process's step. The final collection
+    searches only objects of this run. A closed coroutine runs its ``finally`` blocks, here in a dead process, where
     they have no effect. Python's warnings about such coroutines are suppressed.
 
     Yields:
         A list for killed processes that may still be referenced, for example by the traceback of a failed test. Their
-        coroutines are closed, too: Python may crash if they are collected while that test is reported.
+        coroutines are closed, too: Python may crash if it collects them while the failure is reported.
     """
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None

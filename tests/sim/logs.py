@@ -32,7 +32,7 @@ class Range:
         """
         Return whether a reset may store ``offset`` if all records before ``processed`` are processed.
 
-        A reset may choose the policy's offset, or go back to an earlier one that the log has. If the log has records
+        A reset may choose the policy's offset, or go back to an earlier offset that the log has. If the log has records
         before the lost position that were not processed, the reset must not skip them.
         """
         owed = max(processed, self.start)
@@ -44,7 +44,7 @@ class Range:
 @dataclass(slots=True)
 class Log:
     """
-    A log with every offset from ``start`` on. Once cut, it has no offset from ``cut`` on until it has grown again.
+    A log with every offset from ``start`` on. Once cut, it has no offset at and after ``cut`` until it has grown again.
 
     ``starts`` and ``ends`` are all starts and ends that a member may have read from brokers.
     """
@@ -60,7 +60,7 @@ class Log:
         return max(self.start, self.grown) if self.cut is None else self.cut
 
     def has(self, offset: int) -> bool:
-        """Whether a fetch at ``offset`` is in range."""
+        """Return whether a fetch at ``offset`` is in range."""
         return self.start <= offset and (self.cut is None or offset <= self.cut)
 
     def _note(self) -> None:
@@ -69,7 +69,7 @@ class Log:
 
 
 class Logs:
-    """The logs of all partitions; a log that was never changed has every offset from 0 on."""
+    """The logs of all partitions. A log that was never changed has every offset from 0 on."""
 
     def __init__(self) -> None:
         #: The end of a log that was never cut.

@@ -34,7 +34,7 @@ CUT_SHARE, MOST_CUT = 0.8, 12
 
 
 def perform(world: World, event: Event) -> str:
-    """Perform an event's operation; return a description for the report."""
+    """Perform an event's operation, and return a description for the report."""
     if event.operation in _ON_CONSUMERS:
         running = [consumer for consumer in world.consumers if consumer.is_running]
         if not running:
@@ -106,14 +106,14 @@ def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
-    """Lose the events of the consumer's watches on the group's znodes; watches on topics and offsets still work."""
+    """Lose the events of the consumer's watches on the group's znodes. Watches on topics and offsets still work."""
     ours = (world.layout.group_state, world.layout.owners, world.layout.members)
     consumer.process.loses_events = lambda path: path.startswith(ours)
     world.timeline.after(event.duration_s, setattr, consumer.process, "loses_events", lambda _: False)
 
 
 def _notify_often(world: World, consumer: Consumer, event: Event) -> None:
-    """Rewrite the assignment unchanged, four times in each reconcile interval; have an operator set an offset, too."""
+    """Rewrite the assignment unchanged, four times in each reconcile interval. Also set an offset as an operator."""
     interval_s = world.reconcile_interval_ms / 1000
     for number in range(1, NOTIFICATIONS + 1):
         world.timeline.after(number * interval_s / 4, _rewrite_assignment, world, consumer)
@@ -141,7 +141,10 @@ def _delete_assignment(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _force_release(world: World, consumer: Consumer, event: Event) -> None:
-    """Release by force as the product does: delete the member znode; delete the owner znodes once its gate is shut."""
+    """
+    Release by force as the product does: delete the member znode, and delete the owner znodes once the member's gate is
+    shut.
+    """
     owned = world.owned_by(consumer)
 
     def answered(deletion: Any) -> None:
@@ -163,7 +166,7 @@ def _delete_owners(world: World, owned: dict[str, int]) -> None:
 
 
 def _others_are_well(world: World, server: FakeServer) -> bool:
-    """Whether no other server has a fault: two faults at once would leave the ensemble without a quorum."""
+    """Return whether no other server has a fault. Two faults at once would leave the ensemble without a quorum."""
     others = [other for other in world.ensemble.servers if other is not server]
     return all(other.up and not other.frozen and not other.cut for other in others)
 
@@ -178,7 +181,7 @@ def _for_a_while(fault: Callable[[World, FakeServer], None]) -> Callable[[World,
 
 
 def _partition(world: World, server: FakeServer, event: Event) -> None:
-    """Cut a server, together with the consumers that are connected to it, off from the other servers."""
+    """Cut a server, together with the consumers that are connected to it, off from the other servers for a while."""
     if not _others_are_well(world, server):
         return
     world.ensemble.cut(server)
@@ -204,14 +207,14 @@ def _lag(world: World, server: FakeServer, event: Event) -> None:
 
 
 def _hold_commits(world: World, event: Event) -> str:
-    """Delay the writes of one broker; the partitions may have other owners by then."""
+    """Delay the writes of one broker. The partitions may have other owners when it writes."""
     broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].hold(event.duration_s)
     return f"of broker {broker} for {event.duration_s:g} s"
 
 
 def _lose_commit_answers(world: World, event: Event) -> str:
-    """Lose the next answers of one broker; it still stores the requested offsets."""
+    """Lose the next answers of one broker, which still stores the requested offsets."""
     broker = event.target % len(world.brokers.all)
     world.brokers.all[broker].loses += 1 + int(event.choice * 3)
     return f"of broker {broker}"
@@ -267,7 +270,7 @@ def _delete_offsets(world: World, event: Event) -> str:
 
 
 def _delete_group_state(world: World, event: Event) -> str:
-    """Delete the assignments and then their parent, the group state; generations may start at 1 again."""
+    """Delete the assignments and then their parent, the group state. Generations may then start at 1 again."""
     if not world.has_plan:
         return ""
     group_state = world.layout.group_state
@@ -295,7 +298,7 @@ def _grow_topic(world: World, event: Event) -> str:
 
 
 def _recreate_topic(world: World, event: Event) -> str:
-    """Delete a topic, and create it again at once or later; brokers may know of the new one later than ZooKeeper."""
+    """Delete a topic, and create it again at once or later. Brokers may know of the new topic later than ZooKeeper."""
     topic = world.some_topic(event.target)
     is_gone = event.choice > GONE_SHARE
     world.recreate_topic(topic, event.duration_s if is_gone else 0.0, event.duration_s * (event.choice * 10 % 1.0))
@@ -303,7 +306,7 @@ def _recreate_topic(world: World, event: Event) -> str:
 
 
 def _retain(world: World, event: Event) -> str:
-    """Delete the start of a log, as retention does; perhaps beyond the consumers' positions or the former end."""
+    """Delete the start of a log, as retention does, perhaps beyond the consumers' positions or the former end."""
     partitions = world.partitions()
     if not partitions:
         return ""
@@ -324,7 +327,7 @@ def _cut_log(world: World, event: Event) -> str:
 
 
 def _lose_leaders(world: World, event: Event) -> str:
-    """Leave some partitions of a topic, also future ones, without a leader; they get leaders again one by one."""
+    """Leave some partitions of a topic without a leader, also future partitions. They get leaders again one by one."""
     topic = world.some_topic(event.target)
     count = world.topics[topic] + 2
     lost = [number for number in range(count) if (number * (1 + event.target) % 7) / 7 < event.choice]
@@ -334,7 +337,7 @@ def _lose_leaders(world: World, event: Event) -> str:
 
 
 def _weights(world: World, event: Event) -> str:
-    """Write weights of partitions as an operator; sometimes invalid data."""
+    """Write weights of partitions as an operator, or sometimes invalid data."""
     loads = {partition: 1 + event.target * number % 17 for number, partition in enumerate(world.partitions())}
     readable = event.choice < READABLE_SHARE
     data = encode_weights(loads) if readable else b"garbage"

@@ -9,7 +9,9 @@ __all__ = ["cut_off_for"]
 
 
 def cut_off_for(world: World, consumer: Consumer, duration_s: float) -> int:
-    """Disconnect a consumer from all servers for ``duration_s``; return the id of the session that it had before."""
+    """
+    Disconnect a consumer from all servers for ``duration_s``, and return the id of the session that it had before.
+    """
     (session_id,) = consumer.process.sessions
     consumer.process.stall()
     world.run_for(duration_s)

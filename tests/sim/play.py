@@ -111,7 +111,7 @@ def _play(world: World, scenario: Scenario, report: Callable[[float, str], None]
 
 @contextmanager
 def _small_transactions(most_operations: int) -> Iterator[None]:
-    """Limit the operations of a transaction, so that a few members need several transactions, as a large group does."""
+    """Limit the operations of a transaction, so that small groups need several transactions, as large groups do."""
     before = transactions.MOST_OPERATIONS
     transactions.MOST_OPERATIONS = most_operations
     try:

@@ -16,7 +16,10 @@ LOGGER = "kiel_groups"
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """Return the scenario with as few events as possible that still fails in the same way; unchanged if it passes."""
+    """
+    Return the scenario with as few events as possible that still fails in the same way. A passing scenario is
+    unchanged.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -32,7 +35,7 @@ def _kind(error: str) -> str:
 
 
 def replay(scenario: Scenario, say: Callable[[str], None]) -> Outcome:
-    """Play a scenario; report its events, the product's log lines, and the outcome."""
+    """Play a scenario, and report its events, the product's log lines, and the outcome."""
     settings = f"{scenario.members} members, topics of {scenario.topics} partitions, {scenario.reset}"
     settings += f", {scenario.allocator}, offsets in {scenario.store}"
     say(f"seed {scenario.seed}: {settings}, at most {scenario.most_operations} operations a transaction")

@@ -1,4 +1,4 @@
-"""Scenarios: the settings and events of a simulated group, drawn from a seed; they can be shortened."""
+"""Scenarios: the settings and events of a simulated group, drawn from a seed. A failing scenario can be shortened."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """All settings that determine a run; all random delays derive from ``seed``."""
+    """All settings that determine a run. All random delays derive from ``seed``."""
 
     seed: int
     members: int
@@ -42,7 +42,7 @@ class Scenario:
     allocator: str
     is_static: bool
     most_operations: int
-    #: None for the product's default. Longer intervals make runs faster, and let more leases expire.
+    #: None means the product's default. Longer intervals make runs faster, and let more leases expire.
     heartbeat_interval_ms: int | None
     #: The ticks of half a second for which a server without contact to the leader keeps answering.
     sync_limit: int
@@ -51,7 +51,7 @@ class Scenario:
     #: The interval at which members reconcile without a notification.
     reconcile_interval_ms: int
     events: tuple[Event, ...]
-    #: The seconds after which the first partitions of every topic get a leader; the other partitions have one at once.
+    #: The seconds after which the first partitions of every topic get a leader. Other partitions have a leader at once.
     leaders_after_s: tuple[float, ...] = ()
 
     @property
@@ -87,13 +87,13 @@ FAULTS = {
     "recreate_topic": 1,
     "lose_leaders": 3,
 }
-#: Further faults, each with a weight, if brokers write the offsets, and the most of them in a scenario.
+#: Further faults, each with a weight, if brokers write the offsets, and the most such faults in a scenario.
 BROKER_FAULTS = {"hold_commits": 3, "lose_commit_answers": 1}
 MOST_BROKER_FAULTS = 4
-#: Further faults, each with a weight, if members reconcile several times in a scenario, and the most of them in one.
+#: Further faults, each with a weight, if members reconcile several times in a scenario, and the most such faults.
 RECONCILE_FAULTS = {"notify_often": 3, "lose_events": 2}
 MOST_RECONCILE_FAULTS = 2
-#: That reconcile interval in milliseconds, the share of the groups that have it, and the interval of the others.
+#: The short reconcile interval in milliseconds, the share of the groups with it, and the interval of other groups.
 FREQUENT_MS, FREQUENT_SHARE, USUAL_MS = 8_000, 0.25, 30_000
 #: Faults of logs, in some of the scenarios.
 LOG_FAULTS = ("retain", "cut_log")
@@ -159,7 +159,7 @@ def _log_events(seed: int, until_s: float) -> list[Event]:
 
 
 def _leaders_after_s(random: Random) -> tuple[float, ...]:
-    """Draw ``Scenario.leaders_after_s``: a third of the groups start while partitions have no leader."""
+    """Draw ``Scenario.leaders_after_s``. A third of the groups start while partitions have no leader."""
     if random.random() < 2 / 3:
         return ()
     bound_s = random.choice([1.0, 20.0])

@@ -34,7 +34,7 @@ class SessionBench:
         self.process = SimulatedProcess(self.ensemble)
 
     def run(self, work: Work, limit_s: float = 60.0) -> object:
-        """Run ``work`` on an open session; return its result."""
+        """Run ``work`` on an open session, and return its result."""
         task = self.process.start(self._run(work))
         self.timeline.run_until(task.done, limit_s)
         return task.result()

@@ -33,9 +33,9 @@ def note_requests(monkeypatch: pytest.MonkeyPatch) -> dict[Link, list[Any]]:
 
 def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    So its claims are deleted at once, although the servers would keep the session for longer.
+    The client closes an abandoned session on its next connection, which carries only Connect and Close.
 
-    The connection carries only Connect and Close.
+    So the claims of the session are deleted at once, although the servers would keep the session for longer.
     """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
@@ -57,7 +57,10 @@ def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pyte
 
 
 def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kazoo would open a new session when a server refuses to resume the old one; no code would use or close it."""
+    """
+    When a server refuses to resume an expired abandoned session, its client opens no other session. kazoo alone would
+    open a session that no code uses or closes.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         opened = world.ensemble._granted
@@ -71,7 +74,10 @@ def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytes
 
 
 def test_an_abandoned_session_that_has_expired_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its client stops trying to connect, so no server gets a request to resume it when servers are reachable again."""
+    """
+    The client of an abandoned session stops trying to connect when the session has expired. When servers are reachable
+    again, none gets a request to resume the session.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         received = note_requests(monkeypatch)
@@ -84,7 +90,10 @@ def test_an_abandoned_session_that_has_expired_is_not_resumed(monkeypatch: pytes
 
 
 def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers may grant a longer timeout than the client requests; the client can close the session for that long."""
+    """
+    If servers granted a longer session timeout than the client requested, the client tries to close the session for the
+    granted time.
+    """
     least_ticks = 60
     monkeypatch.setattr(fake_ensemble, "LEAST_TICKS", least_ticks)
     with at_rest(members=2, topics=(4,)) as world:
@@ -104,7 +113,10 @@ def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monk
 
 
 def test_a_session_whose_close_is_not_answered_is_closed_on_another_server() -> None:
-    """The server of the session's connection is frozen, so it does not answer the close."""
+    """
+    If the server of the session's connection is frozen and does not answer the close, the client closes the session on
+    another server.
+    """
     with at_rest(members=6, topics=(4,)) as world:
         consumer = next(c for c in world.consumers if c.process.server is not world.ensemble.leader)
         (session_id,), server, member_session = (

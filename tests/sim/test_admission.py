@@ -25,7 +25,10 @@ def members(world: World) -> list[str]:
 
 
 def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
-    """Each of the two would read all partitions. The member joins as soon as the Java consumer is gone."""
+    """
+    A member does not join while a Java consumer is in the group, because each would read all partitions. The member
+    joins as soon as the Java consumer is gone.
+    """
     before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
     world.operator.create(foreign, b"{}", makepath=True)
     world.history.forbids_joining = True
@@ -38,7 +41,10 @@ def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
 
 
 def test_a_member_with_other_settings_does_not_join(world: World) -> None:
-    """A member with another reset policy would start at other offsets than the rest of the group."""
+    """
+    A member with another reset policy does not join, because it would start at other offsets than the rest of the
+    group.
+    """
     before = members(world)
     settings = json.loads(world.ensemble.tree.znodes[world.layout.config].data)
     world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())

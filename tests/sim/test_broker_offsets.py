@@ -1,4 +1,4 @@
-"""The store ``broker-v0`` on simulated time: late writes of brokers, and the checker's treatment of them."""
+"""The store ``broker-v0`` on simulated time: late writes of brokers, and how the checker treats them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def test_a_write_that_is_delayed_past_the_release_repeats_records_and_loses_none
 
 
 def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers check nothing, so a request after the release might overwrite an offset of the next owner."""
+    """
+    A release waits for a commit in flight. Brokers check nothing, so a request after the release might overwrite an
+    offset of the next owner.
+    """
     with at_rest(members=1, topics=(1, 1), reset="earliest", store=BROKER_V0) as world:
         (consumer,) = world.consumers
         send, pausing, claimed = consumer.send_commit, list[bool](), list[bool]()
@@ -107,7 +110,10 @@ def test_a_commit_whose_answer_is_lost_is_repeated(world: World) -> None:
 def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker's write does not identify a member, so it looks like an operator's write."""
+    """
+    The start in the new log overwrites a broker's late write of the old log. It also overwrites an operator's offset,
+    because a broker's write does not identify a member.
+    """
     (consumer,) = world.consumers
     delay_all(world, 5.0)
     process_some(world, consumer)
@@ -126,7 +132,10 @@ def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
 
 
 def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again(world: World) -> None:
-    """The log does not have the late offset, so the next owner must not find it stored (decision 0016)."""
+    """
+    After a reset, an owner follows a late write of a broker, and chooses a position again. The log does not have the
+    late offset, so the next owner must not find this offset stored (decision 0016).
+    """
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     delay_all(world, 15.0)
@@ -144,7 +153,10 @@ def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again
 
 
 def test_a_chosen_offset_is_released_without_a_request_to_brokers(world: World) -> None:
-    """A delayed broker could overwrite a requested offset with an older one, at which the next owner would continue."""
+    """
+    An owner releases a chosen offset without a request to brokers. A delayed broker could overwrite a requested offset
+    with an older offset, at which the next owner would continue.
+    """
     (leaving,) = world.consumers
     process_and_commit(world, leaving)
     leaving.work(0.0, 3, 2.0)
@@ -171,7 +183,10 @@ def test_a_broker_restores_a_deleted_offset(world: World) -> None:
 
 
 def test_the_checker_accepts_a_commit_over_an_offset_that_was_garbled_before_the_member_read_it(world: World) -> None:
-    """The operator who set the offset garbles it at once. The member keeps its position and learns of no epoch."""
+    """
+    The checker accepts the commit if an operator sets an offset and garbles it at once. The member keeps its position
+    and learns of no epoch.
+    """
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     for data in (b"1", b"garbage"):
@@ -208,7 +223,9 @@ def test_the_checker_finds_a_request_without_a_claim(world: World) -> None:
 
 
 def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator's offset may be overwritten only if it was set right before the request."""
+    """
+    The checker accepts a request to overwrite an operator's offset only if the offset was set right before the request.
+    """
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     monkeypatch.setattr(BrokerCommits, "read", _find_nothing)
@@ -220,7 +237,9 @@ def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch
 
 
 def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member may release a partition at an older offset only if it has requested brokers to store the newer one."""
+    """
+    A member may release a partition at an older offset only if it has requested brokers to store the newer offset.
+    """
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     process_some(world, consumer)
@@ -239,4 +258,4 @@ async def _find_nothing(*_: Any) -> Any:
 
 
 async def _send_nothing(*_: Any) -> None:
-    """Do not send the request."""
+    """Replace the sending of a request by nothing."""

@@ -28,7 +28,7 @@ def world() -> Iterator[World]:
 
 
 def disturb(world: World, operation: str) -> None:
-    """Perform an operation on the first consumer that lasts longer than the time limit for following a change."""
+    """Perform an operation on the first consumer. It lasts longer than the time limit for following a change."""
     perform(world, Event(0.0, operation, 0, 0.0, 5 * INTERVAL_S))
 
 
@@ -43,7 +43,10 @@ def test_an_offset_is_followed_while_notifications_keep_coming(world: World) -> 
 def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An earlier version counted the interval from the newest notification instead of the last reconciliation."""
+    """
+    The checker reports a member that counts its interval from the newest notification. An earlier version did, instead
+    of counting from the last reconciliation.
+    """
 
     async def follow_assignment(owned: OwnedPartitions) -> None:
         while True:

@@ -61,7 +61,7 @@ def test_a_member_that_ignores_its_forced_release_is_reported(monkeypatch: pytes
 
 
 def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world: World) -> None:
-    """The versions of the new znode start at 0 again; that excuses only writes over an operator's offset."""
+    """The versions of a new offset znode start at 0 again, but this excuses only writes over an operator's offset."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -76,7 +76,10 @@ def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world
 
 
 def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: World) -> None:
-    """A repeated delivery loses nothing, but the consumer had no reason to go back."""
+    """
+    The checker reports a delivery before the stored offset. The repeated delivery loses nothing, but the consumer had
+    no reason to go back.
+    """
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -95,7 +98,10 @@ def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: Wo
 def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
     monkeypatch: pytest.MonkeyPatch, reset: str, found: str
 ) -> None:
-    """Without a stored reset, the next owner would choose again; this applies to resets in both directions."""
+    """
+    The checker reports a delivery after a reset that is not stored, whether the reset moves forward or back. Without
+    the stored reset, the next owner would choose again.
+    """
 
     async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
         offsets._tracker.seek(partition, chosen.position)
@@ -155,7 +161,10 @@ def test_an_offset_that_moves_back_without_a_reset_is_reported(world: World, cau
 
 
 def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stored offset would be correct if no reset were pending."""
+    """
+    The checker reports a release without the pending reset, although the stored offset would be correct without the
+    reset.
+    """
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -170,7 +179,7 @@ def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypat
 
 
 def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(world: World) -> None:
-    """Only a consumer that continues at exactly that offset is excused."""
+    """A consumer that skips records is excused only if it continues at exactly the operator's offset."""
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     world.operator.set(world.layout.offset(partition), b"1900")
@@ -184,7 +193,10 @@ def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(wor
 
 
 def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a member that cannot know of the new topic yet is excused; this member knows of it when it leaves."""
+    """
+    A release with an offset of the old log is excused only if the member cannot know of the new topic yet. This member
+    knows of the topic when it leaves.
+    """
     (consumer,) = world.consumers
     recreate_within_a_write(world, monkeypatch)
     commit(world, consumer)
@@ -197,7 +209,10 @@ def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monke
 
 @pytest.mark.parametrize("when", ["delivered before", "delivered after", "reached later"])
 def test_an_operators_offset_that_equals_the_consumers_position_is_no_violation(world: World, when: str) -> None:
-    """A consumer that may have committed the same offset mistakes the operator's for its own (seed 314916358090)."""
+    """
+    A consumer that may have committed the same offset may mistake the operator's offset for its own (seed
+    314916358090).
+    """
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
@@ -220,7 +235,10 @@ def test_an_operators_offset_that_equals_the_consumers_position_is_no_violation(
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_the_end_of_the_log_as_first_offset_of_a_later_partition_is_reported(is_late: bool) -> None:
-    """A member is excused while it cannot know that the topic has just been created (seed 314916384253)."""
+    """
+    A member that stores the end of the log for a later partition is excused only while it cannot know that the topic
+    has just been created (seed 314916384253).
+    """
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         member_session = consumer.member._member_session
@@ -245,7 +263,8 @@ def test_the_end_of_the_log_as_first_offset_of_a_later_partition_is_reported(is_
 
 def test_a_commit_that_a_cut_off_server_delayed_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The commit's session had not seen the new topic; the next session of the process had (seed 999201189842).
+    A delayed commit is excused if its session had not seen the new topic, even if the process's next session had (seed
+    999201189842).
 
     The close of the abandoned session, which would prevent the commit, reaches no server in this test.
     """
@@ -303,7 +322,10 @@ def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_rep
 def test_a_release_need_not_store_what_was_finished_in_a_log_that_is_gone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A claim rewrote offset 0 of the old log in the new one, which looks like a reset (seed 999201208557)."""
+    """
+    A release need not store records that were finished in a deleted log. Here a claim rewrote offset 0 of the old log
+    in the new log, which looks like a reset (seed 999201208557).
+    """
     (partition,) = world.partitions()
     world.close(20.0)
     world.consumers.clear()
@@ -343,7 +365,7 @@ def test_a_partition_that_is_never_reset_to_its_new_log_is_reported(
 def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only a member that is opening its claim is excused (seed 999201219745)."""
+    """Only a member that is opening its claim may replace an operator's offset in the new log (seed 999201219745)."""
     (partition,) = world.partitions()
     (consumer,) = world.consumers
     monkeypatch.setattr(

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> None:
-    """The group had no member when the topic was created again; its offsets are older than the topic, so not valid."""
+    """
+    A claim does not use offsets that are older than the topic. Here the group had no member when the topic was created
+    again.
+    """
     with at_rest(members=1, topics=(3,), reset="latest") as world:
         world.consumers[-1].leave()
         world.run_for(10.0)
@@ -35,7 +38,7 @@ def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> 
 
 
 def test_a_claim_gives_its_offsets_new_versions() -> None:
-    """A former owner expects the old versions, so ZooKeeper refuses its late writes."""
+    """A claim rewrites its offsets. A former owner expects the old versions, so ZooKeeper refuses its late writes."""
     with at_rest(members=1, topics=(3,)) as world:
         for claims in (1, 2):
             world.settle(60.0)
@@ -47,7 +50,9 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
 
 
 def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim's rewrite of the offset expects the version that it has read, so the operator's offset stays."""
+    """
+    A claim's rewrite of an offset expects the version that the member has read, so an operator's newer offset stays.
+    """
     with at_rest(members=3) as world:
         rewrite, reset = ClaimOpener._rewrite, list[TopicPartition]()
 
@@ -93,7 +98,7 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
 
 
 def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
-    """The partition's owner znode exists already, and belongs to another session."""
+    """A member does not claim a partition whose owner znode belongs to another session."""
     layout, partition = GroupLayout("g"), TopicPartition("t", 0)
     other = fake_client(Host(bench.ensemble))
 

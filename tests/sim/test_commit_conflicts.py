@@ -1,4 +1,4 @@
-"""Offsets of other writers while the outcome of a commit is unknown; versions and values identify the writer."""
+"""Offsets of other writers while the outcome of a commit is unknown. Versions and values identify the writer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ def world() -> Iterator[World]:
 
 
 def one_uncommitted(world: World) -> TopicPartition:
-    """Have the application finish records of one partition; return the partition."""
+    """Have the application finish records of one partition, and return the partition."""
     process_some(world, world.consumers[0])
     (partition,) = uncommitted(world, world.consumers[0])
     return partition
 
 
 def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> None:
-    """The znode's version is one higher than after the interrupted commit."""
+    """
+    An equal offset over an interrupted commit is another writer's: the znode's version is one higher than after the
+    commit.
+    """
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     interrupted_commit(world, consumer)
@@ -38,7 +41,10 @@ def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> 
 
 
 def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: World) -> None:
-    """The znode's version is one higher than after the commit."""
+    """
+    An equal offset over a commit whose answer is lost is another writer's: the znode's version is one higher than after
+    the commit.
+    """
     consumer = world.consumers[0]
     partition, before = one_uncommitted(world), world.history.commits
     consumer.process.lose("reply")
@@ -51,7 +57,7 @@ def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: Wo
 
 
 def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World) -> None:
-    """The znode has the version that the commit would have had, but another value."""
+    """A lost commit would have given the znode its current version. The value differs, so another writer set it."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     consumer.process.lose("request")
@@ -65,7 +71,10 @@ def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World)
 
 
 def test_a_second_commit_waits_for_the_first(world: World) -> None:
-    """The second commit has nothing left to store, and does not mistake the first one for another writer's."""
+    """
+    A second commit waits for the first. It then has nothing left to store, and does not mistake the first commit for
+    another writer's.
+    """
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     commits = [consumer.process.start(consumer.member.commit_on_session()) for _ in range(2)]
@@ -75,7 +84,7 @@ def test_a_second_commit_waits_for_the_first(world: World) -> None:
 
 
 def test_a_deleted_offset_is_stored_again(world: World) -> None:
-    """The next commit or, as here, the release stores it."""
+    """The next commit stores a deleted offset again, and so does a release, as in this test."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     world.operator.delete(world.layout.offset(partition))

@@ -40,7 +40,7 @@ def restored(world: World) -> int:
 
 
 def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
-    """The commit creates the folder once, and stores the member's offset in it."""
+    """A commit creates the deleted folder of a topic's offsets once, and stores the member's offset in it."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = {p for p in consumer.opened if world.history.processed(p) != world.history.stored(p)}
@@ -53,7 +53,10 @@ def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
 
 
 def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
-    """The next owner continues at these offsets instead of starting as in a new group."""
+    """
+    A leaving member stores deleted offsets again. The next owner continues at these offsets instead of starting as in a
+    new group.
+    """
     leaving, _ = world.consumers
     process_some(world, leaving)
     partitions = set(leaving.opened)
@@ -74,7 +77,10 @@ def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
 def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The topic is new or created again; its folder is deleted while a member looks up log offsets on brokers."""
+    """
+    A member stores the first offsets of a new or recreated topic even if their folder is deleted while the member looks
+    up log offsets on brokers.
+    """
     asked = []
 
     async def delete(topic: str) -> None:
@@ -111,7 +117,10 @@ def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_an_owner_overwrites_garbage_with_its_offset(world: World, is_known: bool) -> None:
-    """The next commit overwrites it, or the release if the owner has not noticed. The next owner continues there."""
+    """
+    The owner overwrites a garbled offset with its next commit, or with the release if it has not noticed the garbage.
+    The next owner continues at the offset.
+    """
     leaving, staying = world.consumers
     process_some(world, leaving)
     (partition,) = commit(world, leaving)
@@ -133,7 +142,8 @@ def test_a_member_that_is_notified_late_resets_only_partitions_of_the_old_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    The member first claims partitions that a notified member has reset to the new log already. Seed 924729945908.
+    A member that is notified late of a recreated topic keeps the offsets of partitions that another member has reset to
+    the new log already, and that it claims before the notification (seed 924729945908).
     """
     hint, slow = TopicIncarnations._hint, list[TopicIncarnations]()
 
@@ -160,7 +170,10 @@ def test_a_member_that_is_notified_late_resets_only_partitions_of_the_old_log(
 
 
 def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
-    """All offsets are deleted. Partitions without an owner are read from their start; owners keep their positions."""
+    """
+    After all offsets are deleted, partitions without an owner are read from their start, and owners keep their
+    positions.
+    """
     with at_rest(members=3, topics=(6,), reset="latest") as world:
         owner, staying, leaving = world.consumers
         world.logs.end = 2_000
@@ -181,7 +194,10 @@ def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
 def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The claiming member reads the emptied folder, and must not take the topic for one without offsets of others."""
+    """
+    A claiming member that reads an emptied folder does not conclude that the topic has no offsets of other owners. The
+    owners store their offsets again.
+    """
     with at_rest(members=2, topics=(6,), reset="latest") as world:
         late = world.join(world.topics)
         world.settle(20.0)

@@ -11,9 +11,10 @@ pytestmark = pytest.mark.sim
 
 def test_an_idle_partition_does_not_wait_for_a_busy_one() -> None:
     """
-    Two of four partitions move to the new member.
+    The new member claims an idle partition without waiting for a busy partition.
 
-    Each of the four is busy in turn: if a busy one moves, the other moving one is claimed without waiting for it.
+    Two of four partitions move to the new member. Each of the four partitions is busy in turn, so twice one of the
+    moving partitions is busy.
     """
     claimed = []
     for busy in range(4):

@@ -1,4 +1,6 @@
-"""The fences of one session, tested one by one on the fake ZooKeeper; random scenarios reach them only by chance."""
+"""
+The fences of one session, tested one by one on the fake ZooKeeper, because random scenarios reach them only by chance.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def writing(path: str) -> dict[str, tuple[Create]]:
 
 
 def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> None:
-    """The session still exists, but the member ends it."""
+    """
+    A write without the member znode is refused, and the member ends its session although ZooKeeper still has the
+    session.
+    """
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         session.client.delete_async("/member")
@@ -42,7 +47,10 @@ def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> Non
 
 
 def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> None:
-    """The answer is lost. The writer then waits for another quorum write, so that later reads show the lost write."""
+    """
+    If the answer to a write is lost, the writer waits for another quorum write, so that later reads show the lost
+    write.
+    """
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("reply")
@@ -57,7 +65,7 @@ def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> No
 
 
 def test_a_proof_is_repeated_until_it_is_answered(bench: SessionBench) -> None:
-    """A quorum write whose answer is lost is no proof."""
+    """A quorum write whose answer is lost is no proof, so the writer repeats it."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.lose("reply")
@@ -68,7 +76,7 @@ def test_a_proof_is_repeated_until_it_is_answered(bench: SessionBench) -> None:
 
 
 def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: SessionBench) -> None:
-    """An operator deletes the empty parent folder right before the folder in it is created."""
+    """A folder is created even if an operator deletes its empty parent folder right before."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await session.ensure(["/group"])
@@ -87,7 +95,10 @@ def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: S
 
 
 def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBench) -> None:
-    """Three thousand operations with short paths would fit into one transaction; with long paths they do not."""
+    """
+    A large write is split. Three thousand operations with short paths would fit into one transaction, but with long
+    paths they do not.
+    """
     paths = [f"/{'x' * 600}-{number}" for number in range(3_000)]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
@@ -102,7 +113,10 @@ def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBe
 
 
 def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
-    """The connection breaks before the server receives the request, so nothing is written; the client cannot know."""
+    """
+    If the connection breaks before the server receives a request, nothing is written. The client cannot know this, so
+    the outcome is unknown.
+    """
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("request")
@@ -115,7 +129,7 @@ def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
 
 
 def test_an_expired_session_is_ended(bench: SessionBench) -> None:
-    """The product's session ends at once; kazoo alone would continue with a new session."""
+    """The product's session ends at once when ZooKeeper expires it. kazoo alone would continue with a new session."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         bench.ensemble.expire(session.id)
@@ -126,7 +140,7 @@ def test_an_expired_session_is_ended(bench: SessionBench) -> None:
 
 
 def test_unanswered_requests_fail_when_the_session_ends(bench: SessionBench) -> None:
-    """Their answers would never arrive."""
+    """When the session ends, unanswered requests fail, because their answers would never arrive."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.stall()
@@ -138,7 +152,7 @@ def test_unanswered_requests_fail_when_the_session_ends(bench: SessionBench) -> 
 
 
 def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: SessionBench) -> None:
-    """Requests after the expiry fail, and kazoo's next session writes nothing."""
+    """Requests after the expiry fail, and nothing is written on the session that kazoo opens next."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.ensemble.expire(session.id)
@@ -155,7 +169,10 @@ def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Ses
 
 
 def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_itself(bench: SessionBench) -> None:
-    """The event loop learns late of the expiry. A candidate on the new session would not lead, but block the others."""
+    """
+    Even if the event loop is notified late of the expiry, no candidate enters the election on the session that kazoo
+    opens. Such a candidate would not lead, but block the other candidates.
+    """
     layout = GroupLayout("g")
 
     async def work(session: Session, writer: FencedWriter) -> str | None:

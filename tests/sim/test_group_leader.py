@@ -33,7 +33,10 @@ def causes(world: World) -> list[str]:
 
 
 def test_a_leader_that_is_refused_enters_the_election_again() -> None:
-    """The leader does so without waiting until it reconciles: new partitions have an owner within seconds."""
+    """
+    A leader whose write is refused enters the election again without waiting until it reconciles. New partitions have
+    an owner within seconds.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         other = next(consumer for consumer in world.consumers if consumer is not leader)
@@ -47,7 +50,10 @@ def test_a_leader_that_is_refused_enters_the_election_again() -> None:
 
 
 def test_deleted_folders_of_a_plan_are_created_again() -> None:
-    """Otherwise every later plan of this leader would be refused."""
+    """
+    The leader creates deleted parent znodes of a plan again. Otherwise, all of the leader's later plans would be
+    refused.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         for name in world.ensemble.tree.children(world.layout.history):
             world.operator.delete(f"{world.layout.history}/{name}")
@@ -68,7 +74,10 @@ def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
 
 
 def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
-    """Owners follow the plan of the next leader, so they differ from the former leader's plan."""
+    """
+    A former leader raises no ownership alarm. Owners follow the plan of the next leader, so they differ from its own
+    plan.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         truth, folder = world.ensemble.tree, world.layout.election
@@ -82,7 +91,7 @@ def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
 
 
 def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
-    """Failure and recovery are recorded once each; another error text of the same failure adds no entry."""
+    """Failure and recovery are recorded once each. A change of the error text alone adds no entry."""
     with at_rest(members=3, topics=(8,)) as world:
         allocate, failures = leader_driver(world)._allocator, list[str]()
 
@@ -101,7 +110,9 @@ def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
 
 
 def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> None:
-    """The cause is ``allocator`` if its result changes, and ``manual`` if an operator deletes an assignment."""
+    """
+    The cause is ``allocator`` if the allocator's result changes, and ``manual`` if an operator deletes an assignment.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         turned = False
 
@@ -120,7 +131,10 @@ def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> Non
 
 
 def test_the_history_records_that_a_plan_completes_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer of a publication is lost, and the member that caused the plan is gone, so the group is as before."""
+    """
+    The cause is ``publication interrupted`` if the answer of a publication is lost and the member that caused the plan
+    is gone, so that the group is as before.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         session = leader_driver(world)._session
         transact, interrupted = session.transact, list[str]()

@@ -14,7 +14,10 @@ pytestmark = pytest.mark.sim
 
 @pytest.mark.parametrize("after_ms", range(10))
 def test_a_member_leaves_while_it_joins_again(after_ms: int) -> None:
-    """After a block, its event loop finds the request to leave and the answer that the join waited for at once."""
+    """
+    A member leaves although, after a block, its event loop finds the request to leave together with the answer that the
+    join waited for.
+    """
     with at_rest(members=2, topics=(2,)) as world:
         consumer = world.consumers[0]
         world.operator.delete_async(world.layout.member(consumer.member.member_id or ""))
@@ -26,7 +29,7 @@ def test_a_member_leaves_while_it_joins_again(after_ms: int) -> None:
 
 
 def test_an_error_while_a_member_leaves_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged once, although no session supervisor runs any more while a member leaves."""
+    """An error while a member leaves is logged once, although the session supervisor no longer runs."""
     with at_rest(members=1, topics=(2,)) as world, caplog.at_level(logging.ERROR, "kiel_groups"):
         (consumer,) = world.consumers
         member_session = consumer.member._member_session

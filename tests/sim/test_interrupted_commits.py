@@ -21,7 +21,10 @@ def world() -> Iterator[World]:
 
 
 def test_a_release_after_an_interrupted_commit_stores_the_newest_finished_offset(world: World) -> None:
-    """The member recognizes its own commit: no record is repeated, and no write of another writer is counted."""
+    """
+    After an interrupted commit, the member recognizes the commit as its own: no record is repeated, and no write of
+    another writer is counted.
+    """
     consumer = world.consumers[0]
     process_some(world, consumer)
     committing = interrupted_commit(world, consumer)
@@ -34,7 +37,7 @@ def test_a_release_after_an_interrupted_commit_stores_the_newest_finished_offset
 
 
 def test_an_interrupted_commit_ends_with_its_session(world: World) -> None:
-    """The commit delays neither the end of the session nor the next session, and its error is dropped."""
+    """An interrupted commit delays neither the end of its session nor the next session, and its error is dropped."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     consumer.process.stall()
@@ -49,7 +52,10 @@ def test_an_interrupted_commit_ends_with_its_session(world: World) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_reported_as_stored(world: World) -> None:
-    """ZooKeeper has executed the commit, and the member finds that out."""
+    """
+    If ZooKeeper has executed a commit and the answer is lost, the member finds this out and reports the partition as
+    stored.
+    """
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = uncommitted(world, consumer)
@@ -60,7 +66,10 @@ def test_a_commit_whose_answer_is_lost_is_reported_as_stored(world: World) -> No
 
 
 def test_a_commit_of_the_same_offset_after_an_interrupted_one(world: World) -> None:
-    """ZooKeeper refuses the second write; the member finds its own offset, and reports the partition as stored."""
+    """
+    ZooKeeper refuses a commit of the same offset after an interrupted commit. The member finds its own offset, and
+    reports the partition as stored.
+    """
     consumer = world.consumers[0]
     process_some(world, consumer)
     partitions = uncommitted(world, consumer)
@@ -71,7 +80,7 @@ def test_a_commit_of_the_same_offset_after_an_interrupted_one(world: World) -> N
 
 
 def test_a_commit_of_a_larger_offset_after_an_interrupted_one(world: World) -> None:
-    """The second commit stores its offset over the version of the first one at once, without waiting for a third."""
+    """A commit after an interrupted commit stores its larger offset at once. No third commit is needed."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     interrupted_commit(world, consumer)
@@ -84,7 +93,7 @@ def test_a_commit_of_a_larger_offset_after_an_interrupted_one(world: World) -> N
 
 
 def test_an_equal_offset_of_another_writer_is_a_reset(world: World) -> None:
-    """No commit was interrupted, so the new version is another writer's, although the value is equal."""
+    """If no commit was interrupted, a new version is another writer's, even if the value is equal."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = uncommitted(world, consumer)

@@ -17,7 +17,7 @@ LIMIT_S = 15.0
 
 
 def join_without_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
-    """Start a member that gets no answers once it has a session; return it and the errors of its attempts to join."""
+    """Start a member that gets no answers once it has a session. Return it and the errors of its attempts to join."""
     errors: list[Exception] = []
     start, admit = GroupMember.start, member_session.check_admission
 
@@ -42,7 +42,7 @@ def join_without_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 
 def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the step that got no answer. The next attempt succeeds."""
+    """The error of a join without an answer names the step that got no answer. The next attempt succeeds."""
     with at_rest(members=1, topics=(2,)) as world:
         newcomer, errors = join_without_answers(world, monkeypatch)
         world.run_for(LIMIT_S + 0.5)
@@ -55,7 +55,7 @@ def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_session_that_ends_during_a_join_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within ``connect_timeout_ms``, the loss of the session is no error: the member joins on another one."""
+    """Within ``connect_timeout_ms``, the loss of the session is no error: the member joins with another session."""
     with at_rest(members=1, topics=(2,)) as world:
         newcomer, errors = join_without_answers(world, monkeypatch)
         world.run_for(1.2 * SESSION_TIMEOUT_MS / 1000)

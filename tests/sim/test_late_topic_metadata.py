@@ -31,7 +31,10 @@ def world() -> Iterator[World]:
 def test_partitions_that_brokers_know_are_reset_without_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new topic has fewer partitions; records of the partitions that no longer exist are in flight."""
+    """
+    Partitions that brokers know are reset without waiting for the other partitions. Here the new topic has fewer
+    partitions, and records of the removed partitions are in flight.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     for _ in range(4):
@@ -52,7 +55,10 @@ def test_partitions_that_brokers_know_are_reset_without_the_others(
 
 @pytest.mark.parametrize("moves", ["a plan", "leaving"])
 def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pytest.MonkeyPatch, moves: str) -> None:
-    """The owner stored it before it knew of the new topic. The next owner would mistake it for one of the new log."""
+    """
+    An owner does not release an offset that it stored before it knew of the new topic. The next owner would mistake
+    this offset for one of the new log.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     recreate_within_a_write(world, monkeypatch)
@@ -68,7 +74,7 @@ def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pyt
 
 
 def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator deletes the offset while a member that has not opened its claim leaves."""
+    """A leaving member releases a claim that it has not opened, even if an operator deletes the offset meanwhile."""
     with at_rest(members=1, topics=(1,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -101,7 +107,10 @@ def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest
 def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
     monkeypatch: pytest.MonkeyPatch, moves: str, partitions: int
 ) -> None:
-    """The claim was never opened and has no position, but the offset that it rewrote would mislead the next owner."""
+    """
+    A claim that was never opened has no position. It is still not released at the offset that it rewrote, because that
+    offset would mislead the next owner.
+    """
     with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -125,7 +134,7 @@ def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
 
 
 def test_a_topic_that_is_created_again_five_times_is_reset_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers do not know the topic yet. The member looks up the log's start only for the newest incarnation."""
+    """While brokers do not know the topic, the member looks up the log's start only for the newest incarnation."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     for _ in range(5):
@@ -148,7 +157,10 @@ def test_a_topic_that_is_created_again_five_times_is_reset_once(world: World, mo
 
 
 def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) -> None:
-    """The owner has had time to notice it, and no broker has reported the start of the new log yet."""
+    """
+    A release leaves an operator's offset in a new log unchanged. The owner has had time to notice the offset, and no
+    broker has reported the start of the log yet.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.recreate_topic("t0", 0.0, 90.0)
@@ -164,7 +176,10 @@ def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) ->
 
 
 def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
-    """The release keeps it, in case only the topic's znode was deleted; the next owner looks up the log's start."""
+    """
+    A release keeps an offset that is older than its topic, in case only the topic's znode was deleted. The next owner
+    looks up the log's start.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     commit(world, consumer)
@@ -180,7 +195,10 @@ def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world:
 
 
 def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new topic interrupts a claim, and its owner znode is deleted; meanwhile another owner reads some records."""
+    """
+    If a new topic interrupts a claim whose owner znode is then deleted, the member later continues where another owner
+    has meanwhile read to.
+    """
     with at_rest(members=1, topics=(4,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -215,7 +233,10 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
 def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_resets_the_partition(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If brokers write offsets, it may be a late write of the old log; the reset determines the log it belongs to."""
+    """
+    An owner follows no offset in a new log before it has reset the partition. If brokers write offsets, this offset may
+    be a late write of the old log.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     monkeypatch.setattr(world, "has_leader", lambda partition: False)

@@ -1,4 +1,6 @@
-"""Partitions without a leader when a group needs their offsets: other partitions do not wait; no record is skipped."""
+"""
+Partitions without a leader when a group needs their offsets: other partitions do not wait, and no record is skipped.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def new(*numbers: int) -> set[TopicPartition]:
 def create_new_topic(
     world: World, partitions: int, leaderless: Iterable[TopicPartition] = (), away_s: float = 0.0
 ) -> None:
-    """Create a topic to which every consumer subscribes; its ``leaderless`` partitions get leaders after ``away_s``."""
+    """Create a topic to which every consumer subscribes. Its ``leaderless`` partitions get leaders after ``away_s``."""
     for partition in leaderless:
         world.lose_leader(partition, away_s)
     create_topic(world, "new", partitions)
@@ -62,7 +64,10 @@ def unopened_claims(consumer: Consumer) -> float:
 
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 1_000)])
 def test_partitions_with_leaders_start_at_once(reset: str, start: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The other partitions raise an alarm repeatedly; once they have leaders, each starts at the start of its log."""
+    """
+    Partitions with leaders start at once. The other partitions raise an alarm repeatedly, and start at the start of
+    their logs when they have leaders.
+    """
     with at_rest(members=1, topics=(2,), reset=reset) as world, caplog.at_level(logging.WARNING, "kiel_groups"):
         (consumer,) = world.consumers
         create_new_topic(world, 4, new(1, 3), 3 * ALARM_S)
@@ -88,7 +93,10 @@ def test_partitions_with_leaders_start_at_once(reset: str, start: int, caplog: p
 
 
 def test_one_member_stores_the_first_offsets_of_all_partitions_of_a_topic() -> None:
-    """If members stored theirs one after the other, later ones would have to start at the earliest offset."""
+    """
+    One member stores all first offsets of a topic. If members stored theirs one after the other, later members would
+    have to start at the earliest offset.
+    """
     with at_rest(members=2, topics=(2,), reset="latest") as world:
         create_new_topic(world, 6)
         world.run_for(5.0)
@@ -96,7 +104,10 @@ def test_one_member_stores_the_first_offsets_of_all_partitions_of_a_topic() -> N
 
 
 def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
-    """The member does so without waiting for a leader; otherwise another member could own the partition, too."""
+    """
+    If a claim is deleted before it is open, the member claims again without waiting for a leader. Otherwise, another
+    member could own the partition, too.
+    """
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
         create_new_topic(world, 2, new(1), 60.0)
@@ -111,7 +122,7 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
 
 
 def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time limit starts when the partition has a leader again."""
+    """The checker's time limit for opening a claim starts when the partition has a leader again."""
     monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         create_new_topic(world, 2, new(1), 4.0)
@@ -122,7 +133,10 @@ def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch
 def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second one starts at the earliest offset; at a later end it would skip the records in between."""
+    """
+    The first member that stores offsets starts at the end. The second member starts at the earliest offset, because at
+    a later end it would skip the records in between.
+    """
     with at_rest(members=2, topics=(2,), reset="latest") as world:
         first, second = world.consumers
         log_offsets, asked = Consumer.log_offsets, dict[Consumer, list[str]]({first: [], second: []})
@@ -151,7 +165,10 @@ def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end
 
 
 def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member first reads no offsets, then some; a partition without one still starts at the earliest offset."""
+    """
+    If other offsets of the topic are stored during the look-up, the member keeps them. A partition without an offset
+    then starts at the earliest offset.
+    """
     get, reads = Session.get, list[str]()
 
     async def get_later(session: Session, path: str, watcher: Any = None) -> Any:
@@ -174,7 +191,10 @@ def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeyp
 
 
 def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group without members gets one again; its topic has grown meanwhile, and no broker answers for a minute."""
+    """
+    When a group without members gets a member again, the member uses stored offsets without asking brokers. Meanwhile
+    the topic has grown, and no broker answers for a minute.
+    """
     with at_rest(members=1, topics=(3,), reset="earliest") as world:
         world.close(20.0)
         world.set_partitions("t0", 5)
@@ -194,7 +214,10 @@ def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("damage", ["created again", "garbled"])
 def test_invalid_offsets_of_partitions_with_leaders_are_replaced(damage: str) -> None:
-    """The offsets belong to an earlier incarnation of the topic, or are no numbers."""
+    """
+    Offsets of an earlier incarnation of the topic, and offsets that are no numbers, are replaced once the partition has
+    a leader.
+    """
     with at_rest(members=1, topics=(4,), reset="earliest") as world:
         world.close(20.0)
         if damage == "garbled":
@@ -217,7 +240,10 @@ def test_invalid_offsets_of_partitions_with_leaders_are_replaced(damage: str) ->
 def test_without_a_reset_policy_a_partition_without_offset_is_refused(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """The application gets the error repeatedly, until an operator sets an offset. The other partitions are read."""
+    """
+    The application gets the error of a partition without an offset repeatedly, until an operator sets an offset. The
+    other partitions are read.
+    """
     refusals: list[NoOffsetsError] = []
     monkeypatch.setattr(Consumer, "start_unknown", lambda consumer, topic, error: refusals.append(error))
     monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)

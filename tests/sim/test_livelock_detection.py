@@ -27,7 +27,7 @@ async def pause() -> None:
 
 
 def test_a_task_that_never_waits_is_named() -> None:
-    """The task keeps its event loop busy within one step of the timeline."""
+    """The error names a task that keeps its event loop busy within one step of the timeline."""
     timeline = Timeline(7, most_steps=5_000)
     process = SimulatedProcess(FakeEnsemble(timeline), "c1")
     timeline.run_for(2.5)
@@ -77,7 +77,10 @@ def test_many_steps_at_different_instants_are_no_livelock() -> None:
 
 
 def test_a_scenario_with_a_livelock_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member reads its assignment again and again, because each read sets the hint to read it."""
+    """
+    The error names the seed. In this livelock a member reads its assignment again and again, because each read sets the
+    hint to read it.
+    """
 
     async def read_and_hint(owned: OwnedPartitions) -> claims.AssignmentRead:
         owned._due.set()

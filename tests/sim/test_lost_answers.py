@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_read_whose_answer_is_lost_is_repeated(bench: SessionBench) -> None:
-    """A lost answer is not mistaken for a missing znode."""
+    """The member repeats a read whose answer is lost. It does not mistake the lost answer for a missing znode."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[Node | None, float]:
         bench.timeline.after(0.0, bench.process.reset)
@@ -29,7 +29,10 @@ def test_a_read_whose_answer_is_lost_is_repeated(bench: SessionBench) -> None:
 
 
 def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: SessionBench) -> None:
-    """Any successful transaction renews it, like a heartbeat; a read, a refusal and a lost answer do not."""
+    """
+    Like a heartbeat, any successful transaction renews the lease from its sending. A read, a refusal and a lost answer
+    do not.
+    """
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
@@ -50,7 +53,10 @@ def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: Sessi
 
 
 def test_a_refused_operation_is_dropped_and_the_rest_is_written(bench: SessionBench) -> None:
-    """So a contended claim neither delays other claims nor ends the session."""
+    """
+    If one operation is refused, the rest of the write succeeds. So a contended claim neither delays other claims nor
+    ends the session.
+    """
     paths = ["/first", "/second", "/third"]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:

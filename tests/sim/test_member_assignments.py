@@ -1,4 +1,4 @@
-"""Members follow their assignments, and reconcile to find changes of which no watch notifies them."""
+"""Members follow their assignments, and reconcile to find changes that no watch reports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def changed(world: World, **fields: object) -> bytes:
 
 @pytest.mark.parametrize("what", ["gone", "garbage", "for another member"])
 def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
-    """The member keeps its partitions and continues to fetch them."""
+    """A member whose assignment cannot be read keeps its partitions and continues to fetch them."""
     (consumer, other), path = world.consumers, assignment_path(world)
     owned = set(consumer.opened)
     if what == "gone":
@@ -56,7 +56,10 @@ def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
 
 
 def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -> None:
-    """Generations start at 1 again if an operator has deleted the group state and the assignments."""
+    """
+    A member follows an assignment of a lower generation. Generations start at 1 again if an operator has deleted the
+    group state and the assignments.
+    """
     consumer = world.consumers[0]
     world.operator.set(assignment_path(world), changed(world, generation=0, partitions={}))
     world.run_for(SOON_S)
@@ -64,7 +67,10 @@ def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -
 
 
 def test_a_released_partition_is_claimed_at_once(world: World) -> None:
-    """The next owner watches the owner znode while the current owner's application is busy."""
+    """
+    The next owner claims a partition as soon as it is released, because it watches the owner znode while the current
+    owner's application is busy.
+    """
     for consumer in world.consumers:
         for _ in list(consumer.opened):
             consumer.work(0.0, 1, SOON_S / 2)
@@ -74,7 +80,7 @@ def test_a_released_partition_is_claimed_at_once(world: World) -> None:
 
 
 def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
-    """No watch reports the operator's offset; the member compares versions when it reconciles."""
+    """No watch reports an operator's offset. The member compares versions when it reconciles."""
     consumer = world.consumers[0]
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
@@ -85,7 +91,7 @@ def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
 
 
 def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
-    """The assignment changes twice in every interval; the member still finds an operator's offset."""
+    """The member still finds an operator's offset if its assignment changes twice in every interval."""
     consumer, path = world.consumers[0], assignment_path(world)
     partition = min(consumer.opened)
     world.operator.set(world.layout.offset(partition), b"7")
@@ -99,7 +105,7 @@ def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
 
 
 def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The assignment changes faster than the member reads it, so there is always a further hint."""
+    """The member still finds an operator's offset if its assignment changes faster than it reads the assignment."""
     consumer, path, get = world.consumers[0], assignment_path(world), Session.get
     partition = min(consumer.opened)
 
@@ -121,7 +127,9 @@ def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, mon
 
 
 def test_a_deleted_claim_is_found(world: World) -> None:
-    """No watch reports the deletion. The partition is lost, and claimed again."""
+    """
+    No watch reports the deletion of a claim. When the member reconciles, it loses the partition and claims it again.
+    """
     consumer = world.consumers[0]
     world.operator.delete(world.layout.owner(min(consumer.opened)))
     world.run_for(LATE_S)
@@ -130,7 +138,9 @@ def test_a_deleted_claim_is_found(world: World) -> None:
 
 
 def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) -> None:
-    """Its partitions keep their owners, which reset their positions to the start of the new log."""
+    """
+    The partitions of a recreated topic keep their owners, which reset their positions to the start of the new log.
+    """
     for consumer in world.consumers:
         for _ in list(consumer.opened):
             consumer.work(0.0, 3, 0.01)
@@ -142,14 +152,20 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) 
 
 
 def test_partition_leaders_are_checked_in_each_interval(world: World) -> None:
-    """A broker that does not know that it lost the leadership reports no change; only ZooKeeper has the new leader."""
+    """
+    Members read the partition leaders in ZooKeeper in each interval. A broker that does not know that it lost the
+    leadership reports no change.
+    """
     before = [consumer.leader_updates for consumer in world.consumers]
     world.run_for(LATE_S)
     assert all(consumer.leader_updates > looks for consumer, looks in zip(world.consumers, before, strict=True))
 
 
 def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
-    """An operator deletes the member znode of a restarted static member, which joins again (seed 450708070177)."""
+    """
+    A restarted static member joins again after an operator has deleted its member znode. It does not end as a
+    duplicate, although its slot returned to its dead predecessor (seed 450708070177).
+    """
     with at_rest(members=2, topics=(4,), is_static=True) as world:
         killed = next(consumer for consumer in world.consumers if not consumer.member.leads)
         killed.kill()

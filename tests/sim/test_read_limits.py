@@ -52,7 +52,10 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBenc
 
 
 def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it reconnects, a member reads all owner znodes again that a busy member has yet to release."""
+    """
+    After a reconnection, a member reads again all owner znodes that a busy member has yet to release. A heartbeat waits
+    behind a limited number of these reads.
+    """
     few = 20
     monkeypatch.setattr(zk_session, "MOST_READS", few)
     with at_rest(members=1, topics=(10 * few,), reset="earliest") as world:

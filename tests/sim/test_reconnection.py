@@ -14,7 +14,10 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_heartbeat_is_sent_as_soon_as_the_connection_is_back() -> None:
-    """The rest of the lease may be short, so the next regular heartbeat could be too late."""
+    """
+    A member sends a heartbeat as soon as its connection is back. The rest of the lease may be short, so the next
+    regular heartbeat could be too late.
+    """
     with at_rest(members=2, topics=(4,), heartbeat_interval_ms=None) as world:
         # A leader's next plan would renew the lease, too.
         consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
@@ -65,7 +68,7 @@ def move_session(world: World) -> Consumer:
 
 @pytest.mark.parametrize("reports_moves", [False, True])
 def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
-    """The lease continues, and no partition is lost."""
+    """A heartbeat moves the session back. The lease continues, and no partition is lost."""
     with at_rest(members=3, topics=(6,)) as world:
         world.ensemble.reports_moves = reports_moves
         consumer = move_session(world)
@@ -79,7 +82,10 @@ def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
 
 
 def test_a_write_brings_a_moved_session_back() -> None:
-    """The session is moved back at once, and the connection is dropped once, with several requests in flight."""
+    """
+    A write moves the session back at once. The connection is dropped only once, although several requests are in
+    flight.
+    """
     with at_rest(members=3, topics=(6,), heartbeat_interval_ms=3_300) as world:
         world.ensemble.reports_moves = True
         for consumer in world.consumers:

@@ -40,7 +40,7 @@ def replace_owner(world: World, consumer: Consumer) -> None:
 
 
 def revoke_in_flight(world: World, consumer: Consumer) -> TopicPartition:
-    """Have a member join while records of all partitions are in flight; return a partition that is revoked."""
+    """Have a member join while records of all partitions are in flight, and return a revoked partition."""
     for _ in range(4):
         consumer.work(0.0, 3, 10.0)
     world.join(world.topics)
@@ -76,7 +76,7 @@ def test_a_release_before_brokers_know_the_topic_does_not_commit(world: World, m
 
 
 def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a member that is killed then leaves no offset that the next owner mistakes for one of the new log."""
+    """If the member is killed before, it leaves no offset that looks like one of the new log."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -92,7 +92,7 @@ def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkey
 def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A garbled offset is not overwritten either: the leaving member knows only its position in the old log."""
+    """A leaving member that knows only the old log restores no deleted offset, and overwrites no garbage."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)
@@ -111,7 +111,7 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
 
 
 def test_a_blocked_member_is_notified_of_the_new_topic_before_it_releases() -> None:
-    """The partition is revoked during the block; its release must not store an old offset (seed 658516861909)."""
+    """A partition that is revoked during a block is not released at an old offset (seed 658516861909)."""
     with at_rest(members=2, topics=(6,), reset="earliest") as world:
         (blocked,) = (consumer for consumer in world.consumers if not consumer.member.leads)
         for _ in range(3):
@@ -138,7 +138,7 @@ def test_a_blocked_member_is_notified_of_the_new_topic_before_it_commits(world: 
 
 
 def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
-    """Wait until a member loses a request, then create the topic again while the member reaches no server for 3 s."""
+    """Wait until a member loses a request. Create the topic again while the member reaches no server for 3 s."""
     unknown = consumer.metrics.total("zookeeper_transactions_unknown")
     world.timeline.run_until(lambda: consumer.metrics.total("zookeeper_transactions_unknown") > unknown, 20.0)
     consumer.process.stall()
@@ -150,7 +150,7 @@ def recreate_during_an_outage(world: World, consumer: Consumer) -> None:
 def test_a_release_that_is_retried_after_an_outage_does_not_commit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release was prepared before the outage; the next owner would mistake its offset for one of the new log."""
+    """A release that was prepared before an outage would leave an offset of the old log to the next owner."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     release, released = OwnerZnodes.release, list[TopicPartition]()
@@ -189,7 +189,7 @@ def test_a_commit_is_not_retried_after_an_outage_with_a_new_topic(
 def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rewritten offsets would be newer than the topic; the next owner would mistake them for those of the new log."""
+    """Rewritten offsets would be newer than the topic, so the next owner would use them in the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.close(20.0)
@@ -216,7 +216,7 @@ def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
 def test_an_owner_resets_a_partition_although_its_offset_is_damaged_meanwhile(
     world: World, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, is_late: bool
 ) -> None:
-    """The owner stores the start of the new log, and later commits work."""
+    """If the offset is damaged meanwhile, the owner still stores the start of the new log, and later commits work."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     (partition, *_) = world.partitions()
@@ -253,7 +253,7 @@ def test_an_owner_resets_a_partition_although_its_offset_is_damaged_meanwhile(
 def test_an_offset_that_is_set_before_the_reset_to_the_new_log_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offset is newer than the topic and not this member's, so the operator means the new log."""
+    """The owner follows an offset that is newer than the topic and not its own: the operator means the new log."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     (partition, *_) = world.partitions()
@@ -269,7 +269,7 @@ def test_an_offset_that_is_set_before_the_reset_to_the_new_log_is_followed(
 
 
 def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner follows it instead of resetting, and then retention deletes that record (seed 460356246064)."""
+    """The owner follows the offset. Then retention deletes that record (seed 460356246064)."""
     (partition, *_) = world.partitions()
     with monkeypatch.context() as patch:
         no_broker_knows(patch)
@@ -283,7 +283,7 @@ def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeyp
 
 
 def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(world: World) -> None:
-    """The start is stored but the answer lost, and then an operator sets an offset (seed 999201219745)."""
+    """The answer to the first write of the start is lost; then an operator sets an offset (seed 999201219745)."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     path = world.layout.offset(partition)
@@ -301,7 +301,7 @@ def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(
 def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The offset is set after the owner has read the old one, so the owner's write is refused."""
+    """If the offset is set after the owner has read the old offset, the owner's write is refused."""
     (partition, *_) = world.partitions()
     put = OffsetZnodes.put
 
@@ -321,7 +321,7 @@ def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
 def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_topic_is_kept(
     monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
-    """The adopted offset is newer than the topic; the owner reads offsets before topics (seed 814000004605)."""
+    """An adopted offset is newer than the topic. The owner reads offsets before topics (seed 814000004605)."""
     with at_rest(members=1, topics=(1,), reset="earliest", reconcile_interval_ms=4_000) as world:
         (consumer,) = world.consumers
         (partition,) = world.partitions()
@@ -339,7 +339,7 @@ def test_an_offset_that_was_adopted_before_its_owner_was_notified_of_the_new_top
 
 
 def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old_log(world: World) -> None:
-    """The owner, which was not notified of the offset, resets the partition to the start of the new log."""
+    """An owner that was not notified of the offset resets the partition to the start of the new log."""
     (consumer,) = world.consumers
     (partition, *_) = world.partitions()
     consumer.process.block(1.0)
@@ -350,7 +350,7 @@ def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_old
 
 
 def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is stored right after the topic was created again: newer than the topic, but this member's own."""
+    """The commit is stored after the topic was created again, but the member recognizes its own commit."""
     (consumer,) = world.consumers
     process_some(world, consumer)
     recreated = recreate_within_a_write(world, monkeypatch)
@@ -366,7 +366,7 @@ def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monke
 def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets of a deleted topic are kept until the topic is created again."""
+    """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     partitions = world.partitions()
@@ -394,7 +394,7 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
 def test_a_partly_opened_claim_is_reset_when_brokers_know_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The offsets that it rewrote after the topic was created again are newer than the topic, but of the old log."""
+    """Offsets that the claim has rewritten are newer than the topic, but of the old log."""
     partitions = 2 * MOST_OPERATIONS
     with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
         (consumer,) = world.consumers
@@ -414,9 +414,9 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The topic is created again while the connection is broken, so the prepared commit would be outdated.
+    A commit that was prepared before the topic is created again would be outdated.
 
-    The test suspends the gate in the middle of a write: kazoo's thread may do so at any time.
+    The test suspends the gate in the middle of a write, as kazoo's thread may at any time.
     """
     (consumer,) = world.consumers
     process_some(world, consumer)
@@ -442,7 +442,7 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
 
 
 def test_a_scenario_ends_with_a_new_topic_although_the_old_one_is_not_deleted_yet(world: World) -> None:
-    """``heal`` ends the time without the topic early; seeds 689370254007 and 689370255003 ended without the topic."""
+    """``heal`` ends the time without the topic early (seeds 689370254007 and 689370255003)."""
     before = world.ensemble.tree.znodes[topic_path("t0")].czxid
     world.recreate_topic("t0", 20.0, 0.0)
     world.heal()

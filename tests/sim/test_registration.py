@@ -22,7 +22,8 @@ pytestmark = pytest.mark.sim
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
     """
-    The repeated registration is refused because the member's own znode exists; that is no error.
+    If the answer to a registration is lost, the repeated registration is refused because the member's own znode exists.
+    That refusal is no error.
 
     The member reconnects to a server that lags, so it cannot find its znode by reading.
     """
@@ -59,7 +60,10 @@ def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.M
 def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
     monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    """An operator deletes a parent znode between the member's check of the parents and its registration."""
+    """
+    A member creates a parent znode again that an operator deletes between the member's check of the parents and its
+    registration.
+    """
     with at_rest(members=1, topics=(2,)) as world:
         consumer = world.consumers[0]
         path = {"members": world.layout.members, "ids": world.layout.ids}[folder]

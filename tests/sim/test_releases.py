@@ -25,7 +25,10 @@ def world() -> Iterator[World]:
 
 
 def test_a_forced_release_deletes_no_claims_if_the_member_ends_its_session(world: World) -> None:
-    """The member finds its member znode deleted, ends its session and joins again; other claims are not touched."""
+    """
+    A member that finds its member znode deleted ends its session and joins again. The forced release does not delete
+    its new claims.
+    """
     consumer = world.consumers[0]
     member_id, owned = consumer.member.member_id or "", sorted(consumer.opened)
     done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
@@ -43,7 +46,10 @@ def test_a_forced_release_deletes_no_claims_if_the_member_ends_its_session(world
 def test_a_forced_release_waits_for_the_session_timeout_at_least(
     world: World, requested_ms: int, waited_ms: int
 ) -> None:
-    """If a claim were deleted before its owner's gate is shut, the partition could have two owners."""
+    """
+    A forced release waits for at least the session timeout. If a claim were deleted before its owner's gate is shut,
+    the partition could have two owners.
+    """
     consumer = world.consumers[0]
     member_id, lasting = consumer.member.member_id or "", TopicPartition("lasting", 0)
     world.operator.create(world.layout.owner(lasting), encode_owner(member_id), makepath=True)
@@ -60,7 +66,9 @@ def test_a_forced_release_waits_for_the_session_timeout_at_least(
 
 
 def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
-    """Until then, the session that owns it might still exist."""
+    """
+    A forced release deletes a claim only after the wait. Until then, the session that owns the claim might still exist.
+    """
     partition = world.partitions()[0]
     owner = world.layout.owner(partition)
     world.consumers[0].kill()
@@ -81,7 +89,10 @@ def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
 
 
 def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both expect the version that they have read, so the second would mistake the first for another writer's."""
+    """
+    A commit waits for a release in progress. Both writes expect the version that the member has read, so the member
+    would mistake the first write for another writer's.
+    """
     consumer = world.consumers[0]
     process_some(world, consumer)
     release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()

@@ -1,4 +1,4 @@
-"""Resets of a position that the log no longer has: the offset that the member stores, and when it does."""
+"""Resets of a position that the log no longer has: the offset that the member stores, and when the member stores it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def expected(world: World) -> int:
 
 
 def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
-    """The member stores the reset at once, not with its next commit; then it delivers from there."""
+    """The member stores a reset at once, not with its next commit. Then it delivers from the stored offset."""
     (consumer,) = world.consumers
     world.retain(P0, 1_500)
     world.run_for(1.0)
@@ -66,7 +66,7 @@ def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
 
 
 def test_a_reset_waits_for_records_in_flight(world: World) -> None:
-    """The reset is stored after the application has finished them."""
+    """The member stores a reset after the application has finished the records in flight."""
     (consumer,) = world.consumers
     before = world.history.stored(P0) or 0
     consumer.work(0.0, 3, 2.0)
@@ -80,7 +80,7 @@ def test_a_reset_waits_for_records_in_flight(world: World) -> None:
 
 
 def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
-    """Neither the next commit nor the release stores it."""
+    """A release does not store records in flight that were cut off the log."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         consumer.work(0.0, 5, 2.0)
@@ -94,7 +94,9 @@ def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
 
 
 def test_a_release_stores_the_chosen_offset(world: World) -> None:
-    """The next owner starts there and does not choose again."""
+    """
+    A release stores the offset that a reset chose. The next owner starts at this offset and does not choose again.
+    """
     (leaving,) = world.consumers
     leaving.work(0.0, 3, 2.0)
     world.retain(P0, 1_500)
@@ -115,7 +117,10 @@ def test_a_release_stores_the_chosen_offset(world: World) -> None:
 
 
 def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
-    """The next owner reads the log's range itself, and chooses again."""
+    """
+    A member that is killed before it stores the chosen offset leaves the stored offset unchanged. The next owner reads
+    the log's range itself, and chooses again.
+    """
     (consumer,) = world.consumers
     before = world.history.stored(P0)
     consumer.work(0.0, 3, 8.0)
@@ -128,7 +133,7 @@ def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
 
 
 def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member follows the operator's offset, although it was about to store the one that the policy chose."""
+    """The member follows an operator's offset, even if it was about to store the offset that the policy chose."""
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"1600"))
     world.retain(P0, 1_500)
@@ -141,7 +146,7 @@ def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeyp
 
 
 def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator garbles the offset right before the member stores the reset."""
+    """If an operator garbles the offset right before the member stores a reset, the reset overwrites the garbage."""
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"garbage"))
     world.retain(P0, 1_500)
     world.run_for(1.0)
@@ -149,7 +154,10 @@ def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
-    """The member has already stored the offset that the reset chooses, but then another writer garbles it."""
+    """
+    If the member has already stored the offset that a reset chooses and another writer garbles it, the reset overwrites
+    the garbage.
+    """
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         process_and_commit(world)
@@ -170,7 +178,7 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
 
 
 def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The offset chosen for the old log is not stored; the new log is read from its start."""
+    """An offset that was chosen for the old log is not stored. The new log is read from its start."""
     before_the_reset_is_written(monkeypatch, lambda: world.recreate_topic("t0", 0.0, 0.0))
     world.retain(P0, 1_500)
     world.run_for(3.0)
@@ -179,7 +187,10 @@ def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: py
 
 
 def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that are produced meanwhile come after the chosen position, so they are delivered."""
+    """
+    If the connection breaks while a reset is stored, the chosen offset stays. Records that are produced meanwhile come
+    after this offset, so they are delivered.
+    """
     (consumer,) = world.consumers
 
     def break_and_write() -> None:
@@ -195,7 +206,10 @@ def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, mon
 
 
 def test_a_deleted_topic_voids_the_chosen_offset() -> None:
-    """Until the topic's new log is known, fetching continues in the old one, which has grown (seed 450708062642)."""
+    """
+    When the topic is created again, the offset chosen in the old log is not stored. Until the new log is known,
+    fetching continues in the old log, which has grown (seed 450708062642).
+    """
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         process_and_commit(world)
         (consumer,) = world.consumers
@@ -213,7 +227,9 @@ def test_a_deleted_topic_voids_the_chosen_offset() -> None:
 
 
 def test_a_lost_answer_is_not_taken_for_an_operators_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ZooKeeper has executed the write; the member reads the znode, and counts no write of another writer."""
+    """
+    If the answer to the write of a reset is lost, the member reads the znode, and counts no write of another writer.
+    """
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: consumer.process.lose("reply"))
     world.retain(P0, 1_500)

@@ -35,9 +35,8 @@ def world() -> Iterator[World]:
 
 def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> None:
     """
-    An operator sets the offset that the next commit would store. The member still treats it as a reset.
-
-    It stops counting its records in flight.
+    If an operator sets the offset that the next commit would store, the member still treats it as a reset: it stops
+    counting its records in flight.
     """
     (consumer,) = world.consumers
     consumer.work(0.0, 3, 0.01)
@@ -51,7 +50,10 @@ def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> No
 
 
 def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answer_is_lost(world: World) -> None:
-    """ZooKeeper may have executed the change in between, so the first subscription must be written again."""
+    """
+    If the answer to a changed subscription is lost and the subscription is changed back, the member writes it again.
+    ZooKeeper may have executed the change in between.
+    """
     (consumer,) = world.consumers
     before = consumer.topics
     consumer.process.lose("reply")
@@ -65,7 +67,10 @@ def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answe
 
 
 def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The positions that were read are those of the old log, so the group resets the topic to its new log."""
+    """
+    If a topic is created again while its first positions are read, these positions belong to the old log, so the group
+    resets the topic to its new log.
+    """
     world = World(
         replace(
             make_scenario(1),
@@ -97,7 +102,10 @@ def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch
 
 
 def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner first reads no offsets, but when it stores its own, those of other partitions exist (seed 7004691)."""
+    """
+    A partition starts at its beginning if other partitions have offsets when its owner stores the first offset, even if
+    the owner first read none (seed 7004691).
+    """
     with at_rest(members=1, topics=(2,), reset="latest") as world:
         (consumer,) = world.consumers
         ask, policies = consumer.log_offsets, list[str]()

@@ -16,7 +16,7 @@ from tests.sim.scenario import BROKER_FAULTS, FAULTS, RECONCILE_FAULTS, Scenario
 
 pytestmark = pytest.mark.sim
 
-#: The environment variable with the first seed, for repeating a run; without it, each run has other seeds.
+#: The environment variable with the first seed, for repeating a run. If it is not set, each run has other seeds.
 BASE = "SIM_SEED_BASE"
 PIECE = 200
 #: The number of pieces; the environment variable SIM_SEEDS has the number of all seeds.
@@ -25,7 +25,7 @@ PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // PIECE)
 
 @pytest.fixture
 def base(testrun_uid: str) -> int:
-    """Return the first seed of this run: the same in all its processes, and another one in the next run."""
+    """Return the first seed of this run: the same in all processes of a run, and different in each run."""
     given = os.environ.get(BASE)
     return int(given) if given else int.from_bytes(sha256(testrun_uid.encode()).digest()[:5], "big")
 
@@ -33,7 +33,7 @@ def base(testrun_uid: str) -> int:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_seeds(piece: int, base: int, record_property: Callable[[str, object], None]) -> None:
-    """No seed breaks an invariant. The summary shows the number of seeds; a failure shows how to repeat it."""
+    """No seed breaks an invariant. The summary shows the number of seeds. A failure shows how to repeat it."""
     first = base + piece * PIECE
     command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE), "--seed-base", str(first)]
     played = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,7 +79,7 @@ def test_a_seed_makes_the_same_run_in_every_process() -> None:
 
 
 def test_a_scenario_is_shortened_to_the_events_that_it_needs() -> None:
-    """Only the two events that the failure needs remain."""
+    """A shortened scenario has only the two events that the failure needs."""
     scenario = make_scenario(3)
     needed = (scenario.events[20], scenario.events[97])
 

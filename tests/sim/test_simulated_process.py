@@ -13,7 +13,10 @@ pytestmark = pytest.mark.sim
 
 
 def test_a_killed_process_closes_coroutines_that_have_not_started() -> None:
-    """Otherwise Python would warn during another test that a coroutine was never awaited."""
+    """
+    A killed process closes coroutines that have not started. Otherwise, Python would warn during another test that a
+    coroutine was never awaited.
+    """
     process = SimulatedProcess(FakeEnsemble(Timeline()))
     coroutine = asyncio.sleep(1.0)
     task = process.start(coroutine)

@@ -1,4 +1,6 @@
-"""Groups near ZooKeeper's size limits, on the fake ensemble, which has the same limits; real servers take minutes."""
+"""
+Groups near ZooKeeper's size limits, on the fake ensemble, which has the same limits. Real servers would take minutes.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_a_thousand_members_at_once() -> None:
 
 
 def test_a_plan_near_the_size_limit() -> None:
-    """Subscriptions and assignments of hundreds of KiB are published, claimed and released; no connection breaks."""
+    """Subscriptions and assignments of hundreds of KiB are published, claimed and released. No connection breaks."""
     with group_of(2, (1,) * 1_200, long_name) as world:
         first, second = world.consumers
         second.subscribe(world.topics)

@@ -34,7 +34,10 @@ def world() -> Iterator[World]:
 def test_an_assignment_that_changes_while_it_is_read_is_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch fires before the member uses the answer, which is outdated by then; the hint must not be dropped."""
+    """
+    If the watch of an assignment fires before the member uses the answer, the answer is outdated. The member keeps the
+    hint and reads again.
+    """
     consumer, get, changed = world.consumers[0], Session.get, []
     path = world.layout.assignment(str(consumer.member.member_id))
     data = world.ensemble.tree.znodes[path].data
@@ -58,7 +61,10 @@ def test_an_assignment_that_changes_while_it_is_read_is_read_again(
 def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner znode is deleted, and created by another session, while the member looks up the start position."""
+    """
+    If the owner znode is deleted and another session creates it while the member looks up the start position, the
+    member does not open its claim.
+    """
     log_offsets, partition = Consumer.log_offsets, TopicPartition("new", 1)
     owner, taken = world.layout.owner(partition), []
 

@@ -99,7 +99,10 @@ def disturbed() -> Iterator[DisturbedRelease]:
 def test_another_members_claim_is_not_deleted(
     disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch, change: str, when: str
 ) -> None:
-    """The release first reads the owner, and checks the version of the offset, which the opening of a claim changes."""
+    """
+    A release does not delete the claim of another member. It first reads the owner, and checks the version of the
+    offset, which the opening of a claim changes.
+    """
     done = disturbed.release(change, when, monkeypatch)
     assert (done.released, done.gone) == (frozenset(), {P0})
     assert disturbed.owner == b"other-0"
@@ -107,7 +110,10 @@ def test_another_members_claim_is_not_deleted(
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
-    """The claim still belongs to this member, so it is released; the operator's offset is not overwritten."""
+    """
+    If an operator sets the offset meanwhile, the member still releases its claim, and does not overwrite the operator's
+    offset.
+    """
     disturbed = DisturbedRelease(opened=opened)
     with runtime.replaced(SimulatedRuntime(disturbed.timeline)):
         done = disturbed.release("set", "within", monkeypatch)

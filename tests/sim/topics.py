@@ -18,13 +18,13 @@ __all__ = ["create_topic", "recreate", "recreate_within_a_write", "no_broker_kno
 
 
 def create_topic(world: World, topic: str, partitions: int) -> None:
-    """Create a further topic; no consumer subscribes to it yet."""
+    """Create a further topic, to which no consumer subscribes yet."""
     world.topics[topic] = partitions
     world.operator.create(topic_path(topic), world.topic_data(topic))
 
 
 def recreate(world: World) -> None:
-    """Delete the topic ``t0`` and create it again; brokers know of the new topic at once."""
+    """Delete the topic ``t0`` and create it again. Brokers know of the new topic at once."""
     world.operator.delete(topic_path("t0"))
     world.operator.create(topic_path("t0"), world.topic_data("t0"))
 
@@ -33,7 +33,7 @@ def recreate_within_a_write(
     world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None
 ) -> list[int]:
     """
-    Delete ``t0`` and create it again right before the next write of an offset; brokers know of it six seconds later.
+    Recreate ``t0`` right before the next write of an offset. Brokers know of the new topic six seconds later.
 
     Args:
         world: The group.

@@ -30,7 +30,7 @@ from tests.sim.scenario import Scenario, make_scenario
 __all__ = ["World", "at_rest"]
 
 SESSION_TIMEOUT_MS = 10_000
-#: Sometimes shorter than a restart takes.
+#: Sometimes shorter than the time that a restart takes.
 STATIC_GRACE_MS = 12_000
 RECONCILE_INTERVAL_MS = 30_000
 #: The defaults of the scenario of ``at_rest``.
@@ -43,7 +43,7 @@ AT_REST: Mapping[str, Any] = {
 }
 #: The number of brokers that store offsets, in groups with ``broker-v0``.
 BROKERS = 2
-#: Durations of the assigned hook, in seconds; the seed selects one for a group.
+#: Durations of the assigned hook, in seconds. The seed selects the group's duration.
 HOOKS_S = (0.0, 0.0, 0.3, 2.0)
 
 
@@ -121,12 +121,14 @@ class World:
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
     def set_partitions(self, topic: str, partitions: int) -> None:
-        """Request that the topic has ``partitions`` partitions; the request may fail."""
+        """Request that the topic has ``partitions`` partitions. The request may fail."""
         self.topics[topic] = partitions
         self.operator.set_async(topic_path(topic), self.topic_data(topic))
 
     def recreate_topic(self, topic: str, gone_s: float, silent_s: float) -> None:
-        """Delete a topic, and create it again ``gone_s`` later; brokers know of it ``silent_s`` after that."""
+        """
+        Delete a topic, and create it again ``gone_s`` later. Brokers know of the new topic after another ``silent_s``.
+        """
         if topic in self._absent:
             return
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
@@ -143,7 +145,7 @@ class World:
         transaction.commit_async()
 
     def _create_again(self, topic: str) -> None:
-        """Create a deleted topic again, and retry until it exists: the operator's connection may break."""
+        """Create a deleted topic again, and retry until it exists, because the operator's connection may break."""
         if topic not in self._absent:
             return
         znode = self.ensemble.tree.znodes.get(topic_path(topic))
@@ -157,7 +159,7 @@ class World:
         self.timeline.after(1.0, self._create_again, topic)
 
     def has_leader(self, partition: TopicPartition) -> bool:
-        """Whether a broker leads the partition now."""
+        """Return whether a broker leads the partition now."""
         until_s = max(self._unknown_until_s.get(partition.topic, 0.0), self._leaderless_until_s.get(partition, 0.0))
         return self.timeline.now_s >= until_s
 
@@ -172,7 +174,7 @@ class World:
         return sorted(self.topics)[number % len(self.topics)]
 
     def some_topics(self, choice: float) -> list[str]:
-        """Return all topics, or one; ``choice`` in [0, 1) decides."""
+        """Return all topics, or one. ``choice`` in [0, 1) selects."""
         names = sorted(self.topics)
         return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
 
@@ -200,7 +202,7 @@ class World:
         return {path: truth.znodes[path].czxid for path in paths if path.startswith(self.layout.owners)}
 
     def join(self, topics: Iterable[str], instance_id: str | None = None) -> Consumer:
-        """Start a consumer; to restart a static one, pass its ``instance_id``."""
+        """Start a consumer. To restart a static member, pass its ``instance_id``."""
         name = f"c{len(self.consumers) + 1}"
         if self.is_static and instance_id is None:
             instance_id = f"i-{name}"
@@ -224,12 +226,12 @@ class World:
         return self.logs.end
 
     def retain(self, partition: TopicPartition, start: int) -> None:
-        """Delete the records before an offset, as retention does; consumers notice at their next fetch."""
+        """Delete the records before an offset, as retention does. Consumers notice this at their next fetch."""
         self.logs.retain(partition, start)
         self._fetch_soon(partition)
 
     def cut(self, partition: TopicPartition, end: int, grown_s: float) -> None:
-        """Delete the records at and after the offset ``end``; ``grown_s`` later, the log has grown again."""
+        """Delete the records at and after the offset ``end``. After ``grown_s`` seconds, the log has grown again."""
         self.logs.cut(partition, end)
         self._fetch_soon(partition)
         self.timeline.after(grown_s, self.logs.grow, partition)
@@ -246,11 +248,11 @@ class World:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the scenario started."""
+        """The seconds since the scenario started."""
         return self.timeline.now_s - self.began_s
 
     def run_for(self, duration_s: float) -> None:
-        """Advance the time by ``duration_s``; check the invariants after every step."""
+        """Advance the time by ``duration_s``, and check the invariants after every step."""
         timeline = self.timeline
         until_s = timeline.now_s + duration_s
         while timeline.step(until_s):
@@ -282,7 +284,7 @@ class World:
         Advance the time until every partition is owned.
 
         Raises:
-            Violation: That takes longer than ``limit_s``.
+            Violation: Some partition is not owned within ``limit_s``.
         """
         self.checker.invariant(EveryPartitionOwned).wait(limit_s)
 
@@ -304,7 +306,7 @@ class World:
         self.checker.invariant(EveryMemberLeaves).wait(limit_s, SESSION_TIMEOUT_MS / 1000)
 
     def claims(self) -> list[str]:
-        """The paths of all owner znodes."""
+        """Return the paths of all owner znodes."""
         owners = f"{self.layout.owners}/"
         return [path for path in self.ensemble.tree.znodes if path.startswith(owners) and path.count("/") == 5]
 
@@ -312,7 +314,7 @@ class World:
 @contextmanager
 def at_rest(**changes: Any) -> Iterator[World]:
     """
-    Provide a settled group without faults or other events; kill its processes at the end of the block.
+    Provide a settled group without faults or other events, and kill its processes at the end of the block.
 
     Args:
         changes: Other values of fields of ``Scenario``: ``members``, ``topics`` (the partitions of each), …

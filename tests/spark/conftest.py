@@ -15,7 +15,7 @@ _TIMEOUT_S = 600
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run all tests that need the session in one process, which has the only session."""
+    """Put all tests that need the session into one process, which has the only session."""
     for item in items:
         if "spark" not in getattr(item, "fixturenames", ()):
             continue
@@ -26,7 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores in this process, on the loopback interface. The data source needs no registration."""
+    """
+    Provide a session with two cores in this process, on the loopback interface. The data source needs no registration.
+    """
     with pytest.MonkeyPatch.context() as patched:
         for name, value in worker_environment().items():
             patched.setenv(name, value)

@@ -37,7 +37,7 @@ VALUES = [b"%d" % number for number in range(60)]
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of three partitions with 60 records."""
+    """Return the name of a topic of three partitions with 60 records."""
     return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
@@ -64,7 +64,7 @@ def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, top
 
 
 def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The table also has the other documented columns. The summary has the size of the files."""
+    """The table has the day of the run, and the other documented columns. The summary has the size of the files."""
     summary = archive(spark, settings(cluster_39, topic, tmp_path))
     rows = spark.read.parquet(str(tmp_path / "archive"))
     assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
@@ -115,7 +115,8 @@ def test_a_run_with_an_interval_continues_until_it_is_stopped(
 
 def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
     """
-    The second run fails at once. The lock belongs to the process, so the end of the process releases it in every case.
+    A second run at the same time fails at once. The lock belongs to the process, so the end of the process always
+    releases it.
     """
     wanted = settings(cluster_39, topic, tmp_path)
     checkpoint = tmp_path / "archive" / "_checkpoint"
@@ -165,7 +166,7 @@ def test_a_folder_that_spark_cannot_use_gives_one_line(spark: SparkSession, tmp_
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for one second, not for thirty, to see whether lost data reappears."""
+    """Wait for one second, instead of thirty, to see whether lost data reappears."""
     given = ArchiveSettings.source_options
     quick = {"fetchOffset.retryIntervalMs": "10", "kafka.request.timeout.ms": "1000"}
     monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
@@ -179,7 +180,9 @@ def test_a_recreated_topic_ends_a_run(
     impatient: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The error names the lost offset and the remedies, also in a dry run. With --allow-loss the new log is read."""
+    """
+    The error names the lost offset and the remedies, also in a dry run. With --allow-loss, the run reads the new log.
+    """
     topic = filled(cluster_39, unique("topic"), 1, VALUES)
     archive(spark, settings(cluster_39, topic, tmp_path))
     delete_topic(cluster_39.zk_hosts, topic)
@@ -236,7 +239,7 @@ def write_started(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
 def test_a_dry_run_prints_what_would_be_read(
     cluster_39: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command writes nothing to folders or ZooKeeper."""
+    """A dry run writes nothing to folders or ZooKeeper."""
     words = ["spark", "archive", topic, "--dry-run", "--brokers", brokers_of(cluster_39), "--zookeeper"]
     words += [cluster_39.zk_hosts, "--group", f"lake-{topic}", "--output", str(tmp_path / "archive")]
     assert run(words) == 0
@@ -252,7 +255,7 @@ def test_a_dry_run_prints_what_would_be_read(
 def test_a_missing_topic_is_an_error(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command does not make the brokers create the topic, and does not start Spark."""
+    """For a missing topic, the command neither makes the brokers create the topic nor starts Spark."""
     words = ["spark", "archive", unique("none"), "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "a")]
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -263,7 +266,7 @@ def test_a_missing_topic_is_an_error(
 def test_missing_brokers_are_an_error_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], further: list[str]
 ) -> None:
-    """The error is one line, as for every command, and the command does not start Spark."""
+    """If no broker answers, the error is one line, as for every command, and the command does not start Spark."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -274,7 +277,7 @@ def test_missing_brokers_are_an_error_at_once(
 
 
 def test_a_plan_starts_at_the_checkpoint(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
-    """The plan contains new records only."""
+    """A plan starts at the checkpoint, so it contains new records only."""
     archive(spark, settings(cluster_39, topic, tmp_path))
     fill(cluster_39, topic, [b"60", b"61"])
     plan = plan_archive(settings(cluster_39, topic, tmp_path))

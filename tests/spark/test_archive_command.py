@@ -29,7 +29,7 @@ RECORDS = 1_000
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Callable[[str], str]) -> str:
-    """A topic of three partitions, with enough records to keep a driver busy for a while."""
+    """Return the name of a topic of three partitions, with enough records to keep a driver busy for a while."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 3)
     fill(cluster_39, name, [b"%d" % number for number in range(RECORDS)])
@@ -37,13 +37,13 @@ def topic(cluster_39: Cluster, unique: Callable[[str], str]) -> str:
 
 
 def driver(cluster: Cluster, topic: str, folder: Path) -> Running:
-    """Start the example program with small batches, which make it slow."""
+    """Start the example program. Small batches make it slow."""
     words = ["--brokers", brokers_of(cluster), "--output", str(folder / "archive"), "--batch-records", "5", "--json"]
     return Running([str(REPOSITORY / "examples" / "spark_archive.py"), topic, "--master", "local[2]", *words])
 
 
 def unlocked(folder: Path) -> bool:
-    """Return whether the lock is free; a killed driver's Java process keeps it until Java ends a moment later."""
+    """Return whether the lock is free. A killed driver's Java process keeps the lock until Java ends a moment later."""
     with (folder / "archive" / "_checkpoint" / "archive.lock").open("r+") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,7 +55,7 @@ def unlocked(folder: Path) -> bool:
 def test_ctrl_c_ends_the_run_after_the_current_batch(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """The summary counts the finished batches, and the status is 130. The next run reads the rest."""
+    """After Ctrl-C, the summary counts the finished batches, and the status is 130. The next run reads the rest."""
     with driver(cluster_39, topic, tmp_path) as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
         assert process.end(signal.SIGINT, PATIENCE_S) == 130, process.errors
@@ -67,14 +67,14 @@ def test_ctrl_c_ends_the_run_after_the_current_batch(
 
 
 def java_of(process: Running) -> int:
-    """The process id of the only child of the driver."""
+    """Return the process id of the only child of the driver."""
     number = process.process.pid
     (child,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
     return int(child)
 
 
 def commits(folder: Path) -> int:
-    """The number of finished batches."""
+    """Return the number of finished batches."""
     return sum(path.name.isdigit() for path in (folder / "archive" / "_checkpoint" / "commits").iterdir())
 
 
@@ -82,7 +82,8 @@ def test_killed_processes_leave_no_record_twice(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
     """
-    Java is killed in the middle of a batch, which the driver reports in one line; then the driver itself is killed.
+    Java is killed in the middle of a batch, which the driver reports in one line. Then the driver itself is killed. In
+    the end, the archive has every record once.
     """
     with driver(cluster_39, topic, tmp_path) as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)

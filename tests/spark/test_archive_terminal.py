@@ -49,19 +49,19 @@ def test_a_bar_fits_and_is_removed(columns: int, total: int | None, text: str) -
     assert max(map(len, drawn)) <= columns
     assert any(text in " ".join(line.split()) for line in drawn), drawn
     assert WARNING.strip() in drawn
-    # The cursor is never hidden, because a killed process could not show it again.
+    # The bar never hides the cursor, because a killed process could not show the cursor again.
     assert HIDDEN_CURSOR not in got
     assert got.endswith("\x1b[2Kthe summary\r\n")
 
 
 def test_a_bar_has_no_colours_with_no_color() -> None:
-    """With NO_COLOR the bar has no colours."""
+    """If NO_COLOR is set, the bar has no colours."""
     assert COLOUR.search(shown(10_000_000))
     assert not COLOUR.search(shown(10_000_000, NO_COLOR="1"))
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines() -> None:
-    """On a dumb terminal, such as that of an editor, each batch gives a line."""
+    """On a dumb terminal, as in an editor, each batch gives a line."""
     first, warning, second, summary = shown(10_000_000, TERM="dumb").splitlines(keepends=True)
     assert re.fullmatch(r"info: 1,234,567 records, [\d,]+ records/s, 8,765,433 left\r\n", first)
     assert (warning, summary) == (WARNING, "the summary\r\n")

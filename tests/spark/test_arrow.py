@@ -54,14 +54,14 @@ def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> Non
 
 
 def test_no_rows_make_an_empty_batch() -> None:
-    """The empty batch has all columns."""
+    """Without rows, the batch is empty and has all columns."""
     batch = record_batch(columns_of([]), SOURCE, SCHEMA)
     batch.validate(full=True)
     assert (batch.num_rows, batch.schema) == (0, SCHEMA)
 
 
 def test_values_are_not_copied() -> None:
-    """The batch refers to the decoder's memory."""
+    """The batch refers to the decoder's memory, so values are not copied."""
     columns = columns_of(PLAIN)
     batch = record_batch(columns, SOURCE, SCHEMA)
     assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
@@ -70,7 +70,10 @@ def test_values_are_not_copied() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [1], [5, 5], [3000] * 7, [9000, 1, 9000], [1] * 20, [8192, 8192], [8191, 1, 1]])
 def test_small_batches_are_merged(sizes: list[int]) -> None:
-    """No row is lost or moved, large batches do not change, and no two neighbours would fit into one batch."""
+    """
+    Small batches are merged: no row is lost or moved, large batches do not change, and no two neighbours would fit into
+    one batch.
+    """
     batches, start = [], 0
     for size in sizes:
         batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), SOURCE, SCHEMA))

@@ -27,7 +27,7 @@ VALUES = [b"%d" % number for number in range(200)]
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions with 200 records."""
+    """Return the name of a topic of four partitions with 200 records."""
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
@@ -44,7 +44,7 @@ def test_every_record_is_read_once_with_partition_and_offset(cluster_39: Cluster
 
 
 def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> None:
-    """Empty keys and values stay empty."""
+    """Null keys and values stay null, and empty keys and values stay empty."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 1)
     fill(cluster_39, name, [None, b"", b"full"])
@@ -73,13 +73,13 @@ def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster,
     ],
 )
 def test_a_schema_with_other_columns_is_refused(cluster_39: Cluster, field: StructField, reason: str) -> None:
-    """The error names the existing columns."""
+    """The error for a schema with other columns names the existing columns."""
     with pytest.raises(ConfigError, match=reason):
         batch_tasks(cluster_39, StructType([field]), subscribe="any")
 
 
 def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) -> None:
-    """The end offset is not included. -2 and -1 mean the start and the end of the log."""
+    """A range of offsets does not include its end offset. -2 and -1 mean the start and the end of the log."""
     found = read_batch(
         cluster_39,
         assign=f'{{"{topic}": [0, 1]}}',
@@ -91,7 +91,7 @@ def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) ->
 
 
 def test_offsets_must_be_given_for_exactly_the_partitions(cluster_39: Cluster, topic: str) -> None:
-    """Missing and unknown partitions are errors. A forgotten partition would not be read otherwise."""
+    """Missing and unknown partitions in the offsets are errors. Otherwise, a forgotten partition would not be read."""
     with pytest.raises(ConfigError, match=f"startingOffsets: {topic}:1, {topic}:2, {topic}:3 are missing"):
         read_batch(cluster_39, subscribe=topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
     every = ", ".join(f'"{number}": -1' for number in range(5))
@@ -100,7 +100,10 @@ def test_offsets_must_be_given_for_exactly_the_partitions(cluster_39: Cluster, t
 
 
 def test_offsets_outside_the_log_are_an_error_or_skipped(cluster_39: Cluster, topic: str) -> None:
-    """The error has the partition, both ranges and the remedy. With failOnDataLoss=false existing records are read."""
+    """
+    For offsets outside the log, the error has the partition, both ranges and the remedy. With failOnDataLoss=false,
+    existing records are read.
+    """
     beyond = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 900}}}}'}
     with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offsets 0 to 900 .* has 0 to .* failOnDataLoss"):
         read_batch(cluster_39, **beyond)
@@ -117,7 +120,7 @@ def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluste
 
 
 def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The pattern has to match whole names."""
+    """A pattern selects the topics whose whole names match."""
     other = f"{topic}-more"
     create_topic(cluster_39.zk_hosts, other, 1)
     fill(cluster_39, other, [b"1"])
@@ -126,12 +129,15 @@ def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: 
 
 
 def test_a_pattern_that_matches_nothing_reads_nothing(cluster_39: Cluster) -> None:
-    """Spark creates a task of its own if it gets none, so the reader returns one task that reads nothing."""
+    """
+    If a pattern matches nothing, the reader returns one task that reads nothing, because Spark would create a task of
+    its own if it got none.
+    """
     assert read_batch(cluster_39, subscribePattern="no-such-topic-[0-9]+") == []
 
 
 def test_a_batch_starts_at_the_offsets_of_a_group(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """A partition without an offset is read from its beginning."""
+    """A batch starts at the offsets of a group. A partition without an offset is read from its beginning."""
     group = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{group}/offsets/{topic}/2", b"5", makepath=True)

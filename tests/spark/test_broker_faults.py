@@ -33,14 +33,14 @@ PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": 
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Cluster]:
-    """A broker for tests that restart it. Each log segment has about fifty records."""
+    """Provide a broker for tests that restart it. Each log segment has about fifty records."""
     with Cluster(broker_overrides={"log.segment.bytes": 8_000}) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def topic(own_cluster: Cluster, unique: Unique) -> str:
-    """A topic of two partitions with 300 records."""
+    """Return the name of a topic of two partitions with 300 records."""
     name = unique("topic")
     create_topic(own_cluster.zk_hosts, name, 2)
     for start in range(0, len(VALUES), 20):
@@ -50,7 +50,7 @@ def topic(own_cluster: Cluster, unique: Unique) -> str:
 
 
 def test_a_task_survives_a_restart_of_its_broker(own_cluster: Cluster, topic: str) -> None:
-    """The task resumes at its position: no record is read twice or skipped."""
+    """After a restart of its broker, a task resumes at its position: no record is read twice or skipped."""
     options = {"subscribe": topic, "maxPartitions": "1", "kafka_fetch_max_bytes": "2000"}
     reader, (task,) = batch_tasks(own_cluster, **options)
     rows = records(reader, task)
@@ -81,8 +81,8 @@ def test_a_query_survives_a_restart_of_its_broker(
 
 def test_a_truncated_log_is_a_loss(own_cluster: Cluster, topic: str) -> None:
     """
-    Retention has deleted records before the query read them. The error has the remedy; with failOnDataLoss=false the
-    query reads the remaining records.
+    If retention has deleted records before the query read them, the error has the remedy. With failOnDataLoss=false,
+    the query reads the remaining records.
     """
     options = {"subscribe": topic, "startingOffsets": "earliest", **PATIENT}
     with running(Query(own_cluster, **options, maxOffsetsPerTrigger="10")) as query:

@@ -26,7 +26,7 @@ VALUES = [b"%d" % number for number in range(60)]
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of three partitions with 60 records."""
+    """Return the name of a topic of three partitions with 60 records."""
     return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
@@ -43,7 +43,7 @@ def finished(query: StreamingQuery) -> StreamingQuery:
 
 
 def to_files(rows: DataFrame, folder: Path) -> StreamingQuery:
-    """Write existing records that the checkpoint does not contain yet to Parquet files."""
+    """Write the existing records that the checkpoint does not contain yet to Parquet files."""
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return finished(writer.trigger(availableNow=True).start(str(folder / "data")))
 
@@ -54,7 +54,7 @@ def values_in(spark: SparkSession, folder: Path) -> list[bytes]:
 
 
 def test_a_table_is_read_by_the_name_of_the_format(spark: SparkSession, cluster_39: Cluster, unique: Unique) -> None:
-    """No registration is needed, the case of option names does not matter, and null stays null."""
+    """The name of the format needs no registration, the case of option names does not matter, and null stays null."""
     topic = unique("topic")
     create_topic(cluster_39.zk_hosts, topic, 2)
     fill(cluster_39, topic, [None, b"", b"full"], partition=1)
@@ -119,7 +119,9 @@ def offsets_of_queries(cluster: Cluster, topic: str) -> list[int]:
 def test_a_sink_that_fails_gets_the_same_batch_again(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path, failing: int
 ) -> None:
-    """The sink fails in the first or in a later batch. A failed batch is not committed."""
+    """
+    If the sink fails in the first or in a later batch, it gets the same batch again. A failed batch is not committed.
+    """
     seen: dict[int, list[list[bytes]]] = {}
     fails = [True]
 
@@ -172,7 +174,8 @@ def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
     """
-    The query is stopped before Spark calls the reader again. The reader finds the finished batch in the checkpoint.
+    If a query is stopped before Spark calls the reader again, the reader finds the finished batch in the checkpoint,
+    and commits it.
     """
     rows = stream(spark, cluster_39, topic, checkpointLocation=str(tmp_path))
     writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))

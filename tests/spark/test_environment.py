@@ -1,4 +1,4 @@
-"""What Spark needs: if it is missing, one line names it."""
+"""What Spark needs: if something is missing, one line names it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
 def test_a_java_that_is_too_old_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, reason: str
 ) -> None:
-    """JAVA_HOME takes precedence over the path, as in Spark."""
+    """The error names a Java that is too old. JAVA_HOME takes precedence over the path, as in Spark."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
@@ -59,7 +59,7 @@ def test_a_java_that_is_too_old_is_named(
 
 
 def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the remedy."""
+    """The error for a missing Java has the remedy."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ConfigError, match="there is no 'java' here; install one"):
@@ -68,7 +68,8 @@ def test_a_missing_java_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_worker_without_the_package_is_a_clear_error(tmp_path: Path) -> None:
     """
-    The error names the host, the Python, the missing package and the remedy. Otherwise Spark's own code would fail.
+    The error names the host, the Python, the missing package and the remedy. Without this check, Spark's own code would
+    fail.
     """
     made = KielDataSource(OPTIONS)
     for shipped in (made, made.reader(made.schema()), made.streamReader(made.schema())):

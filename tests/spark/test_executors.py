@@ -1,4 +1,4 @@
-"""A cluster of executors, one of which is killed; the driver is a process of its own."""
+"""A cluster of executors, one of which is killed. The driver is a process of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE_S = 300
 def test_an_executor_is_killed_in_a_task(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark repeats the tasks of the killed executor on another one, and every record is read once."""
+    """Spark repeats the tasks of the killed executor on another executor, and every record is read once."""
     topic = unique("topic")
     create_topic(cluster_39.zk_hosts, topic, 4)
     values = [b"%03d" % number for number in range(100)]

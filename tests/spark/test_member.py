@@ -30,7 +30,7 @@ PARTITIONS = 4
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions."""
+    """Return the name of a topic of four partitions."""
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, PARTITIONS)
     return name
@@ -73,7 +73,8 @@ def trigger_until(query: Query, condition: Callable[[], bool], what: str) -> lis
 
 def test_a_batch_is_committed_when_the_next_is_planned(cluster_39: Cluster, topic: str, group: str) -> None:
     """
-    The batch is not committed before, because its sink may have failed. Owner znodes and offsets are as for any member.
+    A batch is not committed before the next batch is planned, because its sink may have failed. Owner znodes and
+    offsets are as for any member.
     """
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group, kafka_client_id="nightly job")) as query:
@@ -107,7 +108,10 @@ def test_the_last_batch_is_committed_if_the_checkpoint_has_it(
 
 
 def test_a_restarted_query_reads_no_record_twice(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The query's last batch is done and not committed. No other member has read further, so the checkpoint applies."""
+    """
+    If a query's last batch is done and not committed, and no other member has read further, the restarted query resumes
+    at its checkpoint.
+    """
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 50)
@@ -119,7 +123,7 @@ def test_a_restarted_query_reads_no_record_twice(cluster_39: Cluster, topic: str
 
 
 def test_a_failed_batch_is_repeated_unchanged(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The next run repeats the batch without newer records, and then continues."""
+    """The run after a failed batch repeats the batch without newer records, and then continues."""
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger(fails=True)) == numbered(0, 50)
@@ -134,7 +138,10 @@ def test_a_failed_batch_is_repeated_unchanged(cluster_39: Cluster, topic: str, g
 def test_a_partition_that_returns_is_read_from_the_committed_offset(
     cluster_39: Cluster, topic: str, group: str
 ) -> None:
-    """A consumer owns some partitions while the query runs, and leaves. No record is lost or repeated."""
+    """
+    If a consumer owns some partitions for a while and leaves, the query reads them from the committed offsets. No
+    record is lost or repeated.
+    """
     got: list[bytes] = []
     fill(cluster_39, topic, numbered(0, 100))
     with running(joining(cluster_39, topic, group)) as query:
@@ -169,7 +176,7 @@ def test_a_partition_that_returns_is_read_from_the_committed_offset(
 
 
 def test_two_queries_share_a_group(cluster_39: Cluster, topic: str, group: str) -> None:
-    """Each query reads its share. When one leaves, the other gets its partitions."""
+    """Each of two queries reads its share. When one query leaves, the other query gets its partitions."""
     with running(joining(cluster_39, topic, group)) as first:
         first.trigger()
         got = []
@@ -189,7 +196,7 @@ def test_two_queries_share_a_group(cluster_39: Cluster, topic: str, group: str) 
 
 
 def test_an_idle_query_releases_without_a_trigger(cluster_39: Cluster, topic: str, group: str) -> None:
-    """No batch reads the partitions, so their release waits for no trigger."""
+    """An idle query releases partitions that no batch reads without waiting for a trigger."""
     with running(joining(cluster_39, topic, group)) as query:
         query.trigger()
 
@@ -202,8 +209,8 @@ def test_a_batch_of_a_lost_partition_is_not_committed(
     cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The session ends after the batch was planned and before it is finished. A warning is logged, and the records are
-    read again.
+    If the session ends while a planned batch is not finished, a warning is logged, the batch is not committed, and its
+    records are read again.
     """
     fill(cluster_39, topic, numbered(0, 50))
     with running(joining(cluster_39, topic, group)) as query:
@@ -219,7 +226,7 @@ def test_a_batch_of_a_lost_partition_is_not_committed(
 
 
 def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: str) -> None:
-    """The running query starts a new interval at the operator's offset."""
+    """After an operator's reset, the running query starts a new interval at the operator's offset."""
     fill(cluster_39, topic, numbered(0, 10), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
         assert values_of(query.trigger()) == numbered(0, 10)
@@ -236,8 +243,8 @@ def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: s
 
 def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
     """
-    The failed query commits nothing, so both remedies in its error work: a reset of the offset, and
-    failOnDataLoss=false. The group then reads the new log.
+    A topic that was recreated while no query ran is a loss. The failed query commits nothing, so both remedies in its
+    error work: a reset of the offset, and failOnDataLoss=false. The group then reads the new log.
     """
     impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
@@ -269,7 +276,10 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
 
 
 def test_a_running_query_continues_in_a_recreated_topic(cluster_39: Cluster, topic: str, group: str) -> None:
-    """With failOnDataLoss=false the query reads the new log, whether the query or the group detects it first."""
+    """
+    A running query with failOnDataLoss=false reads the new log, whether the query or the group detects the new topic
+    first.
+    """
     options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:

@@ -29,7 +29,7 @@ PARTITIONS = 4
 
 
 class Query:
-    """A streaming query that is a member, and the values of its batches."""
+    """A streaming query that is a member of the group, and the values of its batches."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, topic: str, group: str, checkpoint: Path) -> None:
         self.values: list[bytes] = []
@@ -46,7 +46,9 @@ class Query:
         self.query: StreamingQuery = self._writer.start()
 
     def restart_if_spark_failed(self) -> None:
-        """Start the query again if Spark itself has failed: a Python worker gets only ten seconds to start."""
+        """
+        Start the query again if Spark itself has failed, because Spark gives a Python worker only ten seconds to start.
+        """
         if not self.query.isActive and "Python worker failed to connect back" in str(self.query.exception()):
             self.query = self._writer.start()
 
@@ -78,8 +80,8 @@ def producing(cluster: Cluster, topic: str) -> Iterator[list[bytes]]:
 
 async def join_and_leave(cluster: Cluster, group: Group, topic: str, query: Query, stored: list[bytes]) -> None:
     """
-    Run the query alone, with one and two consumers, without the first consumer, and alone again. Values are produced
-    all the time.
+    Run the query alone, with one consumer, with two consumers, without the first consumer, and alone again. Values are
+    produced all the time.
     """
 
     def owned_by_spark() -> int:

@@ -21,7 +21,9 @@ def default() -> Iterator[None]:
 
 
 def test_sigterm_leaves_the_group_and_exits() -> None:
-    """The exit status is 143, as for a process that SIGTERM ends."""
+    """
+    After SIGTERM, the query leaves the group and exits. The exit status is 143, as for a process that SIGTERM ends.
+    """
     left = []
     on_sigterm(lambda: left.append(True) or True)  # type: ignore[func-returns-value]
     with pytest.raises(SystemExit) as ended:
@@ -32,8 +34,8 @@ def test_sigterm_leaves_the_group_and_exits() -> None:
 
 def test_a_leave_in_progress_is_not_interrupted() -> None:
     """
-    Spark also closes the channel of the process, which may have started the leave; SIGTERM then does not end the
-    process.
+    SIGTERM does not end a process that is already leaving the group, as when Spark has closed the channel of the
+    process before.
     """
     on_sigterm(lambda: False)
     signal.raise_signal(signal.SIGTERM)

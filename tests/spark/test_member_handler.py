@@ -74,7 +74,7 @@ def test_a_batch_is_finished_when_the_query_has_passed_it(member: MemberSession)
 
 
 def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
-    """Spark compares positions as text; a different text would make it plan an empty batch."""
+    """Spark compares positions as text. An unchanged position has the same text, so that Spark plans no empty batch."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     member.handler.finish({FIRST: span})
@@ -84,7 +84,10 @@ def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
 
 
 async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSession) -> None:
-    """A partition that no batch reads is released without waiting. The next batch reads neither partition."""
+    """
+    A revoked partition waits for the batch that reads it. A partition that no batch reads is released without waiting.
+    The next batch reads neither.
+    """
     member.claim(FIRST, 0, token=7)
     member.claim(SECOND, 0, token=8)
     span = member.read(FIRST, 5)
@@ -102,7 +105,8 @@ async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSessi
 
 def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
     """
-    A partition that is revoked between the two calls is not planned either, because another member may own it already.
+    A partition that is revoked between ``standing`` and ``plan`` is not planned, because another member may own it
+    already.
     """
     member.claim(FIRST, 0, token=7)
     standing = member.handler.standing({})
@@ -113,7 +117,7 @@ def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
 
 
 def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
-    """The batch is empty, and the query keeps its position."""
+    """Without a lease, the batch is empty, and the query keeps its position."""
     member.claim(FIRST, 4, token=7)
     standing = member.handler.standing({})
     planned = member.handler.plan({FIRST: standing[FIRST].up_to(9)}, may_read=False)
@@ -122,7 +126,10 @@ def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
 
 
 def test_a_batch_of_a_lost_partition_is_not_finished(member: MemberSession) -> None:
-    """When the partition is claimed again, a new interval starts at the group's offset."""
+    """
+    A batch of a lost partition is not finished. When the partition is claimed again, a new interval starts at the
+    group's offset.
+    """
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.lose(FIRST)
@@ -157,7 +164,10 @@ def test_a_restarted_query_resumes_after_its_last_batch(member: MemberSession, s
 
 
 def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
-    """The claim is the same, so the reset is not visible in its fencing token; the interval gets a token of its own."""
+    """
+    An operator's reset does not change the claim, so it is not visible in the fencing token. The new interval gets a
+    token of its own.
+    """
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
     member.subscription.offsets.seek(FIRST, 2)

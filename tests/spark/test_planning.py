@@ -96,7 +96,7 @@ def test_a_plan_does_not_depend_on_the_order_of_its_input(wanted: dict[TopicPart
 
 
 def test_a_hundred_partitions_share_a_few_tasks_of_the_same_size() -> None:
-    """Each task costs tens of milliseconds, whatever its size, so small ranges share tasks."""
+    """Small ranges share tasks, because each task costs tens of milliseconds, whatever its size."""
     wanted = {TopicPartition("clicks", number): 10 for number in range(100)}
     tasks = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
     assert [task.size for task in tasks] == [250] * 4
@@ -159,7 +159,10 @@ positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() |
 @few_cases
 @given(positions)
 def test_positions_survive_the_checkpoint(before: Positions) -> None:
-    """Equal positions have the same text, by which Spark decides whether there are new records."""
+    """
+    Positions survive the checkpoint. Equal positions have the same text, by which Spark decides whether there are new
+    records.
+    """
     text = json.dumps(before.to_json())
     assert Positions.from_json(json.loads(text)) == before
     shuffled = replace(before, spans=dict(reversed(before.spans.items())))

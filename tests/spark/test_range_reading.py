@@ -46,8 +46,8 @@ def take_empty_answers(each: RangeReader, times: int) -> None:
 
 def test_an_empty_answer_is_retried() -> None:
     """
-    The high watermark may be newer than the broker's read of the log, so the request is repeated and no record is
-    skipped.
+    A request with an empty answer is repeated, because the high watermark may be newer than the broker's read of the
+    log. So no record is skipped.
     """
     each = reading(0, 0, 10)
     take(each, answer(0, 3, 100))
@@ -88,7 +88,7 @@ def test_consecutive_empty_answers_are_a_loss(caplog: pytest.LogCaptureFixture) 
 
 
 def test_an_empty_answer_below_the_range_is_not_counted() -> None:
-    """The broker's log does not reach the range yet, so the task waits."""
+    """If the broker's log does not reach the range yet, the task waits, and empty answers do not count."""
     each = reading(0, 3, 10)
     for _ in range(10):
         assert take(each, empty(9)) is None
@@ -96,14 +96,17 @@ def test_an_empty_answer_below_the_range_is_not_counted() -> None:
 
 
 def test_compacted_offsets_are_skipped() -> None:
-    """A message after the gap proves that the broker has read past it, so the range is finished without a retry."""
+    """A message after a gap proves that the broker has read past the gap, so the range is finished without a retry."""
     each = reading(0, 3, 10)
     assert take(each, answer(11, 12, 100)) is None
     assert each.finished
 
 
 def test_long_ranges_are_read_one_after_the_other() -> None:
-    """Each partition in a request costs the broker the same search, however few bytes it requests."""
+    """
+    Long ranges are read one after the other, because each partition in a request costs the broker the same search,
+    however few bytes the request asks for.
+    """
     lane = [reading(number, 0, 1_000_000) for number in range(10)]
     assert ask_for(lane, MIB) == {lane[0]: (0, MIB)}
     lane[0].position = lane[0].range.end
@@ -119,7 +122,10 @@ def test_short_ranges_share_one_request() -> None:
 
 
 def test_the_rest_of_an_answer_goes_to_the_next_ranges() -> None:
-    """A range with a known message size requests the bytes that it still needs, and a few more."""
+    """
+    A range with a known message size requests the bytes that it still needs, and a few more. The next ranges get the
+    rest of the answer.
+    """
     first, second, third = reading(0, 0, 2_000), reading(1, 0, 500), reading(2, 0, 500)
     first.take(answer(0, 1_000, 100), ask_for([first], MIB)[first])
     asked = ask_for([first, second, third], MIB)
@@ -136,7 +142,7 @@ def test_finished_ranges_are_not_asked_for() -> None:
 
 
 def test_ranges_of_one_partition_are_read_one_after_the_other() -> None:
-    """A request can contain each partition only once."""
+    """Ranges of one partition are read one after the other, because a request can contain each partition only once."""
     lane = [reading(0, 0, 10), reading(0, 50, 60), reading(1, 0, 10)]
     assert list(ask_for(lane, MIB)) == [lane[0], lane[2]]
 

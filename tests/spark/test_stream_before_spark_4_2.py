@@ -33,7 +33,7 @@ IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions with 100 records."""
+    """Return the name of a topic of four partitions with 100 records."""
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
@@ -51,7 +51,7 @@ def size_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) ->
 
 
 def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> None:
-    """The query resumes there in a new process, too, even after partitions were added."""
+    """A query resumes at its checkpoint in a new process, too, even after partitions were added."""
     first = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
     end = first.latestOffset()
     start = first.initialOffset()
@@ -72,7 +72,9 @@ def test_a_query_resumes_at_its_checkpoint(cluster_39: Cluster, topic: str) -> N
 
 
 def test_a_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: str) -> None:
-    """The new process finds a later 'latest' offset, and must not skip the records before it."""
+    """
+    A new process that repeats the first batch finds a later 'latest' offset, and must not skip the records before it.
+    """
     first = reader_of_spark_4_0(cluster_39, topic)
     with pytest.MonkeyPatch.context() as patched:
         bounds = first._driver._bounds  # type: ignore[attr-defined]

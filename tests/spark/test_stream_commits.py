@@ -38,14 +38,17 @@ IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions with 100 records."""
+    """Return the name of a topic of four partitions with 100 records."""
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
 def test_a_finished_batch_is_committed_when_the_next_is_planned(
     cluster_39: Cluster, topic: str, unique: Unique
 ) -> None:
-    """The start offsets are committed at once. A batch whose sink has failed is not committed."""
+    """
+    A finished batch is committed when the next batch is planned, and a batch whose sink has failed is not. The start
+    offsets are committed at once.
+    """
     group = unique("group")
     options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     with running(Query(cluster_39, **options, startingOffsets="earliest")) as query, zookeeper(cluster_39) as client:
@@ -62,7 +65,10 @@ def test_a_finished_batch_is_committed_when_the_next_is_planned(
 def test_the_last_batch_of_a_stream_is_committed_if_the_checkpoint_has_it(
     cluster_39: Cluster, topic: str, unique: Unique, tmp_path: Path, done: bool, offset: int
 ) -> None:
-    """The query is stopped between two triggers. A batch that was only planned is not committed."""
+    """
+    If the query is stopped between two triggers, the last batch is committed if the checkpoint has it. A batch that was
+    only planned is not committed.
+    """
     group = unique("group")
     options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     query = Query(cluster_39, **options, startingOffsets="earliest", checkpointLocation=f"file://{tmp_path}")
@@ -90,7 +96,10 @@ def test_committed_offsets_never_decrease(cluster_39: Cluster, topic: str, uniqu
 def test_commits_of_another_query_are_not_overwritten(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If another query of the group is ahead, one warning is logged until this query has passed the other's offset."""
+    """
+    If another query of the group is ahead, this query does not commit until it has passed the other query's offset. One
+    warning is logged.
+    """
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     slow = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
@@ -109,7 +118,10 @@ def test_commits_of_another_query_are_not_overwritten(
 def test_a_query_does_not_commit_while_the_group_has_members(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query continues to read, and commits again when the member has left."""
+    """
+    While the group has members, the query continues to read and does not commit. It commits again when the members have
+    left.
+    """
     monkeypatch.setattr(group_offsets, "_CHECK_INTERVAL_S", 0.0)
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
@@ -135,7 +147,8 @@ def test_offsets_of_an_earlier_log_are_reported(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The query never decreases these offsets. A warning at the commit and an error at the start inform the operator.
+    The query never decreases offsets of an earlier log. A warning at the commit and an error at the start inform the
+    operator.
     """
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts, **IMPATIENT}
@@ -159,7 +172,7 @@ def test_offsets_of_an_earlier_log_are_reported(
 
 
 def test_a_query_can_read_without_commits(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """With kiel.commit=false the group's offsets do not change, and no ZooKeeper is needed."""
+    """A query with kiel.commit=false does not change the group's offsets, and needs no ZooKeeper."""
     group = unique("group")
     options = {"subscribe": topic, "kafka_group_id": group, "kiel_commit": "false", "startingOffsets": "group"}
     with running(Query(cluster_39, **options)) as query, zookeeper(cluster_39) as client:
@@ -169,7 +182,10 @@ def test_a_query_can_read_without_commits(cluster_39: Cluster, topic: str, uniqu
 
 
 def test_a_group_with_live_members_is_refused(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """The query would change the members' offsets. Without ZooKeeper the query cannot check for members."""
+    """
+    A group with live members is refused, because the query would change the members' offsets. Without ZooKeeper the
+    query cannot check for members.
+    """
     group = unique("group")
     with pytest.raises(ConfigError, match=r"name it with kiel\.zookeeper\.connect, or set kiel\.commit to false"):
         Query(cluster_39, subscribe=topic, kafka_group_id=group).trigger()
@@ -188,7 +204,7 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """By default the failure is logged, and the next commit stores the offsets."""
+    """By default, a commit that fails is logged, and the next commit stores the offsets."""
 
     async def refuse(*_: object) -> None:
         raise BrokerError("the broker does not want to")
@@ -221,7 +237,7 @@ def test_brokers_that_store_no_offsets_can_be_read(release_cluster: Cluster, uni
 def test_starting_at_a_group_needs_brokers_that_store_offsets(
     shared_clusters: Callable[..., Cluster], unique: Unique
 ) -> None:
-    """The error has the remedy."""
+    """Starting at the offsets of a group fails if the brokers store no offsets. The error has the remedy."""
     cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("topic")
     create_topic(cluster.zk_hosts, name, 1)
     with pytest.raises(ConfigError, match=r"those of Kafka 0\.8\.0 do not; name the offsets as JSON"):

@@ -31,7 +31,7 @@ IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions with 100 records."""
+    """Return the name of a topic of four partitions with 100 records."""
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
@@ -55,7 +55,7 @@ def test_a_recreated_topic_is_a_loss(cluster_39: Cluster, topic: str) -> None:
 
 
 def test_a_deleted_topic_is_a_loss(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """With failOnDataLoss=false the other topics are read."""
+    """A deleted topic is a loss. With failOnDataLoss=false the other topics are read."""
     other = unique("other")
     create_topic(cluster_39.zk_hosts, other, 1)
     options = {"subscribe": f"{topic},{other}", **IMPATIENT}
@@ -71,7 +71,10 @@ def test_a_deleted_topic_is_a_loss(cluster_39: Cluster, topic: str, unique: Uniq
 
 
 def test_available_now_detects_a_recreated_topic(cluster_39: Cluster, unique: Unique) -> None:
-    """The loss is an error although there is nothing to read. With failOnDataLoss=false the new log is read."""
+    """
+    With Trigger.AvailableNow, a recreated topic is an error although there is nothing to read. With
+    failOnDataLoss=false the new log is read.
+    """
     name = filled(cluster_39, unique("topic"), 1, VALUES)
     options = {"subscribe": name, "startingOffsets": "earliest", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
@@ -90,7 +93,8 @@ def test_available_now_detects_a_recreated_topic(cluster_39: Cluster, unique: Un
 
 def test_available_now_detects_a_deleted_topic(cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """
-    The deletion is an error even if another topic exists. Records produced after the start of the run are not read.
+    With Trigger.AvailableNow, a deleted topic is an error even if another topic exists. Records produced after the
+    start of the run are not read.
     """
     other = unique("other")
     create_topic(cluster_39.zk_hosts, other, 1)

@@ -38,12 +38,12 @@ def offsets_of(query: Query) -> dict[str, Any]:
 
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """A topic of four partitions with 100 records."""
+    """Return the name of a topic of four partitions with 100 records."""
     return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
 def test_each_batch_has_the_records_since_the_last(cluster_39: Cluster, topic: str) -> None:
-    """Without new records there is no batch."""
+    """Each batch has the records since the last batch. If there is no new record, there is no batch."""
     with running(Query(cluster_39, subscribe=topic, startingOffsets="earliest")) as query:
         assert values_of(query.trigger()) == VALUES
         assert query.trigger() == []
@@ -52,7 +52,10 @@ def test_each_batch_has_the_records_since_the_last(cluster_39: Cluster, topic: s
 
 
 def test_latest_is_resolved_once(cluster_39: Cluster, topic: str) -> None:
-    """Spark calls initialOffset twice. Records produced between the calls belong to the query."""
+    """
+    Spark calls initialOffset twice, but 'latest' is resolved once. Records produced between the calls belong to the
+    query.
+    """
     with running(Query(cluster_39, subscribe=topic)) as query:
         first = query.reader.initialOffset()
         fill(cluster_39, topic, [b"100"])
@@ -61,7 +64,10 @@ def test_latest_is_resolved_once(cluster_39: Cluster, topic: str) -> None:
 
 
 def test_a_failed_first_batch_is_repeated_from_its_start(cluster_39: Cluster, topic: str) -> None:
-    """A new process finds a later 'latest' offset, and must not skip the records before it."""
+    """
+    A new process that repeats a failed first batch finds a later 'latest' offset, and must not skip the records before
+    it.
+    """
     with running(Query(cluster_39, subscribe=topic)) as query:
         query.reader.initialOffset()
         fill(cluster_39, topic, [b"100"])
@@ -73,7 +79,7 @@ def test_a_failed_first_batch_is_repeated_from_its_start(cluster_39: Cluster, to
 
 
 def test_a_failed_later_batch_is_repeated_unchanged_after_a_change_of_limits(cluster_39: Cluster, topic: str) -> None:
-    """The checkpoint determines the batch's records, not the options."""
+    """The checkpoint, not the options, determines the records of a repeated batch."""
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     with running(Query(cluster_39, **options, maxOffsetsPerTrigger="30")) as query:
         first = query.trigger()
@@ -85,7 +91,10 @@ def test_a_failed_later_batch_is_repeated_unchanged_after_a_change_of_limits(clu
 
 
 def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -> None:
-    """A large partition does not delay a small one, nor a small one a large one."""
+    """
+    A bound is divided in proportion, so that a large partition does not delay a small partition, nor a small partition
+    a large one.
+    """
     name = unique("topic")
     create_topic(cluster_39.zk_hosts, name, 2)
     fill(cluster_39, name, VALUES[:90], partition=0)
@@ -97,7 +106,7 @@ def test_a_bound_is_divided_in_proportion(cluster_39: Cluster, unique: Unique) -
 
 
 def test_a_trigger_waits_for_min_offsets(cluster_39: Cluster, topic: str) -> None:
-    """The trigger returns no records while there are too few."""
+    """A trigger returns no records while there are fewer than minOffsetsPerTrigger."""
     options = {"subscribe": topic, "startingOffsets": "latest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
     with running(Query(cluster_39, **options)) as query:
         query.reader.initialOffset()
@@ -146,7 +155,7 @@ def test_added_partitions_are_read_from_their_beginning(cluster_39: Cluster, top
 
 
 def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic: str) -> None:
-    """The records of such a topic are read from its beginning."""
+    """The records of a topic that appears later and matches the pattern are read from its beginning."""
     with running(Query(cluster_39, subscribePattern=f"{topic}.*")) as query:
         query.trigger()
         create_topic(cluster_39.zk_hosts, f"{topic}-later", 1)

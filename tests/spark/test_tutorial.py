@@ -44,7 +44,7 @@ def programs() -> dict[str, str]:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with this checkout's commands, and with clusters of its own."""
+    """Return an environment with this checkout's commands, and with clusters of its own."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, arguments in (("python", ""), ("kiel-groups", " -m kiel_groups")):

@@ -18,13 +18,16 @@ KINDS = {"STRING": StringType(), "BINARY": BinaryType(), "INT": IntegerType(), "
 
 
 def columns(text: str) -> StructType:
-    """Parse a schema in SQL's syntax; Spark's parser would need a session."""
+    """Parse a schema in SQL's syntax, because Spark's parser would need a session."""
     pairs = [column.split() for column in text.split(", ")]
     return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
 
 
 def test_acks_and_compression_have_the_names_of_kafkas_producer() -> None:
-    """The defaults are acknowledgement by all replicas, and no compression."""
+    """
+    Acks and compression have the names of Kafka's producer. The defaults are acknowledgement by all replicas, and no
+    compression.
+    """
     assert (WriteOptions.parse(LEAST).acks, WriteOptions.parse(LEAST).compression) == (-1, None)
     given = WriteOptions.parse({**LEAST, "kafka.acks": "1", "kafka.compression.type": "snappy", "topic": "t"})
     assert (given.acks, given.compression, given.topic) == (1, "snappy", "t")
@@ -70,7 +73,7 @@ def test_the_topic_option_overrides_the_column() -> None:
     ],
 )
 def test_columns_that_make_no_message_are_refused(schema: str, reason: str) -> None:
-    """The error comes before any record is written."""
+    """Columns that make no message are refused before any record is written."""
     with pytest.raises(ConfigError, match=reason):
         WriteColumns.of(columns(schema), None)
 

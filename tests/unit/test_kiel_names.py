@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_errors_have_kiels_names() -> None:
-    """Catching an error by kiel's name catches this package's error."""
+    """A program that catches an error by kiel's name catches this package's error."""
     assert exc.ConnectionError is exc.BrokerConnectionError is errors.BrokerConnectionError
     assert exc.KielError is errors.KielGroupsError
     assert issubclass(exc.NoBrokersError, exc.KielError)
@@ -31,7 +31,7 @@ def test_errors_have_kiels_names() -> None:
 
 
 def test_a_connection_error_can_be_created_as_in_kiel() -> None:
-    """The error has host, port and broker id, its text has the address, and it can be pickled."""
+    """A ConnectionError is created with host, port and broker id. Its text has the address, and it can be pickled."""
     error = pickle.loads(pickle.dumps(exc.ConnectionError("kafka-1", 9092, broker_id=3)))
     assert (error.host, error.port, error.broker_id) == ("kafka-1", 9092, 3)
     assert str(error) == "kafka-1:9092: the connection failed"
@@ -39,7 +39,7 @@ def test_a_connection_error_can_be_created_as_in_kiel() -> None:
 
 
 async def test_a_connection_error_has_the_brokers_address() -> None:
-    """Errors that the client raises have the broker's host and port, too."""
+    """A ConnectionError that the client raises has the broker's host and port."""
     async with FakeBroker() as dead:
         pass
     connection = Connection(dead.address, dead.config(), Metrics())
@@ -50,7 +50,7 @@ async def test_a_connection_error_has_the_brokers_address() -> None:
 
 @pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
 def test_errors_can_be_created_without_arguments(kind: type[errors.BrokerError]) -> None:
-    """Kiel creates errors without arguments; here they have a text, and can be pickled."""
+    """Errors can be created without arguments, as kiel does. They still have a text, and can be pickled."""
     error = pickle.loads(pickle.dumps(kind()))
     assert type(error) is kind
     assert str(error)
@@ -58,13 +58,13 @@ def test_errors_can_be_created_without_arguments(kind: type[errors.BrokerError])
 
 
 def test_an_error_that_is_never_raised_can_be_imported() -> None:
-    """Programs of kiel may catch an error that this package never raises."""
+    """Programs of kiel can import UnhandledResponseError, although this package never raises it."""
     assert exc.UnhandledResponseError("fetch").api == "fetch"
     assert issubclass(exc.UnhandledResponseError, exc.KielError)
 
 
 def test_constants_are_kafkas_numbers() -> None:
-    """Brokers expect these numbers."""
+    """The constants have the numbers that brokers expect."""
     assert (constants.BEGINNING, constants.END) == (-2, -1)
     assert (constants.GZIP, constants.SNAPPY, constants.LZ4) == (1, 2, 3)
     assert constants.SUPPORTED_COMPRESSION == (None, 1, 2, 3)
@@ -79,7 +79,7 @@ def test_constants_are_kafkas_numbers() -> None:
 
 
 def test_error_names_are_kiels() -> None:
-    """Programs compare the names, so kiel's are kept where they differ from Kafka's."""
+    """The names of error codes are kiel's, even where Kafka's names differ, because programs compare them."""
     assert constants.ERROR_CODES == {
         -1: "unknown",
         0: "no_error",

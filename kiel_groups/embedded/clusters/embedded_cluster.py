@@ -1,4 +1,4 @@
-"""A whole Kafka 0.8 cluster: ZooKeeper, brokers and their topics."""
+"""A whole Kafka cluster: ZooKeeper, brokers and their topics."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ class Cluster(Startable):
     Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
 
     Args:
-        brokers: The number of brokers; their ids are 0, 1, …
+        brokers: The number of brokers. Their ids are 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
-        chroot: The path of the cluster in ZooKeeper, ``"/path"``; it is created before the brokers start.
+        chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
-        zookeeper_overrides: Lines of ``zoo.cfg``.
-        max_session_timeout_ms: The longest session timeout that ZooKeeper grants; 10,000 by default.
+        zookeeper_overrides: Lines of every ZooKeeper server's ``zoo.cfg``.
+        max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
         cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` work.
-        zookeeper_port: The port of the first ZooKeeper server; the others get the next ones. 0 lets the system choose.
-        broker_port: The port of the first broker; the others get the next ones. 0 lets the system choose.
+        zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
+        broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
         data: A folder in which the files of all servers are kept. A later cluster of the same versions and numbers of
-            servers can use it again. Without it, all files are removed at the end.
+            servers can use the folder again. Without a folder, all files are removed at the end.
+
+    Raises:
+        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Cluster(Startable):
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The first ZooKeeper server; ``ensemble`` has all of them."""
+        """The first ZooKeeper server. ``ensemble.servers`` lists all ZooKeeper servers."""
         return self.ensemble.servers[0]
 
     @property
@@ -95,15 +98,15 @@ class Cluster(Startable):
         return [broker.address for broker in self.kafka]
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
-        """Create a topic; return when every partition has a leader. Errors are those of ``admin.cluster_admin``."""
+        """Create a topic, and return when every partition has a leader. Errors are those of ``admin.cluster_admin``."""
         await in_thread(cluster_admin.create_topic, self.zk_hosts, topic, partitions, replication)
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
-        """Increase a topic's partitions to ``partitions``; return when each has a leader."""
+        """Increase a topic's number of partitions to ``partitions``, and return when each partition has a leader."""
         await in_thread(cluster_admin.grow_topic, self.zk_hosts, topic, partitions)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; return when it is gone. Raises ConfigError on Kafka 0.8.0, which cannot delete topics."""
+        """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
         await in_thread(cluster_admin.delete_topic, self.zk_hosts, topic)
@@ -136,7 +139,7 @@ class Cluster(Startable):
             list(pool.map(KafkaBroker._start, self.kafka))
 
     def _kind(self) -> dict[str, object]:
-        """The properties that another cluster must share to use this cluster's data."""
+        """Return the properties that another cluster must share to use this cluster's data."""
         return {
             "kafka": self._release.version,
             "brokers": self._count,
@@ -148,8 +151,8 @@ class Cluster(Startable):
         if self._data is not None:
             stop_brokers(self.kafka)
         for broker in self.kafka:
-            # If the data is not kept, an orderly stop is useless, and would hang if ZooKeeper is gone. So brokers are
-            # killed. Brokers with kept data have been stopped above.
+            # Brokers with kept data have been stopped above. For other brokers, a stop with SIGTERM is useless, and
+            # would hang if ZooKeeper is gone. So they are killed.
             broker._kill()
             broker._close()
         self.ensemble._close()

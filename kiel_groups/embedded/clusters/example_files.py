@@ -47,7 +47,7 @@ def _broker_in_a_container() -> dict[str, object]:
 
 
 def _of_three(number: int) -> str:
-    """Return ``zoo.cfg`` of one of three servers on one host; the file ``myid`` in its data must contain ``number``."""
+    """Return ``zoo.cfg`` of one of three servers on one host. The file ``myid`` in its data must contain ``number``."""
     peers = {each: Peer(LOOPBACK, _QUORUM_PORT + each - 1, _ELECTION_PORT + each - 1) for each in _ENSEMBLE}
     settings = zookeeper_settings(_data() / str(number), _ZOOKEEPER_PORT + number - 1)
     return _commented(as_properties(settings | ensemble_settings(peers)), f"{_data()}/{number}/myid holds {number}.")

@@ -18,14 +18,14 @@ _KIND = "cluster.json"
 
 def lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
     """
-    Lock a data folder for one cluster; create it if it is missing.
+    Lock a data folder for one cluster. Create the folder if it is missing.
 
     Args:
         folder: The folder in which the servers keep their files.
-        kind: The versions and numbers of servers; existing data must have the same ones.
+        kind: The versions and numbers of servers. Existing data must be of the same kind.
 
     Returns:
-        The open lock file; closing it releases the lock.
+        The open lock file. Closing it releases the lock.
 
     Raises:
         ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.

@@ -50,7 +50,7 @@ class RunningCluster:
     The record of a running cluster.
 
     ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
-    ``zookeeper`` is the connection string, ``data`` the folder of kept data, or None.
+    ``zookeeper`` is the connection string. ``data`` is the folder of kept data, or None if the cluster keeps none.
     """
 
     name: str
@@ -70,14 +70,14 @@ class RunningCluster:
 
     @classmethod
     def parse(cls, text: str) -> RunningCluster:
-        """Parse a record; raise ValueError, TypeError or KeyError if it is invalid."""
+        """Parse a record. Raise ValueError, TypeError or KeyError if it is invalid."""
         fields = json.loads(text)
         fields["brokers"] = tuple(fields["brokers"])
         fields["servers"] = tuple(RunningServer(**server) for server in fields["servers"])
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as they are published and printed."""
+        """Return the fields of the record, as they are published and printed."""
         return asdict(self)
 
 
@@ -89,7 +89,7 @@ class Claim:
         self._record = record
 
     def publish(self, cluster: Cluster, data: Path | None) -> RunningCluster:
-        """Write and return the record of the cluster, which is ready for clients."""
+        """Write and return the record of a cluster that is ready for clients."""
         pid = os.getpid()
         running = RunningCluster(
             name=self.name,
@@ -112,7 +112,7 @@ class Claim:
 @contextmanager
 def claim_name(name: str) -> Iterator[Claim]:
     """
-    Reserve ``name`` for a cluster during the block; remove the cluster's record at its end.
+    Reserve ``name`` for a cluster during the block, and remove the cluster's record at its end.
 
     Raises:
         ConfigError: The name is invalid.
@@ -134,18 +134,18 @@ def claim_name(name: str) -> Iterator[Claim]:
 
 
 def clusters_folder() -> Path:
-    """Return the folder with the records of running clusters, and the logs of detached ones."""
+    """Return the folder with the records of running clusters, and the logs of detached clusters."""
     folder = made_runs_folder() / "clusters"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def find_cluster(name: str) -> RunningCluster | None:
-    """Return the record of a cluster, or None if it does not run."""
+    """Return the record of a running cluster, or None. A cluster has no record before it is ready."""
     try:
         cluster = RunningCluster.parse((clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # There is no record, or another release of this package wrote it.
+        return None  # The name is invalid, there is no record, or another release of this package wrote it.
     return cluster if cluster.is_alive else None
 
 
@@ -157,7 +157,7 @@ def running_clusters() -> list[RunningCluster]:
 
 def stop_cluster(cluster: RunningCluster) -> None:
     """
-    Stop a cluster; return when its supervisor and, with it, all servers have ended.
+    Stop a cluster, and return when its supervisor and, with it, all servers have ended.
 
     Raises:
         ServerError: The supervisor still runs after a minute.

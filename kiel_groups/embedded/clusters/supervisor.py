@@ -1,9 +1,9 @@
 """
-Run a named cluster, in this process until a signal arrives, or in a background process.
+Run a named cluster in this process until a signal arrives, or in a background process.
 
 ``python -m kiel_groups.embedded.clusters.supervisor`` is the background process. Its arguments are the settings as
-JSON, and the file descriptor of a pipe. It writes one JSON object to the pipe when the cluster is ready, or has failed
-to start.
+JSON, and the file descriptor of a pipe. When the cluster is ready or has failed to start, the process writes one JSON
+object to the pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WATCH_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The name of a cluster, and the arguments of ``Cluster``; ``data`` is an absolute path, or None."""
+    """The name of a cluster, and the arguments of ``Cluster``. ``data`` is an absolute path, or None."""
 
     name: str
     kafka: str = DEFAULT_KAFKA
@@ -45,7 +45,7 @@ class ClusterSettings:
     data: str | None = None
 
     def cluster(self) -> Cluster:
-        """Create the cluster without starting it; raise ConfigError for invalid settings."""
+        """Create the cluster without starting it. Raise ConfigError if a setting is invalid."""
         return Cluster(
             self.brokers,
             zookeeper=self.zookeeper,
@@ -67,7 +67,7 @@ async def supervise(
     Args:
         settings: The cluster to run.
         ready: Called with the cluster's record when all servers are ready.
-        died: Called with a sentence for each server that ends unexpectedly; the others keep running.
+        died: Called with a sentence for each server that ends unexpectedly. All other servers keep running.
 
     Raises:
         ConfigError: The settings are invalid.
@@ -103,11 +103,11 @@ async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[
 
 def detach(settings: ClusterSettings) -> RunningCluster:
     """
-    Start a cluster in a background process, which outlives this one; return the cluster's record when it is ready.
+    Start a cluster in a background process, which outlives this process. Return the cluster's record when it is ready.
 
     Raises:
         ConfigError, ServerError: As in ``supervise``.
-        KeyboardInterrupt: Ctrl-C was pressed before the cluster was ready; the cluster was stopped.
+        KeyboardInterrupt: Ctrl-C was pressed before the cluster was ready. The cluster has been stopped.
     """
     settings.cluster()  # Raises ConfigError for invalid settings, before a process is started.
     log = clusters_folder() / f"{settings.name}.log"
@@ -144,13 +144,13 @@ def _parse_report(report: bytes, log: Path) -> RunningCluster:
 
 
 class _Starter:
-    """The process that started this one; it waits for one report from the pipe."""
+    """The process that has started this process, and that waits for one report from the pipe."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe: int | None = pipe
 
     def report(self, fields: dict[str, object]) -> bool:
-        """Write the report; return False if one was written before."""
+        """Write the report. Return False if a report was written before."""
         if self._pipe is None:
             return False
         with open(self._pipe, "wb") as pipe:

@@ -1,9 +1,9 @@
 """
 A TCP proxy that injects network faults between any client and any server, without privileges.
 
-It runs on its own thread with its own event loop, and so keeps running while the loop under test is blocked. Its
-methods may be called from any thread, and have taken effect when they return. It buffers at most about 200 KiB for each
-connection: it stops reading while it cannot forward.
+The proxy runs on its own thread with its own event loop, and so keeps running while the loop under test is blocked. Its
+methods may be called from any thread, and have taken effect when they return. The proxy stops reading while it cannot
+forward, so it buffers at most about 200 KiB for each connection.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ _Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:
-    """A client's connection, the proxy's connection to the server for it, and the task that forwards between them."""
+    """
+    A client's connection to the proxy, the proxy's connection to the server, and the task that forwards between them.
+    """
 
     def __init__(self, client: _Stream, task: asyncio.Task[None]) -> None:
         self.task = task
         self.streams = {Side.CLIENT: client}
 
     def close(self, sides: Iterable[Side] = Side, *, reset: bool) -> None:
-        """Close the connections to these sides, with RST or FIN; the connections to other sides stay open."""
+        """Close the connections to these sides, with RST or FIN. The connections to other sides stay open."""
         for side in sides:
             if side in self.streams:
                 _end(self.streams.pop(side)[1], reset=reset)
@@ -76,13 +78,13 @@ class FaultProxy(Startable):
     """
     Proxies a server during a ``with`` or ``async with`` block, and forwards everything until a fault is injected.
 
-    Faults add up, and apply to open and new connections alike; ``heal`` ends them all. As in TCP, no bytes are lost
-    from the middle of a connection: bytes that a fault delays are forwarded after it.
+    Faults add up, and apply to open and new connections alike. ``heal`` ends all faults. As in TCP, no bytes are lost
+    from the middle of a connection: bytes that a fault delays are forwarded after the fault.
 
     Args:
         upstream: The server, ``host:port``, or a function that returns it for each new connection (for a server that
             starts after the proxy).
-        most_connections: The largest number of open connections; further ones are reset at once.
+        most_connections: The largest number of open connections. Further connections are reset at once.
         upstream_wait_s: How long a connection waits for a server that does not listen, before it is reset. Most clients
             retry when a server refuses them. The proxy has accepted their connection, so they see a reset instead.
 
@@ -123,14 +125,14 @@ class FaultProxy(Startable):
         return len(self._links)
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
-        """Delay each chunk (of up to 64 KiB) or frame; in both directions by default."""
+        """Delay each chunk (of up to 64 KiB) or frame, by default in both directions."""
         self._on_thread(lambda: self._delays_s.update(dict.fromkeys(_directions(direction), seconds)))
 
     def stall(self, direction: Direction | None = None) -> None:
         """
         Stop forwarding bytes and closes, in one direction or, by default, in both.
 
-        The kernel still accepts new connections; the proxy connects them to the server after ``heal``.
+        The kernel still accepts new connections, and the proxy connects them to the server after ``heal``.
         """
 
         def stall() -> None:
@@ -140,15 +142,15 @@ class FaultProxy(Startable):
         self._on_thread(stall)
 
     def refuse(self) -> None:
-        """Refuse new connections, as if no server listened; open ones are not affected."""
+        """Refuse new connections, as if no server listened. Open connections are not affected."""
         self._on_thread(self._stop_listening)
 
     def cut(self, side: Side | None = None, *, reset: bool = True) -> None:
         """
         Close every open connection, with RST or (``reset=False``) with FIN.
 
-        If a side is given, only the connections to that side are closed. Those to the other side stay half-open: they
-        receive nothing, and nothing is read from them.
+        If a side is given, only the connections to that side are closed. The connections to the other side stay
+        half-open: the proxy sends nothing on them, and reads nothing from them.
         """
         self._on_thread(lambda: self._cut([side] if side else list(Side), reset=reset))
 
@@ -245,7 +247,7 @@ class FaultProxy(Startable):
         try:
             await self._forward(link)
         except asyncio.CancelledError:
-            return  # The link was cut; if it is half-open, it stays in ``_links``.
+            return  # The link was cut. If it is half-open, it stays in ``_links``.
         except Exception as error:
             if not _is_of_the_network(error):
                 log.exception("%s: a connection is reset", self.address)
@@ -290,7 +292,12 @@ class FaultProxy(Startable):
         await sink.drain()
 
     def _on_thread(self, change: Callable[[], None]) -> None:
-        """Call ``change`` on the proxy's thread; return when it has returned."""
+        """
+        Call ``change`` on the proxy's thread, and return when the call has ended.
+
+        Raises:
+            ServerError: The proxy does not run, or this call is made on the proxy's own thread.
+        """
         if threading.current_thread() is self._thread:
             raise ServerError("the proxy's own thread cannot change it; do it from another one")
         if self._thread is None or not self._thread.is_alive():

@@ -1,7 +1,8 @@
 """
 Answers of a faulty Kafka 0.8 broker: error codes instead of results, and other addresses of brokers.
 
-They answer version 0 of the requests that this package sends, and keep the topics and partitions of the real answer.
+The answers have version 0, as the requests that this package sends, and keep the topics and partitions of the real
+answer, except that topics lose their partitions in a Metadata answer with an error.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
 
 def with_addresses(payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
     """
-    Replace the addresses of brokers in a Metadata answer; brokers that are not in the mapping keep theirs.
+    Replace the addresses of brokers in a Metadata answer. Brokers that are not in the mapping keep their addresses.
 
     Raises:
         ProtocolError: ``payload`` is not a Metadata answer.

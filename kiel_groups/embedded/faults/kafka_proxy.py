@@ -1,8 +1,8 @@
 """
-A fault proxy for brokers, which knows the frames of Kafka's protocol and can change a broker's answers.
+A fault proxy for brokers, which decodes the frames of Kafka's protocol and can change a broker's answers.
 
-A function gets every answer of the broker with its request, and decides what the client receives: the answer as it is,
-a rewritten one, a part of it, or nothing.
+The caller's function gets every answer of the broker with its request, and decides what the client receives: the answer
+as it is, a rewritten answer, a part of it, or nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Exchange:
     """
     A request and the broker's answer to it.
 
-    ``request`` is the part after the correlation id (client id and body), ``response`` the same part of the answer.
-    ``number`` counts the answers to requests of this kind through this proxy, from 1.
+    ``request`` is the part of the request after the correlation id (client id and body). ``response`` is the part of
+    the answer after the correlation id. ``number`` counts the answers to requests of this kind through this proxy, from
+    1.
     """
 
     api_key: int
@@ -47,14 +48,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Announce the size of the whole answer, send only its first ``sent_bytes``, then reset the connection or stall."""
+    """
+    An answer of which only the first ``sent_bytes`` are sent, after the size of the whole answer. Then the proxy resets
+    the connection, or stalls it if ``then_reset`` is False.
+    """
 
     response: bytes
     sent_bytes: int
     then_reset: bool = True
 
 
-#: What the client receives: an answer (after its correlation id), a part of one, or None for no answer at all.
+#: What the client receives: an answer (after its correlation id), a part of an answer, or None for no answer at all.
 Reply: TypeAlias = bytes | Partial | None
 
 #: Called on the proxy's thread for every answer.
@@ -81,15 +85,16 @@ class KafkaProxy(FaultProxy):
     """
     Proxies one broker, as FaultProxy does, and can change its answers.
 
-    In Metadata it replaces the broker's address by its own, so that clients stay connected to it. Clients that look up
-    brokers in ZooKeeper bypass it, unless the broker advertises the proxy's port (``advertised.port``).
+    In Metadata answers, the proxy replaces the broker's address by its own, so that clients stay connected to the
+    proxy. Clients that look up brokers in ZooKeeper bypass the proxy, unless the broker advertises the proxy's port
+    (``advertised.port``).
 
     Args:
         upstream: The broker, ``host:port``, or a function that returns it.
-        answer: Decides what clients receive; None forwards the broker's answers.
+        answer: Decides what clients receive. None forwards the broker's answers.
         addresses: Maps a broker's address to its proxy's. The proxies of a cluster share one dict, so that each knows
             all addresses.
-        most_connections: The largest number of open connections; further ones are reset at once.
+        most_connections: The largest number of open connections. Further connections are reset at once.
     """
 
     def __init__(

@@ -58,8 +58,8 @@ class NpmPackage:
     """
     An npm package that contains a broker's jars, in ``folder``.
 
-    With ``only_listed``, only the jars of the class path are used. Otherwise all jars are used: they are an equivalent
-    set, built for another version of Scala.
+    With ``only_listed``, only the jars of the class path are used, and all of them must be in the package. Without it,
+    all jars in the folder are used: they are an equivalent set, built for another version of Scala.
     """
 
     package: str
@@ -69,7 +69,7 @@ class NpmPackage:
 
 @dataclass(frozen=True, slots=True)
 class ClassPath:
-    """All jars of one server; ``npm`` is another source of them, used if Maven fails."""
+    """All jars of one server. ``npm`` is another source of these jars, which is used if Maven fails."""
 
     name: str
     coordinates: tuple[Coordinate, ...]
@@ -151,17 +151,19 @@ _KAFKAS = {name.removeprefix("kafka-"): name for name in CLASS_PATHS if name.sta
 
 
 def class_path(name: str) -> ClassPath:
-    """Return a class path by its name; raise ConfigError with the known names for another one."""
+    """Return a class path by its name. Raise ConfigError with the known names if the name is unknown."""
     return CLASS_PATHS[_known(name, {name: name for name in CLASS_PATHS}, "class path")]
 
 
 def zookeeper_class_path(version: str) -> ClassPath:
-    """Return the class path of a ZooKeeper version; raise ConfigError with the known versions for another one."""
+    """
+    Return the class path of a ZooKeeper version. Raise ConfigError with the known versions if the version is unknown.
+    """
     return CLASS_PATHS[_known(version, _ZOOKEEPERS, "ZooKeeper version")]
 
 
 def kafka_class_path(version: str) -> ClassPath:
-    """Return the class path of a Kafka version; raise ConfigError with the known versions for another one."""
+    """Return the class path of a Kafka version. Raise ConfigError with the known versions if the version is unknown."""
     return CLASS_PATHS[_known(version, _KAFKAS, "Kafka version")]
 
 

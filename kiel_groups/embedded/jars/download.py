@@ -29,10 +29,10 @@ _COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
 
 
 class Progress(Protocol):
-    """Called with the progress of a download."""
+    """A function that is called with the progress of a download."""
 
     def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
-        """Report that ``done`` of ``total`` jars are fetched; ``what`` is the current file or step."""
+        """Report that ``done`` of ``total`` jars are fetched. ``what`` is the current file or step."""
 
 
 def no_progress(class_path: str, done: int, total: int, what: str) -> None:
@@ -41,7 +41,7 @@ def no_progress(class_path: str, done: int, total: int, what: str) -> None:
 
 def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     """
-    Fetch all jars of a class path into a folder below ``scratch``; return that folder.
+    Fetch all jars of a class path into a folder below ``scratch``, and return that folder.
 
     Raises:
         ServerError: All sources failed.
@@ -106,7 +106,7 @@ def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
     """
     Write the content of one regular file of an archive to ``file``, without its path, mode and owner.
 
-    ``TarFile.extract`` can do so safely only with its ``filter``, which came with Python 3.11.4.
+    ``TarFile.extract`` could do this safely only with its argument ``filter``, which was added in Python 3.11.4.
     """
     packed = archive.extractfile(member)
     assert packed is not None, "a regular file has content"
@@ -116,7 +116,10 @@ def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
 
 @contextmanager
 def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterator[str]]:
-    """Run a tool and provide its output line by line; raise ServerError with the last lines if the tool fails."""
+    """
+    Run a tool, and provide its output line by line. Raise ServerError if the tool is missing, or with its last lines if
+    it fails.
+    """
     if shutil.which(command[0]) is None:
         raise ServerError(missing)
     last: list[str] = []
@@ -146,7 +149,7 @@ def _with_last_lines(lines: Iterator[str] | Sequence[str], last: list[str]) -> I
 
 
 def _error_lines(lines: list[str]) -> list[str]:
-    """Return the first lines that are marked as errors, or else the last lines."""
+    """Return the first three lines that are marked as errors. Without such lines, return the last five lines."""
     errors = [line for line in lines if "ERROR" in line]
     return errors[:3] if errors else lines[-5:]
 

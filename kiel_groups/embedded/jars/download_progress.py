@@ -1,4 +1,6 @@
-"""Display of downloads: progress bars on a terminal; elsewhere a line at the start and one at the end."""
+"""
+The display of downloads: progress bars on a terminal, and lines at the start and the end of each download elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +44,11 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
     Args:
         console: Shows the progress.
         kafka: The version of Kafka.
-        zookeeper: The version of ZooKeeper. None for the newer one; if that cannot be fetched (it comes from Maven
-            only), the one on Kafka's class path.
+        zookeeper: The version of ZooKeeper. None means the newer version or, if that cannot be fetched (only Maven
+            has it), the version on Kafka's class path.
 
     Returns:
-        The version of ZooKeeper.
+        The version of ZooKeeper that was fetched.
 
     Raises:
         ConfigError: A version is not in the table.

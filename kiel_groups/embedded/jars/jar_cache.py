@@ -29,7 +29,7 @@ __all__ = ["cache_folder", "jar_folder", "java_class_path"]
 _MANIFEST = "manifest.json"
 _SCRATCH = ".fetching-"
 
-#: Folders that this process has verified once; later changes of their files are not detected.
+#: Folders that this process has verified once. Later changes of their files are not detected.
 _verified: set[Path] = set()
 
 
@@ -41,16 +41,16 @@ def cache_folder() -> Path:
 
 
 def java_class_path(wanted: ClassPath) -> str:
-    """Return the argument of ``java -cp`` for this class path; fetch the jars if they are not in the cache."""
+    """Return the argument of ``java -cp`` for this class path. Fetch the jars if they are not in the cache."""
     return f"{jar_folder(wanted)}/*"
 
 
 def jar_folder(wanted: ClassPath, progress: Progress = no_progress) -> Path:
     """
-    Return the verified folder with the jars of a class path; fetch them if they are not in the cache.
+    Return the verified folder with the jars of a class path. Fetch the jars if they are not in the cache.
 
     Raises:
-        ServerError: The jars could not be fetched.
+        ServerError: The jars could not be fetched, or the cache cannot be used.
     """
     folder = cache_folder() / "jars" / wanted.name
     if folder in _verified:

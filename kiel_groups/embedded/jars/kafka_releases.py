@@ -25,9 +25,10 @@ DEFAULT_KAFKA = "0.8.2.2"
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
     """
-    A release of Kafka.
+    A release of Kafka, and how its brokers run.
 
-    ``settings`` are lines of ``server.properties`` in addition to those that all releases get.
+    ``classes`` are its jars. ``settings`` are lines of ``server.properties`` in addition to the lines that all releases
+    get. ``deletes_topics`` says whether its brokers can delete topics.
     """
 
     version: str
@@ -36,12 +37,12 @@ class KafkaRelease:
     deletes_topics: bool = True
 
 
-# Otherwise the broker registers the host's name, which may not resolve. 0.8.0 always registers its host.name.
+# Without this, a broker registers the host's name, which may not resolve. 0.8.0 always registers its host.name.
 _ADVERTISED: Settings = {"advertised.host.name": "127.0.0.1"}
 _DELETION: Settings = {"delete.topic.enable": "true"}
-# One partition instead of fifty: the broker creates the log files of all of them at the first coordinator request.
+# One partition instead of fifty: the broker creates the log files of all partitions at the first coordinator request.
 _OFFSETS_TOPIC: Settings = {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1}
-# 0.9 cleans compacted topics by default, and allocates 128 MiB of heap for that when it starts.
+# 0.9 cleans compacted topics by default, and allocates 128 MiB of heap for the cleaner when it starts.
 _SMALL_CLEANER: Settings = {"log.cleaner.dedupe.buffer.size": 2 << 20}
 # A broker that stops waits for its replica fetchers. A fetcher whose leader stops too waits for an answer, by default
 # for 30 s. From 0.8.2 on, the stopping broker closes the fetcher's connection.
@@ -59,6 +60,6 @@ KAFKAS: Mapping[str, KafkaRelease] = {
 
 
 def kafka_release(version: str) -> KafkaRelease:
-    """Return a release by its version; raise ConfigError with the known versions for another one."""
+    """Return a release by its version. Raise ConfigError with the known versions if the version is unknown."""
     kafka_class_path(version)
     return KAFKAS[version]

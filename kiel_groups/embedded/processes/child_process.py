@@ -25,12 +25,12 @@ __all__ = ["ChildProcess", "log_tail"]
 
 class ChildProcess:
     """
-    A running child; its output is appended to ``log``.
+    A running child process, whose output is appended to ``log``.
 
     The child has its own session. So Ctrl-C on the terminal reaches only the parent, which then stops the child.
 
     Raises:
-        ServerError: The command cannot be run.
+        ServerError: The command cannot be run, or ``setpriv`` is not installed.
     """
 
     def __init__(self, command: Sequence[str], *, log: Path, folder: Path) -> None:
@@ -70,11 +70,13 @@ class ChildProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status, or minus the signal's number if a signal ended the process; None while it runs."""
+        """
+        The exit status, minus the signal's number if a signal has ended the process, or None while the process runs.
+        """
         return self._process.returncode if self._exited.is_set() else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the process; return whether it has ended."""
+        """Wait at most ``timeout_s`` for the end of the process, and return whether it has ended."""
         return self._exited.wait(timeout_s)
 
     def send(self, number: signal.Signals) -> None:
@@ -82,18 +84,21 @@ class ChildProcess:
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop the process with SIGSTOP; return when none of its threads runs, some milliseconds later."""
+        """Stop the process with SIGSTOP, and return when none of its threads runs, some milliseconds later."""
         self.send(signal.SIGSTOP)
         with suppress(ChildProcessError):  # The process has ended, and its thread has already waited for it.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, which also ends a stopped one, and wait for its end."""
+        """Kill the process with SIGKILL, which also ends a stopped process, and wait for its end."""
         self.send(signal.SIGKILL)
         self._exited.wait()
 
     def terminate(self, timeout_s: float) -> None:
-        """End the process with SIGTERM, and SIGCONT in case it is stopped; kill it if it runs after ``timeout_s``."""
+        """
+        End the process with SIGTERM. Send SIGCONT, too, in case it is stopped. Kill it if it still runs after
+        ``timeout_s``.
+        """
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         if not self.wait(timeout_s):

@@ -1,4 +1,4 @@
-"""Advisory locks on files; the kernel releases them when the process that holds them ends."""
+"""Advisory locks on files. The kernel releases a lock when the process that holds it ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["file_lock", "try_lock"]
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of ``path`` during the block; wait while another process or thread holds it."""
+    """Hold the lock of ``path`` during the block. Wait while another process or thread holds the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -21,7 +21,10 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> IO[str] | None:
-    """Lock ``path`` without waiting; return the file that holds the lock until closed, or None if it is locked."""
+    """
+    Lock ``path`` without waiting. Return the open file, which holds the lock until it is closed, or None if ``path`` is
+    locked.
+    """
     handle = path.open("a")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,11 +15,11 @@ class ReservedPort:
 
     The socket is bound but does not listen. So a client is refused, as by a dead server, and the server can bind and
     listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another server's bind
-    to port 0, nor as the source port of an outgoing connection. Otherwise a client that retries a dead server's port
-    may get that port as its own source port, and connect to itself.
+    to port 0, nor as the source port of an outgoing connection. Without this, a client that retries a dead server's
+    port might get that port as its own source port, and connect to itself.
 
     Args:
-        number: The port; 0 lets the system choose one.
+        number: The port. 0 lets the system choose one.
 
     Raises:
         ServerError: Another process uses the port, or the port requires privileges (below 1024).

@@ -30,7 +30,7 @@ def runs_folder() -> Path:
 
 def made_runs_folder() -> Path:
     """
-    Return ``runs_folder()``, created if it was missing; other users cannot read it.
+    Return ``runs_folder()``. Create the folder if it is missing, so that other users cannot read it.
 
     Raises:
         ServerError: The folder belongs to another user.
@@ -43,7 +43,7 @@ def made_runs_folder() -> Path:
 
 
 def server_folder(name: str) -> Path:
-    """Create an empty folder for one server; it is removed with the run's folder when the process ends."""
+    """Create and return an empty folder for one server. It is removed with the run's folder when this process ends."""
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_run.folder()))
 
 
@@ -56,7 +56,7 @@ class _Run:
 
     def folder(self) -> Path:
         runs = made_runs_folder()
-        # One lock for all runs: otherwise another run could remove the folder before it is locked.
+        # One lock for all runs: without it, another run could remove the folder before it is locked.
         with file_lock(runs / _LOCK):
             if self._folder is None:
                 _sweep(runs)

@@ -37,14 +37,17 @@ _PORT_TAKEN = "Address already in use"
 
 
 async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call on a thread; if cancelled, wait for the call to end before raising CancelledError."""
+    """
+    Run a blocking call on a thread. If the caller is cancelled, wait for the end of the call, and then raise
+    CancelledError.
+    """
     call = asyncio.ensure_future(asyncio.to_thread(blocking, *args, **kwargs))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
         # The call may be starting a server. The caller can stop that server only if the start has ended.
         await asyncio.wait({call})
-        call.exception()  # Retrieve it: otherwise asyncio would log that it was never retrieved.
+        call.exception()  # If the exception is not retrieved, asyncio logs that.
         raise
 
 
@@ -81,7 +84,7 @@ class Startable(ABC):
 
 
 class Server(Startable):
-    """One server process on one loopback port; its data is kept until the server is wiped or closed."""
+    """One server process on one loopback port. Its data is kept until the server is wiped or closed."""
 
     def __init__(self, name: str, port: int = 0) -> None:
         self.name = name
@@ -128,25 +131,28 @@ class Server(Startable):
         return self._process is not None and self._process.status is None
 
     def keep_in(self, folder: Path) -> None:
-        """Use this folder for configuration, data and log, and keep it at close; call this before the first start."""
+        """
+        Use this folder for configuration, data and log, and keep it at the close. Call this before the first start.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = folder
 
     async def start(self) -> None:
         """
-        Start the server on its data; return when it is ready for clients.
+        Start the server on its data, and return when it is ready for clients.
 
         Raises:
-            ServerError: The server runs already, ended (the message has the end of its log), or did not serve in time.
+            ServerError: The server runs already, its process has ended (the message has the end of its log), or it was
+                not ready in time.
         """
         await in_thread(self._start)
 
     async def stop(self) -> None:
-        """Stop the server with SIGTERM, and with SIGKILL after 15 s; do nothing if it does not run."""
+        """Stop the server with SIGTERM, or with SIGKILL after 15 s. Do nothing if it does not run."""
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """Kill the server with SIGKILL; return when the process has ended."""
+        """Kill the server with SIGKILL, and return when its process has ended."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:
@@ -154,11 +160,13 @@ class Server(Startable):
         await in_thread(self._restart)
 
     async def wipe(self) -> None:
-        """Delete the data; the server must not run."""
+        """Delete the server's data. Raise ServerError if the server runs."""
         await in_thread(self._wipe)
 
     def pause(self) -> None:
-        """Freeze the server with SIGSTOP: its connections stay open, but it answers nothing after this call returns."""
+        """
+        Freeze the server with SIGSTOP. Its connections stay open, but it answers nothing after this call has returned.
+        """
         self._alive().freeze()
 
     def resume(self) -> None:
@@ -167,7 +175,7 @@ class Server(Startable):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Write the configuration for the current port and folder; return the command that runs the server."""
+        """Write the configuration for the current port and folder, and return the command that runs the server."""
 
     @abstractmethod
     def _readiness(self) -> AbstractContextManager[Callable[[], bool]]:
@@ -182,7 +190,7 @@ class Server(Startable):
                 raise ServerError(f"{self.name} runs already, as process {self.pid}")
             self._folder = self._folder or self._kept or server_folder(self.name)
             with self._readiness() as serves:
-                # Only a port that the system chose can be replaced by another one if it is taken.
+                # If its port is taken, only a server whose port the system chose can get another one.
                 tries = 1 if self._wanted_port else _PORT_TRIES
                 for attempt in range(1, tries + 1):
                     self._port = self._port or ReservedPort(self._wanted_port)
@@ -193,7 +201,7 @@ class Server(Startable):
                     self._retry_port()
 
     def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
-        """Wait until the server is ready; return False if its port was taken and another attempt should follow."""
+        """Wait until the server is ready. Return False if its port was taken and another attempt should follow."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
             if serves():
@@ -208,7 +216,10 @@ class Server(Startable):
         raise ServerError(f"{self.name} ended at its start with status {process.status}; its log ends:\n{self._tail()}")
 
     def _retry_port(self) -> None:
-        """Prepare a retry after another process took the port: choose another port, or wait for a port used before."""
+        """
+        Prepare a retry after another process took the port. Wait if the server was ready on this port before. If not,
+        choose another port.
+        """
         assert self._port is not None
         if self._was_ready:
             time.sleep(0.5)

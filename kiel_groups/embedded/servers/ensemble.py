@@ -1,8 +1,8 @@
 """
 ZooKeeper servers that form one ensemble.
 
-Each server has a port for clients, one for its followers if it leads, and one for elections. The system chooses them.
-The latter two are in the configuration of every server, so they are reserved from before the first start until the
+Each server has a port for clients, a port for its followers if it leads, and a port for elections. The latter two are
+in the configuration of every server, so the system chooses them before the first start, and they are reserved until the
 ensemble is closed.
 """
 
@@ -23,14 +23,14 @@ from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["ZooKeeperEnsemble"]
 
-#: The modes of a server that leads; a stand-alone server counts as a leader.
+#: The modes of a server that leads. A stand-alone server counts as a leader.
 _LEADING = ("leader", "standalone")
 _LEADER_LIMIT_S = 30.0
 _POLL_S = 0.05
 
 
 class _PeerPorts(NamedTuple):
-    """The ports of one server for the other servers; they stay the same until the ensemble is closed."""
+    """The ports of one server for the other servers. The ports stay the same until the ensemble is closed."""
 
     quorum: ReservedPort
     election: ReservedPort
@@ -43,7 +43,7 @@ class _Settings(TypedDict):
 
 
 class _Member(ZooKeeperServer):
-    """One server of an ensemble; ``peers(number)`` returns the addresses of all servers for its configuration."""
+    """One server of an ensemble. ``peers(number)`` returns the addresses of all servers for its configuration."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class ZooKeeperEnsemble(Startable):
 
     The block starts when every server accepts sessions. Each of ``servers`` can be stopped, killed, paused, resumed and
     started again on its data. The start of a server returns when the server is part of a quorum. So, if too few servers
-    run for a quorum, the others have to be started concurrently (``asyncio.gather``). The other servers notice at once
-    if a server is killed, and after 4 ticks (2 s by default) if it hangs.
+    run for a quorum, the missing servers have to be started concurrently (``asyncio.gather``). The other servers notice
+    at once if a server is killed, and after 4 ticks (2 s by default) if it hangs.
 
     Args:
         servers: The number of servers: 1 (stand-alone), 3, 5, …
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
-        port: The first server's client port; the others get the next ones. 0 lets the system choose.
+        tick_time_ms: ZooKeeper's unit of time. Session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout granted, by default 20 ticks.
+        port: The first server's client port. All others get the next ports. 0 lets the system choose.
         overrides: Further lines of every ``zoo.cfg``.
         cuttable: Connect the servers through proxies, for ``cut`` and ``delay``.
 
@@ -129,10 +129,10 @@ class ZooKeeperEnsemble(Startable):
 
     async def leader(self) -> ZooKeeperServer:
         """
-        Return the server that leads, or a stand-alone server; wait for the end of an election.
+        Return the server that leads, or a stand-alone server. Wait for the end of an election.
 
         Raises:
-            ServerError: After 30 s there is no leader, or there are two.
+            ServerError: After 30 s, no server or more than one server leads.
         """
         deadline = time.monotonic() + _LEADER_LIMIT_S
         while True:
@@ -148,12 +148,12 @@ class ZooKeeperEnsemble(Startable):
             await asyncio.sleep(_POLL_S)
 
     async def followers(self) -> list[ZooKeeperServer]:
-        """Return all servers but the leader, whether they run or not. Raises as ``leader`` does."""
+        """Return all servers but the leader, whether they run or not. Raise the error of ``leader``."""
         leader = await self.leader()
         return [server for server in self.servers if server is not leader]
 
     def cut(self, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
-        """Stall all traffic between ``server`` and each of ``others``; connections stay open. See ``PeerLinks``."""
+        """Stall all traffic between ``server`` and each of ``others``. Connections stay open (see ``PeerLinks``)."""
         for other in others:
             self._network().cut(self._number(server), self._number(other))
 
@@ -163,7 +163,7 @@ class ZooKeeperEnsemble(Startable):
             self._network().delay(self._number(server), self._number(other), seconds)
 
     def heal(self) -> None:
-        """End all cuts and delays; the stalled traffic is delivered."""
+        """End all cuts and delays, and deliver the stalled traffic."""
         self._network().heal()
 
     def _network(self) -> PeerLinks:
@@ -188,7 +188,7 @@ class ZooKeeperEnsemble(Startable):
         if self._cuttable:
             self._links = PeerLinks(self._peers())
             self._links._start()
-        # Start them concurrently: no server is ready before a quorum of servers runs.
+        # Start all servers concurrently: no server is ready before a quorum of servers runs.
         with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
             list(pool.map(ZooKeeperServer._start, self.servers))
 

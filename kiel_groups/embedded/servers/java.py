@@ -19,7 +19,7 @@ def java_command(classes: ClassPath, folder: Path, main: str, configuration: Pat
     Return the command that runs a server's main class with a configuration file.
 
     Args:
-        classes: The server's jars; fetched if they are not in the cache.
+        classes: The server's jars, which are fetched if they are not in the cache.
         folder: The server's own folder.
         main: The class with the main method.
         configuration: The only argument of the main method.
@@ -39,11 +39,11 @@ def java_command(classes: ClassPath, folder: Path, main: str, configuration: Pat
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         "-Djava.net.preferIPv4Stack=true",
-        # Otherwise performance data, unpacked native code and crash reports of a killed server stay in other folders.
+        # Without these, a killed server leaves performance data, native code and crash reports in other folders.
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={folder}/crash.log",
-        # ZooKeeper 3.9 logs through slf4j-simple; all older servers log through log4j.
+        # ZooKeeper 3.9 logs through slf4j-simple. All older servers log through log4j.
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
         f"-Dlog4j.configuration=file:{logging}",

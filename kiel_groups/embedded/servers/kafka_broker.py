@@ -1,4 +1,4 @@
-"""One Kafka 0.8 broker."""
+"""One Kafka broker, of release 0.8 or 0.9."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller.
 
     A broker of 0.8.1.1 that becomes the controller while it stops hangs: its new thread for topic deletions waits for
-    the lock that the shutdown holds. It would be killed after 15 s. Later releases release the lock.
+    the lock that the shutdown holds. Such a broker would be killed after 15 s. Later releases release the lock.
     """
     last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
@@ -52,15 +52,15 @@ class KafkaBroker(Server):
     """
     A real broker on a loopback port.
 
-    It is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started. Both
-    are required: 0.8.0 registers before its controller runs, and partitions added to a topic in between would never get
-    leaders.
+    The broker is ready when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started.
+    Both are required: 0.8.0 registers before its controller runs, and partitions added to a topic in between would
+    never get leaders.
 
     Args:
-        zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``; the chroot must exist.
+        zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``. The chroot must exist.
         broker_id: The broker's number in the cluster.
         version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
-        port: The broker's port; 0 lets the system choose one.
+        port: The broker's port. 0 lets the system choose one.
         overrides: Lines that are added to ``server.properties`` or replace lines there.
     """
 
@@ -104,9 +104,12 @@ class KafkaBroker(Server):
         """
         Wait until ZooKeeper has deleted this broker's registration.
 
-        After kill -9 its ephemeral znodes stay until the session times out. A broker of 0.8 that starts meanwhile waits
-        until it can register its id. But it mistakes its own old ``/controller`` znode for that of a live broker, fails
-        when the znode is deleted, and leaves the cluster without a controller permanently.
+        After kill -9, a broker's ephemeral znodes stay until its session times out. A broker of 0.8 that starts
+        meanwhile waits until it can register its id. But it mistakes its own old ``/controller`` znode for that of a
+        live broker, fails when the znode is deleted, and leaves the cluster without a controller permanently.
+
+        Raises:
+            ServerError: The registration still exists after 20 s.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
         while cluster_admin.is_registered(client, self.broker_id):

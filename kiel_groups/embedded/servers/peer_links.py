@@ -1,9 +1,9 @@
 """
 The network between the servers of one ensemble, with a fault proxy for each pair of servers and each port.
 
-A server connects to the addresses of the others in its own configuration, so each configuration has proxies that no
-other server uses. On 3.4.6 a cut is complete. On 3.9.5 it is complete only between followers and leader: in an election
-the servers also exchange their real addresses, and may bypass the proxies.
+A server connects to the other servers' addresses in its own configuration, so each configuration has proxies that no
+other server uses. On 3.4.6, a cut is complete. On 3.9.5, a cut is complete only between followers and leader: in an
+election, the servers also exchange their real addresses, and may bypass the proxies.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kiel_groups.embedded.servers.server_files import LOOPBACK, Peer
 __all__ = ["PeerLinks"]
 
 #: How long a proxy waits for the server behind it. A server that was just elected listens a moment later. A follower
-#: that is refused until then retries for 5 s. One that a proxy accepts and then resets would vote again instead, and
-#: its leader would wait for it until ``initLimit``.
+#: that is refused until then retries for 5 s. If a proxy accepted the follower's connection and then reset it, the
+#: follower would vote again instead of retrying, and its leader would wait for it until ``initLimit``.
 _NEW_LEADER_WAIT_S = 5.0
 
 
 class _PeerProxies(NamedTuple):
-    """The proxies by which one server reaches another."""
+    """The proxies through which one server reaches another server."""
 
     quorum: FaultProxy
     election: FaultProxy
@@ -34,7 +34,7 @@ class _PeerProxies(NamedTuple):
 
 class PeerLinks(Startable):
     """
-    Runs the proxies between the servers of an ensemble during a ``with`` block; servers are identified by number.
+    Runs the proxies between the servers of an ensemble during a ``with`` block. Servers are identified by number.
 
     Args:
         peers: The real addresses of the servers.
@@ -52,7 +52,9 @@ class PeerLinks(Startable):
         self._running = ExitStack()
 
     def seen_by(self, number: int) -> dict[int, Peer]:
-        """Return the addresses for the configuration of server ``number``: its own, and proxies of the others."""
+        """
+        Return the addresses for the configuration of server ``number``: its own, and the proxies of all other servers.
+        """
         return {
             other: self._peers[other]
             if other == number
@@ -61,7 +63,7 @@ class PeerLinks(Startable):
         }
 
     def cut(self, one: int, other: int) -> None:
-        """Stall all traffic between two servers; their connections stay open (see ``FaultProxy.stall``)."""
+        """Stall all traffic between two servers. Their connections stay open (see ``FaultProxy.stall``)."""
         for proxy in self._between(one, other):
             proxy.stall()
 
@@ -71,7 +73,7 @@ class PeerLinks(Startable):
             proxy.delay(seconds)
 
     def heal(self) -> None:
-        """End all cuts and delays; the stalled traffic is delivered."""
+        """End all cuts and delays, and deliver the stalled traffic."""
         for pair in self._proxies.values():
             for proxy in pair:
                 proxy.heal()

@@ -1,4 +1,4 @@
-"""The settings in the servers' configuration files, both of embedded servers and of the example files."""
+"""The settings in the servers' configuration files, for the embedded servers and for the example files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_properties(settings: Settings) -> str:
 
 
 def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) -> dict[str, object]:
-    """Return ``zoo.cfg`` of a stand-alone server on the loopback interface."""
+    """Return the settings in ``zoo.cfg`` of a stand-alone server on the loopback interface."""
     return {
         "dataDir": data,
         "clientPort": port,
@@ -50,7 +50,9 @@ def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) ->
 
 
 def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
-    """Return the lines of ``zoo.cfg`` that join servers to an ensemble; ``peers`` by server number."""
+    """
+    Return the settings in ``zoo.cfg`` that join servers to an ensemble. ``peers`` has the servers' addresses by number.
+    """
     servers = {f"server.{number}": f"{host}:{quorum}:{election}" for number, (host, quorum, election) in peers.items()}
     # In ticks: how long a server may take to catch up with the leader at its start, and how long it may lag later.
     return {"initLimit": 20, "syncLimit": 4, **servers}
@@ -59,7 +61,7 @@ def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
 def broker_settings(
     release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
 ) -> dict[str, object]:
-    """Return ``server.properties`` of a small broker on the loopback interface."""
+    """Return the settings in ``server.properties`` of a small broker on the loopback interface."""
     return {
         "broker.id": broker_id,
         "host.name": LOOPBACK,
@@ -68,7 +70,7 @@ def broker_settings(
         "zookeeper.connect": zk_connect,
         "zookeeper.session.timeout.ms": 3000,
         "auto.create.topics.enable": "false",
-        # Index files are preallocated; by default each has 10 MiB.
+        # Index files are preallocated. By default, each has 10 MiB.
         "log.index.size.max.bytes": 1048576,
         # With controlled shutdown, stopping a whole cluster takes 17 to 45 s.
         "controlled.shutdown.enable": "false",

@@ -27,9 +27,9 @@ class ZooKeeperServer(Server):
 
     Args:
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
-        max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
-        port: The server's port; 0 lets the system choose one.
+        tick_time_ms: ZooKeeper's unit of time. Session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout granted, by default 20 ticks.
+        port: The server's port. 0 lets the system choose one.
         overrides: Further lines of ``zoo.cfg``.
     """
 
@@ -57,9 +57,10 @@ class ZooKeeperServer(Server):
 
     async def mode(self) -> str | None:
         """
-        Return ``"standalone"``, ``"leader"`` or ``"follower"``; None if the server is down, frozen or without a quorum.
+        Return ``"standalone"``, ``"leader"`` or ``"follower"``, or None if the server is down, frozen or without a
+        quorum.
 
-        A server that is configured to serve reads without a quorum then returns ``"read-only"``.
+        A server that is configured to serve reads without a quorum returns ``"read-only"`` instead of None.
         """
         return await in_thread(self._mode)
 
@@ -75,7 +76,7 @@ class ZooKeeperServer(Server):
         return found["mode"].decode() if found else None
 
     def _quorum(self) -> Settings:
-        """Return the lines of ``zoo.cfg`` about other servers; a stand-alone server has none."""
+        """Return the settings in ``zoo.cfg`` about other servers. A stand-alone server has none."""
         return {}
 
     def _command(self) -> list[str]:

@@ -1,8 +1,8 @@
 """
 A Spark job on a local cluster of two executors: ``executor_job.py BROKERS TOPIC FOLDER``.
 
-It reads a topic, and blocks at each row until ``FOLDER/go`` exists. It prints ``blocked`` when a task has started, and
-at the end the values as JSON.
+The job reads a topic, and blocks at each row until ``FOLDER/go`` exists. It prints ``blocked`` when a task has started,
+and at the end the values as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-A query that joins a group, in a process without a JVM; its arguments are ``bootstrap.servers zookeeper topic group``.
+A query that joins a group, in a process without a JVM. Its arguments are ``bootstrap.servers zookeeper topic group``.
 
-It prints the number of records in its first batch, plans a second batch, and prints ``done``. Then it waits until it is
-ended; like Spark's runner, it calls the reader's ``stop`` in a ``finally`` block.
+The process prints the number of records in its first batch, plans a second batch, and prints ``done``. Then it waits
+until it is ended. Like Spark's runner, it calls the reader's ``stop`` in a ``finally`` block.
 """
 
 import sys

@@ -47,7 +47,7 @@ def brokers_of(cluster: Cluster) -> str:
 
 
 def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition: int | None = None) -> None:
-    """Produce values; each value is also the key, which determines the partition unless ``partition`` is given."""
+    """Produce values. Each value is also the key, which determines the partition unless ``partition`` is given."""
 
     async def produce() -> None:
         async with Producer(
@@ -66,7 +66,7 @@ def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes
 
 
 def await_partitions(cluster: Cluster, topic: str, count: int) -> None:
-    """Wait until brokers report ``count`` partitions; ZooKeeper has the partitions earlier."""
+    """Wait until brokers report ``count`` partitions. ZooKeeper has the partitions earlier."""
     brokers = parse_hosts(cluster.brokers, 0, "brokers")
     eventually_blocking(lambda: len(find_leaders(brokers, "test", [topic])) == count, f"{topic} has {count} partitions")
 
@@ -105,7 +105,7 @@ def sent(value: Any) -> Any:
 
 
 def records(reader: Any, task: InputPartition) -> Iterator[Record]:
-    """Return the records of a task."""
+    """Yield the records of a task."""
     for batch in reader.read(task):
         for row in batch.to_pylist():
             assert (row["timestamp"], row["timestampType"]) == (None, -1)
@@ -125,7 +125,7 @@ class Checkpoint:
     done: int = 0
 
     def write(self, folder: Path, *, done: bool) -> None:
-        """Write the checkpoint as Spark does for a query with two sources, of which this one is the second."""
+        """Write the checkpoint as Spark does for a query with two sources. This query's source is the second."""
         for name in ("offsets", "commits"):
             (folder / name).mkdir()
         for number, end in enumerate(self.ends):
@@ -136,7 +136,7 @@ class Checkpoint:
 
 
 class Query:
-    """A streaming query that starts at its checkpoint, or at its start option; each trigger runs at most one batch."""
+    """A streaming query that starts at its checkpoint, or at its start option. Each trigger runs at most one batch."""
 
     def __init__(self, cluster: Cluster, checkpoint: Checkpoint | None = None, **options: str) -> None:
         made = source(cluster, **options)
@@ -146,7 +146,7 @@ class Query:
 
     def trigger(self, *, fails: bool = False) -> list[Record]:
         """
-        Plan and read the next batch, or read a planned batch that is not completed; return its records.
+        Plan and read the next batch, or read a planned batch that is not completed, and return its records.
 
         With ``fails``, the sink fails: the batch is planned and read, but not completed.
         """

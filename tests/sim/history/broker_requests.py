@@ -18,7 +18,7 @@ class BrokerRequests:
     """
     The requests of all members to brokers.
 
-    A broker checks nothing: it may write in any order, and for members that have released the partition since.
+    A broker checks nothing: it may write in any order, and for members that have meanwhile released the partition.
     """
 
     def __init__(self, history: History) -> None:
@@ -60,20 +60,20 @@ class BrokerRequests:
         (self.late.add if self.is_outdated(request) or is_late else self.late.discard)(write.partition)
 
     def find(self, partition: TopicPartition, offset: int) -> CommitRequest | None:
-        """The newest request of any member to store this offset; None if there is none."""
+        """Return the newest request of any member to store this offset, or None."""
         return self._requests.get((partition, offset))
 
     def is_outdated(self, request: CommitRequest) -> bool:
-        """Whether the request was made for an earlier incarnation of the topic, or in an earlier epoch."""
+        """Return whether the request was made for an earlier incarnation of the topic, or in an earlier epoch."""
         created, began = self._history.topics.created(request.partition), self._history.epoch_began(request.partition)
         return request.created < created[0] or request.zxid < began[0]
 
     def replaces_another_epoch(self, request: CommitRequest) -> bool:
-        """Whether a broker's write for this request overwrites an offset of another log, or of an operator."""
+        """Return whether a broker's write for this request overwrites an offset of another log, or of an operator."""
         return request.is_unaware or self.is_outdated(request)
 
     def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int | None) -> bool:
-        """Whether ``offset`` is the one that the consumer requested last for the partition."""
+        """Return whether ``offset`` is the offset that the consumer requested last for the partition."""
         return self._last.get((consumer, partition)) == offset
 
     def _claim(self, partition: TopicPartition) -> int:

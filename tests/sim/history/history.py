@@ -2,7 +2,7 @@
 The history of one run: facts from ZooKeeper's log, and from the reports of consumers.
 
 The offset of a partition has epochs. An operator's write starts an epoch, and so does the reset after a topic was
-created again. Records processed in an earlier epoch do not count in a later one.
+created again. Records processed in an earlier epoch do not count in a later epoch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class History:
         self.damaged: set[TopicPartition] = set()
         #: The zxid at which a partition's offset znode was deleted. The next znode's versions start at 0 again.
         self._removed: dict[TopicPartition, int] = {}
-        #: The topics whose folder of offsets was deleted. A group that starts then cannot know that it had offsets.
+        #: The topics whose folder of offsets was deleted. A group that starts later cannot know that it had offsets.
         self.cleared: set[str] = set()
         #: Every offset that operators have set, by partition.
         self._operators_offsets: dict[TopicPartition, set[int]] = {}
@@ -85,7 +85,10 @@ class History:
                 self.topics.record_creation(entry, change, self._stored.keys())
 
     def partition_of(self, change: Change) -> TopicPartition | None:
-        """The partition of a changed offset znode or owner znode; None for the folders above these znodes."""
+        """
+        Return the partition of a changed offset znode or owner znode, or None if a folder above these znodes was
+        changed.
+        """
         parts = change.path.split("/")
         return TopicPartition(parts[-2], int(parts[-1])) if len(parts) == 6 else None
 
@@ -133,7 +136,7 @@ class History:
         )
 
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
-        """Whether an owner stores an offset that no commit would store, and that a reset may choose."""
+        """Return whether an owner stores an offset that no commit would store, and that a reset may choose."""
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
         if before is None or before <= offset <= processed:
@@ -143,7 +146,9 @@ class History:
         return self.ranges.may_reset(writer, partition, entry, processed, offset)
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether a member overwrites an operator's offset, and claimed the partition before the znode was deleted."""
+        """
+        Return whether a member overwrites an operator's offset, and claimed the partition before the znode was deleted.
+        """
         claim = self.owners.claim(entry, partition) if partition in self.set_by_operators else None
         return claim is not None and claim.czxid < self._removed.get(partition, 0)
 
@@ -151,8 +156,8 @@ class History:
         """
         Return whether a member may continue at ``offset`` after the stored offset was damaged.
 
-        It may continue at any offset that was ever reached or set by an operator. The damage may have destroyed an
-        operator's offset; a member that had not read it keeps its own position.
+        The member may continue at any offset that was ever reached or set by an operator. The damage may have destroyed
+        an operator's offset. A member that had not read this offset keeps its own position.
         """
         known = max(self.processed(partition), self.reached(partition))
         if partition not in self._stored:
@@ -183,8 +188,9 @@ class History:
         """
         Record a broker's write.
 
-        The write may replace an operator's offset, or the start of a new log. The consumer that requested it either
-        does not know of the replaced offset, and may have finished more records since, or it follows that offset.
+        The write may replace an operator's offset, or the start of a new log. If the consumer that requested the write
+        does not know of the replaced offset, it may have finished more records since. If it knows of the replaced
+        offset, it follows that offset.
         """
         partition, request = write.partition, write.request
         assert request is not None
@@ -265,38 +271,40 @@ class History:
 
     @property
     def generations(self) -> list[int]:
-        """The generations that were published, oldest first; 0 stands for the deletion of a plan."""
+        """The generations that were published, oldest first. 0 stands for the deletion of a plan."""
         return self.plans.generations
 
     def stored(self, partition: TopicPartition) -> int | None:
         return self._stored.get(partition)
 
     def stored_partitions(self, topic: str) -> set[TopicPartition]:
-        """The partitions of a topic that have a stored offset, or had one."""
+        """Return the partitions of a topic that have a stored offset, or had one."""
         return {partition for partition in self._stored if partition.topic == topic}
 
     def processed(self, partition: TopicPartition) -> int:
-        """The next offset after all records that were processed in the current epoch."""
+        """Return the next offset after all records that were processed in the current epoch."""
         return self._processed.get(partition, 0)
 
     def reached(self, partition: TopicPartition) -> int:
-        """The next offset after all records that were ever processed, or a larger offset that a member stored."""
+        """
+        Return the next offset after all records that were ever processed, or a larger offset that a member stored.
+        """
         return self._reached.get(partition, 0)
 
     def epoch(self, partition: TopicPartition) -> int | None:
-        """The current epoch of a partition's offset; None before the first."""
+        """Return the current epoch of a partition's offset, or None before the first epoch."""
         return self._epochs.get(partition)
 
     def epoch_at(self, partition: TopicPartition, version: int) -> int:
-        """The epoch in which the offset znode got ``version``; -1 if unknown."""
+        """Return the epoch in which the offset znode got ``version``, or -1 if this is unknown."""
         return self._epoch_at.get((partition, version), -1)
 
     def epoch_began(self, partition: TopicPartition) -> tuple[int, float]:
-        """The start of a partition's current epoch: the zxid, and the time in seconds."""
+        """Return the start of a partition's current epoch: the zxid, and the time in seconds."""
         return self._epoch_began[partition]
 
     def known(self, consumer: Consumer, partition: TopicPartition) -> int | None:
-        """The ``processed`` offset if the consumer knows the offset's current epoch, else None."""
+        """Return the ``processed`` offset if the consumer knows the offset's current epoch, or None."""
         finished = consumer.finished(partition)
         if finished is None:
             return None
@@ -306,10 +314,13 @@ class History:
         return self._processed[partition] if epoch == self._epochs[partition] else None
 
     def owner_mistakes_version(self, partition: TopicPartition) -> bool:
-        """Whether the owner claimed the partition before its offset znode was deleted, so versions may mislead it."""
+        """
+        Return whether the owner claimed the partition before its offset znode was deleted. If so, versions may mislead
+        the owner.
+        """
         owner = self.owners.znode(partition)
         return owner is not None and owner.czxid < self._removed.get(partition, 0)
 
     def is_set_by_operator(self, partition: TopicPartition) -> bool:
-        """Whether an operator set the stored offset, and it was neither overwritten nor damaged since."""
+        """Return whether an operator set the stored offset, which was neither overwritten nor damaged since."""
         return partition in self.set_by_operators and partition not in self.damaged

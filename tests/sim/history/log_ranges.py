@@ -19,7 +19,7 @@ class _Report(NamedTuple):
     """
     A range that brokers reported to an owner under the claim with the czxid ``token``.
 
-    ``stored_at`` is the zxid at which the owner stored a reset based on the report; None before.
+    ``stored_at`` is the zxid at which the owner stored a reset based on the report, or None before that.
     """
 
     token: int
@@ -39,13 +39,16 @@ class LogRanges:
         self._reports[partition, consumer] = _Report(token, found)
 
     def record_reset(self, consumer: Consumer, partition: TopicPartition, zxid: int) -> None:
-        """Record that a reset is stored; no further reset may be based on the same report."""
+        """Record that a reset is stored. No further reset may be based on the same report."""
         self._reports[partition, consumer] = self._reports[partition, consumer]._replace(stored_at=zxid)
 
     def may_reset(
         self, consumer: Consumer, partition: TopicPartition, entry: Entry, processed: int, offset: int
     ) -> bool:
-        """Whether the reset policy may choose ``offset`` for the range reported under this claim and not yet used."""
+        """
+        Return whether the reset policy may choose ``offset`` from a range that was reported under this claim and is not
+        used yet.
+        """
         report, claim = self._reports.get((partition, consumer)), self._owners.claim(entry, partition)
         if report is None or report.range.has_position or report.stored_at not in (None, entry.zxid):
             return False

@@ -25,11 +25,13 @@ class Owners:
         self._layout = world.layout
         self._znodes = world.ensemble.tree.znodes
         self._sessions = sessions
-        #: Members whose owner znode an operator deleted while the member znode remained; they may not notice at once.
+        #: Members whose owner znode an operator deleted and left the member znode. They may not notice it at once.
         self._forced: set[tuple[TopicPartition, Consumer]] = set()
 
     def deletion(self, entry: Entry, change: Change, partition: TopicPartition) -> OwnerDeletion | None:
-        """Describe the deletion of an owner znode; None if it was not of a consumer's current session."""
+        """
+        Describe the deletion of an owner znode, or return None if it did not belong to a consumer's current session.
+        """
         owner = self._sessions.user(change.znode.owner)
         if owner is None:
             return None
@@ -47,19 +49,22 @@ class Owners:
         self._forced.discard((partition, consumer))
 
     def is_forced(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether an operator deleted the consumer's owner znode and left its member znode."""
+        """Return whether an operator deleted the consumer's owner znode and left its member znode."""
         return (partition, consumer) in self._forced
 
     def znode(self, partition: TopicPartition) -> Znode | None:
         return self._znodes.get(self._layout.owner(partition))
 
     def owns(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer has the owner znode of a partition."""
+        """Return whether the owner znode of a partition belongs to a session of the consumer."""
         owner = self.znode(partition)
         return owner is not None and self._sessions.consumers.get(owner.owner) is consumer
 
     def claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
-        """The owner znode of an entry's writer, even if the entry itself deletes it; None if it has none."""
+        """
+        Return the owner znode of an entry's writer, even if the entry itself deletes it, or None if the writer has
+        none.
+        """
         path = self._layout.owner(partition)
         deleted = (change.znode for change in entry.changes if change.path == path and change.kind is Kind.DELETED)
         claim = next(deleted, None) or self._znodes.get(path)

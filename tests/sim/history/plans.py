@@ -13,7 +13,7 @@ __all__ = ["Plans"]
 
 
 class Plans:
-    """The generations, oldest first; 0 stands for the deletion of the plan by an operator."""
+    """The generations, oldest first. 0 stands for the deletion of the plan by an operator."""
 
     def __init__(self, layout: GroupLayout) -> None:
         self._group_state, self._assignments = layout.group_state, f"{layout.group_state}/"
@@ -22,7 +22,7 @@ class Plans:
         self.is_publishing = False
 
     def write_of(self, entry: Entry) -> PlanWrite | None:
-        """Describe the parts of a plan that a member's entry writes; None if it writes none."""
+        """Describe the parts of a plan that a member's entry writes, or return None if the entry writes no part."""
         written = [
             change
             for change in entry.changes
@@ -54,5 +54,5 @@ class Plans:
 
     @property
     def newest(self) -> int:
-        """The newest generation; 0 before the first, and after a deletion."""
+        """The newest generation, or 0 before the first generation and after a deletion."""
         return self.generations[-1] if self.generations else 0

@@ -40,12 +40,12 @@ class OffsetWrite:
     """
     A change of an offset znode.
 
-    ``writer`` is the member that made the change; None for operators and brokers. ``before`` is the replaced offset;
-    None if there was none, or if it does not count. All records before ``processed`` were processed. ``repairs``: the
-    offset was damaged, or the writer mistakes its version for that of a deleted znode. ``adopts``: after damage the
-    writer continues at an offset that was reached before, or that an operator had set. ``may_reset``: the reset policy
-    may choose this offset, and no commit would store it. ``request``: the request that a broker executes; None if no
-    member made it.
+    ``writer`` is the member that made the change, or None for operators and brokers. ``before`` is the replaced offset,
+    or None if there was none, or if it does not count. All records before ``processed`` were processed. ``repairs``:
+    the offset was damaged, or the writer mistakes its version for the version of a deleted znode. ``adopts``: after
+    damage the writer continues at an offset that was reached before, or that an operator had set. ``may_reset``: the
+    reset policy may choose this offset, and no commit would store it. ``request``: the request that a broker executes,
+    or None if no member has requested this offset.
     """
 
     kind: WriteKind
@@ -73,8 +73,8 @@ class OwnerDeletion:
     """
     The deletion of ``claim``, an owner znode of the current session of ``owner``.
 
-    ``is_release``: a member deleted it, not the end of a session. ``is_forced``: an operator deleted it, or an earlier
-    one of the same owner, and left the member znode.
+    ``is_release``: a member deleted the owner znode in a transaction, not by the end of its session. ``is_forced``: an
+    operator deleted this owner znode, or an earlier owner znode of the same owner, and left the member znode.
     """
 
     entry: Entry
@@ -90,7 +90,7 @@ class PlanWrite:
     """
     A member's write of the group state, of assignments, or of both.
 
-    ``generation`` and ``state`` are those of the group state, or None if only assignments are written. ``assigned``
+    ``generation`` and ``state`` are taken from the group state, or None if only assignments are written. ``assigned``
     has the generations of the written assignments.
     """
 
@@ -115,10 +115,10 @@ class CommitRequest:
     A consumer's request to brokers to store an offset.
 
     At the time of the request, ``claim`` is the czxid of the owner znode (0 if there is none), ``zxid`` the newest
-    zxid, and ``created`` the czxid of the topic. ``known`` is the processed offset; None if the consumer does not know
-    the offset's current epoch. ``mistakes_version``: the consumer claimed the partition before its offset znode was
-    deleted, so the versions of the new znode mislead it. ``is_unaware``: the consumer does not follow the newest write
-    of another writer, or the newest incarnation of the topic.
+    zxid, and ``created`` the czxid of the topic. ``known`` is the processed offset, or None if the consumer does not
+    know the offset's current epoch. ``mistakes_version``: the consumer claimed the partition before its offset znode
+    was deleted, so the versions of the new znode mislead the consumer. ``is_unaware``: the consumer does not follow the
+    newest write of another writer, or the newest incarnation of the topic.
     """
 
     consumer: Consumer

@@ -13,7 +13,7 @@ __all__ = ["Sessions"]
 
 
 class Sessions:
-    """The consumers' sessions; sessions of operators and brokers are not recorded."""
+    """The consumers' sessions. Sessions of operators and brokers are not recorded."""
 
     def __init__(self) -> None:
         self.consumers: dict[int, Consumer] = {}
@@ -24,7 +24,7 @@ class Sessions:
         self._present: dict[Consumer, int] = {}
 
     def open(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """Record a new session of a consumer; only if ``is_first``, its member may use the session."""
+        """Record a new session of a consumer. The consumer's member may use the session only if ``is_first``."""
         self.consumers[session_id] = consumer
         if is_first:
             self._present[consumer] = session_id
@@ -37,14 +37,14 @@ class Sessions:
             self.ended.add(entry.session_id)
 
     def is_member(self, entry: Entry) -> bool:
-        """Whether a consumer wrote the entry, rather than an operator or a broker."""
+        """Return whether a consumer wrote the entry, rather than an operator or a broker."""
         return entry.session_id in self.consumers
 
     def writer(self, entry: Entry) -> Consumer:
-        """The consumer that wrote an entry."""
+        """Return the consumer that wrote an entry."""
         return self.consumers[entry.session_id]
 
     def user(self, session_id: int) -> Consumer | None:
-        """The consumer whose current session this is; None if it is not a current one."""
+        """Return the consumer whose current session this is, or None."""
         consumer = self.consumers.get(session_id)
         return consumer if consumer is not None and self._present.get(consumer) == session_id else None

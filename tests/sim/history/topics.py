@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTIFIED_S", "Topics"]
 
-#: The longest time, in seconds, for which a notification, or a request sent before it, may be in flight.
+#: The longest time, in seconds, for which a notification, or a request sent before its arrival, may be in flight.
 NOTIFIED_S = 2.0
 
 
@@ -44,7 +44,7 @@ class Topics:
         self.without_offset: set[TopicPartition] = set()
 
     def record_creation(self, entry: Entry, change: Change, stored: Collection[TopicPartition]) -> None:
-        """Record that a topic is created; offsets that exist already belong to an earlier log."""
+        """Record that a topic is created. Offsets that exist already belong to an earlier log."""
         topic = _topic(change)
         self._created[topic] = (entry.zxid, self._timeline.now_s)
         self.outdated |= {partition for partition in stored if partition.topic == topic}
@@ -66,11 +66,11 @@ class Topics:
             self.outdated.add(partition)
 
     def was_reset_by(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether this entry made the newest reset of the partition to the start of a new log."""
+        """Return whether this entry made the newest reset of the partition to the start of a new log."""
         return self._reset_at.get(partition) == entry.zxid
 
     def created(self, partition: TopicPartition) -> tuple[int, float]:
-        """The creation of the partition's topic: the zxid, and the time in seconds."""
+        """Return the creation of the partition's topic: the zxid, and the time in seconds."""
         return self._created[partition.topic]
 
     def was_created(self, topic: str) -> bool:
@@ -80,23 +80,23 @@ class Topics:
         return self._znodes.get(topic_path(partition.topic))
 
     def could_know(self, entry: Entry, topic: str) -> bool:
-        """Whether the writer of an entry could know, when it sent the entry, that a topic was created again."""
+        """Return whether the writer of an entry could know, when it sent the entry, that a topic was created again."""
         zxid, at_s = self._created[topic]
         seen = self._sessions.writer(entry).last_zxid(entry.session_id)
         return seen > zxid and self._timeline.now_s > at_s + NOTIFIED_S
 
     def is_outdated(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer's position belongs to an earlier log, and the topic has a new log."""
+        """Return whether a consumer's position belongs to an earlier log, and the topic has a new log."""
         topic = self.znode(partition)
         return topic is not None and consumer.created(partition) < topic.czxid
 
     def is_log_gone(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether the log of a consumer's position is deleted, whether or not the topic exists again."""
+        """Return whether the log of a consumer's position is deleted, whether or not the topic exists again."""
         return self.znode(partition) is None or self.is_outdated(consumer, partition)
 
 
 def changes_of_topics(entry: Entry, kind: Kind) -> Iterator[Change]:
-    """The creations or deletions of topics in an entry."""
+    """Return the creations or deletions of topics in an entry."""
     return (change for change in entry.changes if change.kind is kind and change.path.startswith(f"{TOPICS}/"))
 
 

@@ -52,7 +52,7 @@ class RequestedOnlyProcessed(Invariant):
 
 
 class RequestedWithOperatorsOffset(Invariant):
-    """A member does not request to replace an operator's offset once its notification has had time to arrive."""
+    """A member does not request to replace an operator's offset once the member has had time to be notified."""
 
     def on_commit_request(self, request: CommitRequest) -> None:
         if not request.is_unaware or request.mistakes_version:
@@ -64,11 +64,14 @@ class RequestedWithOperatorsOffset(Invariant):
             raise self.violation(f"{_text(request)}, and an operator set it to {stored} long ago")
 
     def _is_recent(self, request: CommitRequest) -> bool:
-        """The notification to the member may still be in flight."""
+        """Return whether the notification to the member may still be in flight."""
         return self.world.timeline.now_s < self.history.epoch_began(request.partition)[1] + NOTIFIED_S
 
     def _may_be_its_own(self, request: CommitRequest) -> bool:
-        """The operator set the same offset that the member requested last, so the member may mistake it for its own."""
+        """
+        Return whether the member requested the same offset last, so that it may mistake the operator's offset for its
+        own.
+        """
         stored = self.history.stored(request.partition)
         return self.history.requests.may_have_requested(request.consumer, request.partition, stored)
 

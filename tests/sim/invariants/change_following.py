@@ -1,4 +1,6 @@
-"""The time limit for consumers to follow changes, even if watches are lost: they reconcile in every interval."""
+"""
+The time limit for consumers to follow changes. They reconcile in every interval, so it holds even if watches are lost.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ __all__ = ["ChangesFollowedInTime"]
 
 #: The interval of the checks, in seconds.
 CHECK_S = 1.0
-#: The longest time, in seconds, that a consumer may need to reconcile, including a reconnection and a commit before.
+#: The longest time, in seconds, that a consumer may need to reconcile, after a reconnection and a commit.
 TOLERANCE_S = 4.0
-#: Additional seconds with brokers: a commit that brokers delay waits for them until the lease ends.
+#: Additional seconds with brokers: a commit waits for slow brokers until the lease ends.
 BROKERS_S = 5.0
 
 #: The consumer that should follow a change, what changed, and the zxid of the change.
@@ -63,7 +65,10 @@ class ChangesFollowedInTime(Invariant):
         self._waiting = waiting
 
     def _is_disturbed(self, consumer: Consumer) -> bool:
-        """A fault affects the consumer's process, its network, its server, or the leader of the ensemble."""
+        """
+        Return whether the consumer's gate is shut, or a fault affects its process, its network, its server or
+        ZooKeeper's leader.
+        """
         process, leader = consumer.process, self.world.ensemble.leader
         server = process.server
         is_reached = not process.stalled and server is not None and process.reaches(server)
@@ -84,7 +89,12 @@ class ChangesFollowedInTime(Invariant):
                 yield "its assignment", znode.mzxid
 
     def _follows_offset(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """Whether a consumer follows the offset that an operator has set, or need not follow it."""
+        """
+        Return whether a consumer follows the offset that an operator has set, or need not follow it.
+
+        A consumer follows the offset if it knows the offset znode's version. It need not follow an offset that was
+        deleted, garbled or set in an old log, or that equals its own last request.
+        """
         znode = self.world.ensemble.tree.znodes.get(self.history.layout.offset(partition))
         known = consumer.finished(partition)
         if znode is None or known is None or self._offset_is_void(consumer, partition):
@@ -92,18 +102,24 @@ class ChangesFollowedInTime(Invariant):
         return known[0] == znode.version or self._may_be_its_own(consumer, partition)
 
     def _offset_is_void(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """The offset was deleted or garbled since, or the consumer first has to reset the partition to a new log."""
+        """
+        Return whether the offset was deleted or garbled since, or the consumer first has to reset the partition to a
+        new log.
+        """
         return partition in self.history.damaged or self.history.topics.is_outdated(consumer, partition)
 
     def _may_be_its_own(self, consumer: Consumer, partition: TopicPartition) -> bool:
-        """The consumer requested the same offset last, so it may mistake the operator's offset for its own."""
+        """
+        Return whether the consumer requested the same offset last, so that it may mistake the operator's offset for its
+        own.
+        """
         stored = self.history.stored(partition)
         return self.history.requests.may_have_requested(consumer, partition, stored)
 
 
 @lru_cache(maxsize=1_000)
 def _partitions(data: bytes, member_id: str | None) -> frozenset[object] | None:
-    """Return the partitions of an assignment; None if it is invalid, or for another member."""
+    """Return the partitions of an assignment, or None if it is invalid, or for another member."""
     try:
         found = MemberAssignment.parse(data, "")
     except ProtocolError:

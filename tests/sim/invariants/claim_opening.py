@@ -27,7 +27,7 @@ class ClaimsOpenedInTime(Invariant):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._next_s = 0.0
-        #: The time since which each claim has been unopened although nothing prevented its opening.
+        #: By claim: since when, in seconds, it has been unopened although nothing prevents its opening.
         self._since_s: dict[tuple[Consumer, TopicPartition], float] = {}
 
     def on_step(self) -> None:
@@ -50,6 +50,6 @@ class ClaimsOpenedInTime(Invariant):
                 )
 
     def _is_prevented(self, consumer: Consumer) -> bool:
-        """The consumer does not run, may not trust its claims, or its event loop is blocked."""
+        """Return whether the consumer does not run, its gate is shut, or its event loop is blocked."""
         is_blocked = self.world.timeline.now_s < consumer.process.blocked_until_s
         return not consumer.is_running or not consumer.gate_is_open or is_blocked

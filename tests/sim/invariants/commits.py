@@ -19,7 +19,7 @@ __all__ = [
 
 
 class CommittedByOwner(Invariant):
-    """A member commits only partitions that it owns or releases in the same transaction, or that an operator took."""
+    """A member commits only partitions that it owns, or releases in the same transaction, or that an operator took."""
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.COMMIT or self._is_first_of_topic(write) or write.offset == write.before:
@@ -31,7 +31,10 @@ class CommittedByOwner(Invariant):
             )
 
     def _is_first_of_topic(self, write: OffsetWrite) -> bool:
-        """Any member of a group may create the first offsets of all partitions of a topic."""
+        """
+        Return whether the write creates the offset: any member may create the first offsets of all partitions of a
+        topic.
+        """
         return write.change.kind is Kind.CREATED
 
 
@@ -40,7 +43,7 @@ class OffsetsNeverMoveBack(Invariant):
     A commit is never lower than the offset that it replaces.
 
     Writes of operators, resets and new logs may move an offset back; they are no commits (see ``WriteKind``). Late
-    writes of brokers may do so, too: a broker checks nothing.
+    writes of brokers may move it back, too: a broker checks nothing.
     """
 
     def on_offset(self, write: OffsetWrite) -> None:
@@ -71,7 +74,9 @@ class ResetStoredWhenDrained(Invariant):
 
 
 class FirstOffsetFollowsPolicy(Invariant):
-    """The first offsets of a topic follow the reset policy; those of partitions added later are the log's start."""
+    """
+    The first offsets of a topic follow the reset policy. Partitions that are added later start at their log's start.
+    """
 
     def on_offset(self, write: OffsetWrite) -> None:
         if write.kind is not WriteKind.FIRST:
@@ -87,20 +92,23 @@ class FirstOffsetFollowsPolicy(Invariant):
             raise self.violation(f"the first offset of {partition} is {write.offset}, it should be of {expected}")
 
     def _came_later(self, write: OffsetWrite) -> bool:
-        """Whether other partitions of the topic have offsets that this transaction does not create."""
+        """Return whether other partitions of the topic have undamaged offsets that this transaction does not create."""
         fresh = {self.history.partition_of(change) for change in write.entry.changes} | self.history.damaged
         return not self.history.stored_partitions(write.partition.topic) <= fresh
 
     def _others_are_gone(self, partition: TopicPartition) -> bool:
-        """Offsets of the topic were deleted, so there may be no member that knows whether the partition was added."""
+        """
+        Return whether offsets of the topic were damaged, so that no member may know whether the partition was added.
+        """
         damaged = self.history.damaged - {partition}
         return partition.topic in self.history.cleared or any(other.topic == partition.topic for other in damaged)
 
     def _cannot_know_others(self, write: OffsetWrite) -> bool:
         """
-        The member may have read ZooKeeper while the topic was deleted.
+        Return whether the member may have read ZooKeeper while the topic was deleted.
 
-        It then creates offsets only of partitions that it owns; the owners of the others may be about to do the same.
+        Such a member creates offsets only of partitions that it owns. The owners of the other partitions may be about
+        to create their offsets.
         """
         topics, topic = self.history.topics, write.partition.topic
         return topics.was_created(topic) and not topics.could_know(write.entry, topic)
@@ -122,9 +130,9 @@ class NewLogKeepsOperatorsOffset(Invariant):
 
     def _cannot_distinguish(self, write: OffsetWrite) -> bool:
         """
-        The member cannot distinguish an operator's offset from another one.
+        Return whether the member cannot distinguish an operator's offset from another offset.
 
-        A member that is still opening its claim may mistake it for its own write-back of an old offset; with
-        ``broker-v0``, a member may mistake it for a broker's write.
+        A member that is still opening its claim may mistake an operator's offset for its own write-back of an old
+        offset. With ``broker-v0``, a member may mistake it for a broker's write.
         """
         return self.world.store != ZOOKEEPER_STORE or not write.by.finished(write.partition)

@@ -56,11 +56,16 @@ class NoRecordSkipped(Invariant):
             )
 
     def _log_is_gone(self, delivery: Delivery) -> bool:
-        """In a deleted log nothing can be skipped: the owner delivers the new log from its start."""
+        """
+        Return whether the log is deleted. The owner skips nothing in it, because it delivers the new log from its
+        start.
+        """
         return self.history.topics.is_log_gone(delivery.consumer, delivery.partition)
 
     def _is_of_earlier_epoch(self, delivery: Delivery) -> bool:
-        """The consumer does not know yet that another writer set the offset; its deliveries do not count."""
+        """
+        Return whether the consumer does not know yet that another writer set the offset. Its deliveries do not count.
+        """
         return delivery.epoch != self.history.epoch(delivery.partition)
 
 
@@ -77,21 +82,21 @@ class NotDeliveredBeforeStored(Invariant):
             )
 
     def _may_not_know(self, delivery: Delivery) -> bool:
-        """The consumer may not know yet that another writer set, deleted or garbled the offset."""
+        """Return whether the consumer may not know yet that another writer set, deleted or garbled the offset."""
         partition = delivery.partition
         return delivery.epoch != self.history.epoch(partition) or partition in self.history.damaged
 
     def _may_follow_late_write(self) -> bool:
-        """With ``broker-v0``, an owner may follow a late write of a broker that another late write replaces."""
+        """Return whether an owner may follow a broker's late write that another late write replaces (``broker-v0``)."""
         return self.world.store != ZOOKEEPER_STORE
 
 
 class OneOpenGate(Invariant):
-    """At most one consumer has an open gate for a partition; consumers from which an operator took it do not count."""
+    """At most one consumer has an open gate for a partition. Consumers from which an operator took it do not count."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        #: Partitions that more than one consumer has opened; each step checks only these.
+        #: Partitions that more than one consumer has opened. Each step checks only these partitions.
         self._contested: set[TopicPartition] = set()
 
     def on_open(self, opened: Delivery) -> None:

@@ -23,10 +23,11 @@ class Violation(AssertionError):  # noqa: N818 -- what a run has found
 
 class Invariant:
     """
-    A rule, stated in the first sentence of its subclass's docstring.
+    A rule, stated in the first line of its subclass's docstring.
 
-    The checker calls the methods ``on_…``; those for changes of znodes before the history records the change. They
-    raise ``self.violation(text)``. Each exception to a rule is a method whose docstring has the reason.
+    The checker calls the methods ``on_…``. If a method is about the change of a znode, it is called before the history
+    records the change. A method raises ``self.violation(text)`` if the rule is broken. Each exception to a rule is a
+    method that returns whether the exception applies.
     """
 
     def __init__(self, history: History) -> None:
@@ -34,7 +35,9 @@ class Invariant:
         self.world = history.world
 
     def violation(self, text: str) -> Violation:
-        """Create a violation, and record it: it ends the run even if the product's code catches the exception."""
+        """
+        Create a violation, and record it, so that it ends the run even if the product's code catches the exception.
+        """
         violation = Violation(text)
         self.world.timeline.failures.append(violation)
         return violation
@@ -57,7 +60,7 @@ class Invariant:
         """Check after a step of the run."""
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check the state after all members have left; ``partitions`` are those that they owned."""
+        """Check the state after all members have left. ``partitions`` are the partitions that they owned."""
 
     # ZooKeeper's log
 

@@ -26,7 +26,7 @@ class NoMemberStops(Invariant):
             raise self.violation(f"{consumer.name} stops for good: {error}")
 
     def _may_not_join(self) -> bool:
-        """An operator has made a change after which no member may join the group."""
+        """Return whether an operator has made a change after which no member may join the group."""
         return self.history.forbids_joining
 
 
@@ -38,7 +38,7 @@ class EveryPartitionOwned(Invariant):
         Advance the time until the invariant is met.
 
         Raises:
-            Violation: That takes longer than ``limit_s``.
+            Violation: The invariant is not met within ``limit_s``.
         """
         timeline = self.world.timeline
         end_s = timeline.now_s + limit_s
@@ -77,14 +77,14 @@ class EveryPartitionOwned(Invariant):
 
 
 class EveryMemberLeaves(Invariant):
-    """Members that are asked to leave do so in time; no owner znode remains after all sessions have ended."""
+    """Members that are asked to leave have left in time, and no owner znode remains when all sessions have ended."""
 
     def wait(self, limit_s: float, session_timeout_s: float) -> None:
         """
         Advance the time until all members that were asked to leave have left, and no owner znode remains.
 
         Raises:
-            Violation: Leaving takes longer than ``limit_s``, or owner znodes remain two session timeouts after that.
+            Violation: A member has not left within ``limit_s``, or owner znodes remain two session timeouts later.
         """
         timeline = self.world.timeline
         leaving = [consumer for consumer in self.world.consumers if consumer.closing and not consumer.process.killed]
@@ -94,7 +94,7 @@ class EveryMemberLeaves(Invariant):
                 names = [consumer.name for consumer in leaving if not consumer.closed]
                 raise self.violation(f"{limit_s:g} s after all members were asked to leave, {names} have not")
             self.world.run_for(CHECK_S)
-        # Sessions that no member could close expire.
+        # A session that its member could not close has to expire first.
         while claims := self.world.claims():
             if timeline.now_s > end_s + 2 * session_timeout_s:
                 raise self.violation(f"all members have left, and {claims[0]} is still there")

@@ -14,7 +14,7 @@ __all__ = ["NoOffsetOfOldLog"]
 
 class NoOffsetOfOldLog(Invariant):
     """
-    After a topic was created again, no owner releases, and no offset znode keeps, a misleading offset of the old log.
+    After a topic was created again, no release leaves a misleading offset of the old log, and none remains at the end.
 
     An offset that was written before the topic was created misleads no owner: the owner compares the zxids.
     """
@@ -23,7 +23,7 @@ class NoOffsetOfOldLog(Invariant):
         super().__init__(history)
         #: Partitions whose offset was damaged, set by an operator, or committed by a member unaware of the new log.
         self._excused: set[TopicPartition] = set()
-        #: The excused partitions whose only excuse is such a commit; the member may know of the new log at a release.
+        #: The excused partitions whose only excuse is such a commit. The member may know of the new log at a release.
         self._unaware: set[TopicPartition] = set()
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
@@ -44,15 +44,18 @@ class NoOffsetOfOldLog(Invariant):
             raise self.violation(f"{name} releases {partition} at {int(znode.data)} of a log that is gone")
 
     def _is_excused_at_release(self, partition: TopicPartition) -> bool:
-        """The partition is excused, and not merely for a commit by a member that knows of the new log by now."""
+        """
+        Return whether the partition is excused, and not only for a commit by a member that may know of the new log by
+        now.
+        """
         return partition in self._excused and partition not in self._unaware
 
     def _is_foreign(self, partition: TopicPartition) -> bool:
-        """The last change of the offset was an operator's: set, deleted or garbled."""
+        """Return whether an operator made the last change of the offset: set, deleted or garbled it."""
         return partition in self.history.damaged or partition in self.history.set_by_operators
 
     def on_end(self, partitions: Collection[TopicPartition]) -> None:
-        """Check that no stored offset of an old log looks like one of the new log."""
+        """Check that no stored offset of an old log looks like an offset of the new log."""
         znodes = self.world.ensemble.tree.znodes
         for partition in sorted(self.history.topics.outdated.intersection(partitions) - self._excused):
             offset, topic = znodes[self.history.layout.offset(partition)], self.history.topics.znode(partition)
@@ -78,18 +81,18 @@ class NoOffsetOfOldLog(Invariant):
             self._excused.add(write.partition)
 
     def _is_late(self, write: OffsetWrite) -> bool:
-        """A broker writes late an offset that a member requested in the old log."""
+        """Return whether a broker writes late an offset that a member requested in the old log."""
         if write.kind is not WriteKind.BROKER or write.request is None:
             return False
         replaces = self.history.requests.replaces_another_epoch(write.request)
         return replaces and write.partition in self.history.topics.outdated
 
     def _is_first(self, write: OffsetWrite) -> bool:
-        """A member looked up the start of a log, and stores it after that log was deleted."""
+        """Return whether a member may have looked up the start of a log, and stores it after that log was deleted."""
         return write.kind is WriteKind.FIRST and write.partition in self.history.topics.without_offset
 
     def _is_unaware(self, write: OffsetWrite) -> bool:
-        """A member commits, or stores a reset, before it could be notified of the new topic."""
+        """Return whether a member commits, or stores a reset, before it could be notified of the new topic."""
         if write.kind not in (WriteKind.COMMIT, WriteKind.RESET):
             return False
         topics, partition = self.history.topics, write.partition

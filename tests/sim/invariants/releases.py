@@ -1,4 +1,4 @@
-"""Releases: the conditions for one, and the offset that it leaves to the next owner."""
+"""Releases of partitions: their conditions, and the offsets that they leave to the next owners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Release(Invariant):
         by_itself = any(change.path == path for change in deletion.entry.changes)
         if znode is not None and znode.version == version + by_itself:
             self.check(deletion, offset, by_itself=by_itself)
-        # Otherwise another writer wrote the offset, and the release leaves it unchanged.
+        # If the version differs, another writer wrote the offset, and the release leaves it unchanged.
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         """
@@ -46,7 +46,7 @@ class Release(Invariant):
 
     def _is_of_new_log(self, deletion: OwnerDeletion) -> bool:
         """
-        The finished records are of a deleted log, so the owner does not commit them.
+        Return whether the finished records are of a deleted log, so that the owner does not commit them.
 
         ``NoOffsetOfOldLog`` and ``EveryPartitionOwned`` check that partitions are reset to the new log.
         """
@@ -59,7 +59,7 @@ class Release(Invariant):
 
 
 class ResetStoredBeforeRelease(Release):
-    """An owner that has chosen a reset stores it with the release."""
+    """An owner that has chosen a reset stores the chosen offset with the release."""
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         owner, partition, stored = deletion.owner, deletion.partition, self.history.stored(deletion.partition)
@@ -83,10 +83,11 @@ class ReleasedAtFinishedOffset(Release):
 
     def _may_differ(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> bool:
         """
-        The stored offset may be larger or smaller than the finished one.
+        Return whether the stored offset may differ from the finished offset.
 
-        It may be larger up to the offset that was processed under an earlier claim. It may be smaller if the release
-        itself writes it (in place of garbage), if a broker has yet to write the requested offset, or wrote late.
+        The stored offset may be larger, up to the offset that was processed under an earlier claim. It may be smaller
+        if the release itself writes it (in place of garbage), if a broker has yet to write the requested offset, or if
+        a broker wrote late.
         """
         partition, stored = deletion.partition, self.history.stored(deletion.partition)
         if stored is not None and stored > finished:
@@ -105,5 +106,7 @@ class GateShutBeforeClaimEnds(Invariant):
             raise self.violation(f"{owner.name} loses its claim of {partition}, and its gate is open")
 
     def _is_by_operator(self, deletion: OwnerDeletion) -> bool:
-        """An operator deletes the owner znode and leaves the member znode (see ``is_taken_by_operator``)."""
+        """
+        Return whether an operator deletes the owner znode and leaves the member znode (see ``is_taken_by_operator``).
+        """
         return deletion.is_forced

@@ -25,28 +25,28 @@ def partition_names(outcome: AllocationOutcome) -> dict[str, list[str]]:
 
 
 def test_round_robin_assigns_in_alphabetical_order() -> None:
-    """The partition t:10 comes before t:2."""
+    """Round robin sorts partitions by their names, so t:10 comes before t:2."""
     assert round_robin(["a", "b"], ["t:1", "t:10", "t:2"]) == {"a": {"t": [1, 2]}, "b": {"t": [10]}}
 
 
 def test_round_robin_with_more_members_than_partitions() -> None:
-    """A member without partitions has an entry, too."""
+    """Round robin returns an empty entry for a member without partitions."""
     assert round_robin(["a", "b", "c"], ["t:0"]) == {"a": {"t": [0]}, "b": {}, "c": {}}
 
 
 def test_round_robin_with_colons_in_names() -> None:
-    """A member id may contain colons; a partition's name is split at its last colon."""
+    """Round robin accepts member ids with colons, and splits a partition's name at its last colon."""
     assert round_robin(["host:1:x"], ["t:0"]) == {"host:1:x": {"t": [0]}}
 
 
 @pytest.mark.parametrize(("members", "given"), [([], ["t:0"]), ([], []), (["a"], [])])
 def test_round_robin_without_members_or_partitions(members: list[str], given: list[str]) -> None:
-    """Empty arguments cause no error."""
+    """Round robin accepts an empty list of members or of partitions."""
     assert round_robin(members, given) == {member: {} for member in members}
 
 
 def test_round_robin_balances_the_total_of_each_member() -> None:
-    """The only subscriber of a topic gets fewer partitions of a shared topic."""
+    """Round robin gives fewer partitions of a shared topic to a member that is another topic's only subscriber."""
     owned = round_robin_by_topic(
         {"shared": ["a", "b", "c"], "only-a": ["a"]},
         [*map(str, partitions("shared", 6)), *map(str, partitions("only-a", 3))],
@@ -56,7 +56,7 @@ def test_round_robin_balances_the_total_of_each_member() -> None:
 
 
 def test_plain_function_gets_sorted_text() -> None:
-    """The arguments are members and partitions as text, each in alphabetical order."""
+    """A plain function gets the members and the partitions as text, each in alphabetical order."""
     calls = []
 
     def mine(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
@@ -69,7 +69,7 @@ def test_plain_function_gets_sorted_text() -> None:
 
 
 def test_plain_function_may_change_its_arguments() -> None:
-    """The arguments are copies."""
+    """A plain function may change its arguments, because they are copies."""
 
     def greedy(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         member = members.pop()
@@ -82,7 +82,7 @@ def test_plain_function_may_change_its_arguments() -> None:
 
 
 def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
-    """Empty entries are accepted, too."""
+    """A plain function may return defaultdicts, sets, tuples and empty entries."""
 
     def natural(members: list[str], given: list[str]) -> Any:
         owned: Any = defaultdict(lambda: defaultdict(set))
@@ -100,7 +100,8 @@ def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
 
 def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
     """
-    A plain function does not know subscriptions, so all members of a call subscribe to all topics of its partitions.
+    A plain function does not know subscriptions, so it is called once for each set of subscribers, with the topics that
+    exactly these members subscribe to.
     """
     calls = []
 
@@ -115,7 +116,7 @@ def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
 
 
 def test_default_balances_over_mixed_subscriptions() -> None:
-    """None selects round robin, which balances all topics together."""
+    """The allocator None means round robin, which balances all topics together."""
     members = {"a": ["t", "u"], "b": ["u"]}
     outcome = run_allocator(None, members, partitions("t", 2) + partitions("u", 2))
     assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0", "u:1"]}
@@ -124,14 +125,19 @@ def test_default_balances_over_mixed_subscriptions() -> None:
 
 @pytest.mark.parametrize("allocator", [None, lambda members, given: round_robin(members, given)])
 def test_partitions_without_subscribers_are_unassigned(allocator: Any) -> None:
-    """The reason is returned with them. A subscription to a missing topic is no error."""
+    """
+    Partitions without a subscriber are returned as unassigned, with the reason. A subscription to a missing topic is no
+    error.
+    """
     outcome = run_allocator(allocator, {"a": ["t", "ghost"]}, partitions("t", 1) + partitions("other", 2))
     assert partition_names(outcome) == {"a": ["t:0"]}
     assert outcome.unassigned == dict.fromkeys(partitions("other", 2), "no member subscribes")
 
 
 def test_without_members_or_partitions_the_function_is_not_called() -> None:
-    """Without members, all partitions are unassigned."""
+    """
+    Without members or without partitions, the function is not called. Without members, all partitions are unassigned.
+    """
 
     def never(members: list[str], given: list[str]) -> Any:
         raise AssertionError
@@ -142,7 +148,10 @@ def test_without_members_or_partitions_the_function_is_not_called() -> None:
 
 
 def test_function_that_raises_is_named_and_chained() -> None:
-    """The error is one line with the function, the exception and its text; the exception is its cause."""
+    """
+    An exception of the function becomes an AllocatorError of one line with the function, the exception and its text.
+    The exception is the error's cause.
+    """
 
     def broken(members: list[str], given: list[str]) -> Any:
         raise KeyError("two\nlines")
@@ -154,7 +163,7 @@ def test_function_that_raises_is_named_and_chained() -> None:
 
 
 def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
-    """The TypeError of the call counts as a failure of the function."""
+    """A function with other parameters fails with an AllocatorError that has the text of the TypeError."""
 
     def one_argument(members: list[str]) -> Any:
         return {}
@@ -164,7 +173,7 @@ def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
 
 
 def test_allocators_are_named() -> None:
-    """The name is that of the function, of a callable object's class, or of the default."""
+    """An allocator is named after its function, after the class of a callable object, or after the default."""
 
     class Clever:
         def __call__(self, members: list[str], given: list[str]) -> Any:
@@ -230,20 +239,20 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("result", "words"), REFUSED.values(), ids=REFUSED)
 def test_an_invalid_allocation_is_refused_in_one_line(result: object, words: str) -> None:
-    """The line names the member and the partition of the mistake."""
+    """An invalid allocation is refused with one line that names the mistake."""
     with pytest.raises(AllocatorError) as caught:
         validate(result, ["a", "b"], GIVEN, ELIGIBLE)
     assert str(caught.value) == words
 
 
 def test_valid_result_has_an_entry_for_every_member() -> None:
-    """Members that the function omits get no partitions. A partition without subscribers may be omitted."""
+    """A member that the function omits gets no partitions. The function may omit partitions without a subscriber."""
     result = {"b": {"t": (0, 1), "u": {0}}}
     assert validate(result, ["a", "b"], GIVEN, ELIGIBLE) == {"a": frozenset(), "b": frozenset(GIVEN[:3])}
 
 
 def test_long_lists_are_shortened() -> None:
-    """An error about thousands of partitions is one readable line."""
+    """An error about a thousand partitions is one line, with the names of the first five."""
     with pytest.raises(
         AllocatorError, match=r"^1000 of 1000 partitions were left out: t:0, t:1, t:10, t:100, t:101, …$"
     ):
@@ -251,7 +260,7 @@ def test_long_lists_are_shortened() -> None:
 
 
 def test_refusal_names_the_function() -> None:
-    """The error starts with the function's name."""
+    """The error about a refused allocation starts with the function's name."""
 
     def forgetful(members: list[str], given: list[str]) -> Any:
         return {}
@@ -261,7 +270,7 @@ def test_refusal_names_the_function() -> None:
 
 
 def test_function_may_not_name_other_members() -> None:
-    """Members of the group that subscribe only to other topics are refused, too."""
+    """The function may not assign partitions to members that subscribe only to other topics."""
 
     def overreaching(members: list[str], given: list[str]) -> Any:
         return {"b": {text.rpartition(":")[0]: [int(text.rpartition(":")[2])] for text in given}}

@@ -48,18 +48,21 @@ BEFORE = {"a": some(0, 2), "b": some(1, 3)}
     ids=["nothing", "a join", "a leave", "a new partition", "one less", "other members"],
 )
 def test_only_partitions_that_must_move_are_moved(members: str, partitions: int, after: Allocation) -> None:
-    """The other partitions stay with their members."""
+    """The sticky allocator moves only partitions that have to move. All other partitions stay with their members."""
     assert allocated(members, some(*range(partitions)), BEFORE) == after
 
 
 def test_a_partition_of_two_members_stays_with_one() -> None:
-    """Assignments may overlap during a publication."""
+    """A partition that two members own stays with one of them. Assignments may overlap during a publication."""
     after = allocated("a b", some(0, 1), {"a": some(0, 1), "b": some(0, 1)})
     assert sorted(map(len, after.values())) == [1, 1]
 
 
 def test_partitions_move_from_the_topic_of_which_a_member_has_most() -> None:
-    """Each topic is spread over the members if that needs no further move."""
+    """
+    Partitions move from the topic of which a member owns most. So each topic is spread over the members if that needs
+    no further move.
+    """
     mine = some(0, 1, 2, 3) | some(0, 1, topic="u")
     after = allocated("a b", mine, {"a": mine})
     assert {p.topic for p in after["b"]} == {"t", "u"}
@@ -67,7 +70,10 @@ def test_partitions_move_from_the_topic_of_which_a_member_has_most() -> None:
 
 
 def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
-    """Members a and b share a topic, b and c another one: b gives one partition to c and gets one from a."""
+    """
+    Members a and b share one topic, b and c another topic. To balance them, b gives one partition to c and gets one
+    from a.
+    """
     subscribed = {"a": ["t"], "b": ["t", "u"], "c": ["u"]}
     current = {"a": some(0, 1), "b": some(0, topic="u"), "c": frozenset[TopicPartition]()}
     after = run_allocator(sticky, subscribed, some(0, 1) | some(0, topic="u"), current).allocation
@@ -75,13 +81,15 @@ def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
 
 
 def test_a_direct_call_allocates_without_a_previous_allocation() -> None:
-    """Each member has an entry."""
+    """A direct call of the sticky allocator assumes no previous allocation, and returns an entry for each member."""
     assert sticky(["b", "a", "c"], ["t:0", "t:1"]) == {"a": {"t": [0]}, "b": {"t": [1]}, "c": {}}
     assert sticky([], ["t:0"]) == {}
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
-    """A member joins 1,000 others with 100,000 partitions, of which a hundred move."""
+    """
+    When a member joins 1,000 others with 100,000 partitions, only the 99 partitions that the new member gets are moved.
+    """
     names = [f"m{number:04d}" for number in range(1_001)]
     all_partitions = some(*range(100_000))
     before = run_allocator(sticky, dict.fromkeys(names[1:], ("t",)), all_partitions).allocation
@@ -92,8 +100,8 @@ def test_a_large_group_is_allocated_within_seconds() -> None:
 
 def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    For twenty members with some of ten topics, exchanges of partitions reduce the moves. The result is as balanced, and
-    stable.
+    Twenty members subscribe to some of ten topics. Exchanges of partitions reduce the moves, and the result is as
+    balanced as without exchanges. The allocator does not change its own result.
     """
     chance = random.Random(1)
     topics = [f"t{number}" for number in range(10)]
@@ -116,7 +124,7 @@ def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyP
 
 
 def test_names() -> None:
-    """Each allocator has a name. None selects round robin, and a function is used unchanged."""
+    """Each included allocator has a name. None selects round robin, and a function is used unchanged."""
     assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
     assert allocator_of(None, "x") is allocator_of("round_robin", "x") is round_robin
     assert allocator_of("sticky", "x") is allocator_of(sticky, "x") is sticky
@@ -134,7 +142,7 @@ def test_names() -> None:
     ],
 )
 def test_unknown_names_are_refused(given: object, message: str) -> None:
-    """The error lists the known names."""
+    """An unknown allocator is refused with an error that lists the known names, and suggests a similar one."""
     with pytest.raises(ConfigError) as caught:
         allocator_of(given, "x")  # type: ignore[arg-type]
     assert str(caught.value) == message

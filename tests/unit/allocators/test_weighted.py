@@ -46,7 +46,7 @@ def allocated(members: str, loads: list[float], current: Allocation) -> Allocati
     ],
 )
 def test_loads_are_balanced(members: str, loads: list[float], before: Allocation, after: Allocation) -> None:
-    """No partition moves if the loads are nearly balanced."""
+    """The weighted allocator balances the loads of the members. No partition moves if the loads are nearly balanced."""
     assert allocated(members, loads, before) == after
 
 
@@ -59,7 +59,7 @@ def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: d
 
 
 def test_a_move_in_one_topic_allows_another_in_the_next() -> None:
-    """Member b gives a partition of u to c, and can then get a partition of t from a."""
+    """Member b gives a partition of u to c, so b can then get a partition of t from a."""
     subscribed = {"a": "t", "b": "tu", "c": "u"}
     loads = dict.fromkeys(["t:0", "t:1", "t:2", "t:3", "u:0", "u:1", "u:2"], 10) | {"u:3": 9}
     before = {"a": "t:0 t:1 t:2 t:3", "b": "u:0 u:1 u:2 u:3"}
@@ -68,8 +68,8 @@ def test_a_move_in_one_topic_allows_another_in_the_next() -> None:
 
 def test_a_partition_that_has_moved_is_moved_again_first() -> None:
     """
-    Member a got t:2 and has too much load then. It gives up t:2 instead of its own t:0, although t:0 would balance
-    better.
+    A member with too much load gives up a partition that it has just got, instead of one that it owned before. Here
+    member a gives up t:2 instead of t:0, although t:0 would balance better.
     """
     subscribed = {"a": "tu", "b": "t", "c": "u"}
     loads = {"t:0": 8, "t:1": 21, "t:2": 5, "t:3": 12, "u:0": 10, "u:1": 80}
@@ -78,14 +78,20 @@ def test_a_partition_that_has_moved_is_moved_again_first() -> None:
 
 
 def test_a_partition_of_unknown_load_counts_as_the_median() -> None:
-    """The median is that of the known loads of these partitions. Without any known load, each partition counts one."""
+    """
+    A partition of unknown load counts as the median of the known loads of the allocated partitions. If no load is
+    known, each partition counts one.
+    """
     weights = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 7, TopicPartition("t", 2): 9}
     assert loads_of(some(0, 1, 3), {**weights, TopicPartition("deleted", 0): 99})[TopicPartition("t", 3)] == 4
     assert loads_of(some(0, 1), {TopicPartition("deleted", 0): 99}) == dict.fromkeys(some(0, 1), 1)
 
 
 def test_a_direct_call_uses_the_weights_that_were_passed_before() -> None:
-    """Every member has an entry."""
+    """
+    A direct call of the weighted allocator counts each partition as one. The function that ``weighing`` returns uses
+    the given weights. Both return an entry for each member.
+    """
     assert weighted(["b", "a", "c"], ["t:0", "t:1"]) == {"a": {"t": [0]}, "b": {"t": [1]}, "c": {}}
     weighing = weighted.weighing({TopicPartition("t", 0): 3, TopicPartition("t", 1): 1})
     assert weighing(["a", "b"], ["t:0", "t:1", "t:2"]) == {"a": {"t": [0]}, "b": {"t": [1, 2]}}
@@ -93,7 +99,7 @@ def test_a_direct_call_uses_the_weights_that_were_passed_before() -> None:
 
 
 def test_a_plain_function_gets_no_weights() -> None:
-    """A plain function has two arguments, members and partitions."""
+    """A plain function gets only members and partitions, even if the group has weights."""
 
     def mine(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         return {members[0]: {"t": [int(text[2:]) for text in partitions]}}
@@ -128,14 +134,16 @@ class Mine:
     ],
 )
 def test_a_mistake_in_weighing_is_an_allocator_error(returned: object, message: str) -> None:
-    """The error is one line, like every error about an allocator."""
+    """If ``weighing`` raises an exception or returns no allocator, an AllocatorError of one line is raised."""
     with pytest.raises(AllocatorError) as caught:
         run_allocator(Mine(returned), {"a": ["t"]}, some(0))
     assert str(caught.value) == message
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
-    """A member joins 1,000 others with 100,000 partitions. Only the partitions that it gets move."""
+    """
+    When a member joins 1,000 others with 100,000 partitions, only the partitions that the new member gets are moved.
+    """
     chance = random.Random(1)
     names = [f"m{number:04d}" for number in range(1_001)]
     weights = {TopicPartition("t", number): chance.uniform(1, 100) for number in range(100_000)}

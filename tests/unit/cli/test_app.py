@@ -43,7 +43,10 @@ def test_an_error_of_the_package_is_one_line(
     error: KielGroupsError,
     status: int,
 ) -> None:
-    """The line is on standard error. The exit status is 2 if other arguments may help, otherwise 1."""
+    """
+    An error of this package is printed as one line on standard error. The exit status is 2 if other arguments may help,
+    and 1 for all other errors.
+    """
     failing["error"] = error
     assert app.run(["demo"]) == status
     assert capsys.readouterr() == ("", f"error: {error}\n")
@@ -53,7 +56,7 @@ def test_an_error_of_the_package_is_one_line(
 def test_ctrl_c_exits_with_130_without_output(
     failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    """The user who has pressed Ctrl-C needs no message."""
+    """After Ctrl-C, a command exits with status 130 and prints no message, because the user needs none."""
     failing["error"] = error
     assert app.run(["demo"]) == 130
     out, err = capsys.readouterr()
@@ -62,7 +65,10 @@ def test_ctrl_c_exits_with_130_without_output(
 
 @pytest.mark.parametrize("arguments", [["nope"], ["demo", "--nope"], ["demo", "surplus"], ["consume", "--nope"]])
 def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """The error has the unknown command, option or argument, and the command that lists the valid ones."""
+    """
+    Wrong usage exits with status 2. The error has the unknown command, option or argument, and the command that lists
+    the valid ones.
+    """
     assert app.run(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -72,13 +78,16 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments:
 
 
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the demo's check fails, the process exits with 1."""
+    """The result of a command is the exit status of the process. For example, the demo returns 1 if its check fails."""
     monkeypatch.setattr(demo, "callback", lambda **options: 1)
     assert app.run(["demo"]) == 1
 
 
 def test_the_version_is_printed_without_importing_the_clients() -> None:
-    """``--version`` imports neither kazoo, Tornado nor asyncio, and takes less than 150 ms of processor time."""
+    """
+    ``--version`` imports neither kazoo, Tornado, asyncio, rich nor aiokafka, and takes less than 150 ms of processor
+    time.
+    """
     code = (
         "import sys; sys.argv[1:] = ['--version']\n"
         "from kiel_groups.cli import main\n"
@@ -94,7 +103,7 @@ def test_the_version_is_printed_without_importing_the_clients() -> None:
 
 
 def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """``kiel-groups`` alone prints its commands, and counts as wrong usage."""
+    """``kiel-groups`` without a command prints its help on standard error, and exits with status 2 for wrong usage."""
     assert app.run([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -104,7 +113,7 @@ def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("group", ["topics", "cluster"])
 def test_a_command_group_alone_prints_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
-    """A command group without a command counts as wrong usage."""
+    """A command group without a command prints its commands, and exits with status 2 for wrong usage."""
     assert app.run([group]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -125,7 +134,7 @@ def test_a_command_group_alone_prints_its_commands(capsys: pytest.CaptureFixture
 def test_sentences_of_an_error_are_separated(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Click's message ends with a full stop before the hint."""
+    """In an error of wrong usage, Click's message ends with a full stop before the hint."""
     assert app.run(arguments) == 2
     err = capsys.readouterr().err
     assert err.endswith(message)

@@ -19,13 +19,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "cli.rst"
 
 
 def examples() -> list[str]:
-    """Return the commands of the page, without the rest of their pipelines."""
+    """Return the commands on the page ``docs/cli.rst``, without the rest of their pipelines."""
     found = re.findall(r'^    (?:.*\| |eval "\$\()?kiel-groups (.*?)(?: \| .*|\)")?$', PAGE.read_text(), re.MULTILINE)
     return [str(example) for example in found]
 
 
 def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield each command and each command group."""
+    """Yield the words that name each command and each command group."""
     yield path
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -37,14 +37,14 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def test_each_group_of_commands_has_an_example() -> None:
-    """Users find commands by their examples."""
+    """The page shows examples of the most important commands. Users find commands by their examples."""
     shown = {example.split()[0] for example in examples()}
     assert {"cluster", "topics", "produce", "consume", "describe", "spark", "completion"} <= shown
 
 
 @pytest.mark.parametrize("example", examples())
 def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The command can be parsed with the addresses in the environment, as the page says."""
+    """Each example can be parsed if the environment has the addresses of brokers and ZooKeeper, as the page says."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "access.log").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -64,7 +64,7 @@ def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("path", list(paths()), ids=" ".join)
 def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], path: tuple[str, ...]) -> None:
-    """No line is wider than a narrow terminal, and each command documents its exit status."""
+    """No line of a help text is wider than 80 columns, and each command documents its exit status."""
     assert cli.run([*path, "--help"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

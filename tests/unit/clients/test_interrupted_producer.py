@@ -15,9 +15,9 @@ from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
-#: How long a producer waits for an answer. Without its own shorter limit, the close would wait longer than that.
+#: How long a producer waits for an answer. Without its own shorter limit, a close would wait longer than this.
 REQUEST_TIMEOUT_MS = 8_000
-#: Two seconds are documented; the rest is for slow computers.
+#: Two seconds are documented. The rest is for slow computers.
 LONGEST_S = 6.0
 
 
@@ -27,7 +27,7 @@ def frozen(request: Request) -> Fault | None:
 
 
 async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
-    """Return a producer and the future of a record that is sent and not acknowledged."""
+    """Return a producer, and the future of a record that was sent and is not acknowledged."""
     producer = Producer([str(broker.address)], linger_ms=0, request_timeout_ms=REQUEST_TIMEOUT_MS, backoff_ms=2)
     await producer.connect()
     outcome = producer.produce("t", b"x")
@@ -44,7 +44,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: asyncio.AbstractEventLoop) -> None:
-    """A program catches Ctrl-C around its loop and calls ``close()``, which runs the loop until the close has ended."""
+    """
+    A ``close()`` after the event loop has stopped, as after Ctrl-C, runs the loop for at most two seconds if a broker
+    does not answer. The outcome of the record is then unknown.
+    """
     broker = FakeBroker({"t": 1}, script=frozen)
     loop.run_until_complete(broker.__aenter__())
     producer, outcome = loop.run_until_complete(producing(broker))
@@ -55,7 +58,10 @@ def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: as
 
 
 async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
-    """``asyncio.run()`` cancels the main task at Ctrl-C."""
+    """
+    If a producer's block is cancelled, as by ``asyncio.run()`` at Ctrl-C, it ends within two seconds even if a broker
+    does not answer. The outcome of the record is then unknown.
+    """
     async with FakeBroker({"t": 1}, script=frozen) as broker:
         producer, outcome = await producing(broker)
         entered = asyncio.Event()
@@ -75,7 +81,10 @@ async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
 
 
 def test_records_not_acknowledged_when_the_loop_is_closed_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """The outcome of records that were sent is unknown; records that were never sent have failed."""
+    """
+    If the event loop is closed before the producer, the outcome of records that were sent is unknown. Records that were
+    never sent have failed.
+    """
     caplog.set_level(logging.ERROR)
 
     async def leave() -> Producer:

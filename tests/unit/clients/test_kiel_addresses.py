@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("make", [Producer, SingleConsumer, lambda hosts: GroupedConsumer(hosts, "g", ["zoo"])])
 async def test_brokers_have_port_9092_by_default(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    """Each broker is tried at its own port, or else at 9092. If none answers, the error names all of them."""
+    """A broker's address without a port gets port 9092. If no broker answers, the error names all addresses."""
     connected: list[tuple[str, int]] = []
 
     async def connect(self: TCPClient, host: str, port: int, **_: Any) -> Any:
@@ -31,7 +31,10 @@ async def test_brokers_have_port_9092_by_default(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_zookeeper_has_port_2181_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chroot after the last server applies to all servers, and is not part of an address."""
+    """
+    A ZooKeeper server's address without a port gets port 2181. The chroot after the last server applies to all servers,
+    and is not part of an address.
+    """
     connected: set[tuple[str, int]] = set()
 
     def create_connection(self: SequentialThreadingHandler, address: tuple[str, int], *_: Any, **__: Any) -> Any:

@@ -25,7 +25,10 @@ pytestmark = pytest.mark.unit
 
 
 async def test_each_future_returns_the_position_of_its_record() -> None:
-    """Each result has topic, partition and offset, in the order in which the records were produced."""
+    """
+    The future of each record returns its topic, partition and offset. Offsets are in the order in which the records
+    were produced.
+    """
     async with producing() as (broker, producer):
         futures = [producer.produce("t", b"%d" % n, partition=n % 2) for n in range(10)]
         outcomes = await asyncio.gather(*futures)
@@ -35,7 +38,8 @@ async def test_each_future_returns_the_position_of_its_record() -> None:
 
 async def test_values_are_encoded_without_a_serializer() -> None:
     """
-    Bytes are sent unchanged, other values as JSON with sorted keys. An int key is sent as decimal text, None as null.
+    Without a serializer, bytes are sent unchanged, and other values as JSON with sorted keys. An int key is sent as
+    decimal text. A value without a JSON form is refused.
     """
     async with producing() as (broker, producer):
         sent = [(None, b"raw"), ("schlüssel", "x"), (7, None), (b"k", b""), (None, {"b": 1, "a": [True]})]
@@ -54,7 +58,9 @@ async def test_values_are_encoded_without_a_serializer() -> None:
 
 
 async def test_results_of_a_serializer() -> None:
-    """Text is encoded as UTF-8, and None is a null value; any other result is refused."""
+    """
+    If a serializer returns text, it is encoded as UTF-8. None is a null value. Any other result but bytes is refused.
+    """
     results: dict[str, Any] = {"text": "grün", "null": None, "bytes": b"raw", "wrong": 1}
     async with producing(serializer=results.__getitem__) as (broker, producer):
         for value in ("text", "null", "bytes"):
@@ -65,7 +71,7 @@ async def test_results_of_a_serializer() -> None:
 
 
 async def test_serializer_and_key_maker() -> None:
-    """Values are encoded by the serializer, and a missing key is made from the value."""
+    """The serializer encodes each value, and the key maker makes a missing key from the value."""
     async with producing(serializer=lambda v: str(v * 2), key_maker=lambda v: v) as (broker, producer):
         await producer.produce("t", 21, partition=0)
         await producer.produce("t", 1, key="own", partition=0)
@@ -73,7 +79,7 @@ async def test_serializer_and_key_maker() -> None:
 
 
 async def test_batches_are_formed_per_partition() -> None:
-    """Records that are produced together are sent in one request, with one message set for each partition."""
+    """Records that are produced together are sent in at most two requests, whatever their partitions are."""
     async with producing(linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"%d" % n, partition=n % 2) for n in range(100)))
         assert broker.count(PRODUCE) <= 2
@@ -103,7 +109,7 @@ async def test_a_batch_stays_below_the_size_of_a_request() -> None:
 
 
 async def test_a_record_with_acks_zero_has_no_offset() -> None:
-    """The record's future resolves with the offset −1 once the request is sent."""
+    """With acks 0, a record's future returns the offset −1 once the request is sent."""
     async with producing(required_acks=0) as (broker, producer):
         assert await producer.produce("t", b"x", partition=0) == RecordMetadata("t", 0, -1)
         await broker.wait_for_requests(PRODUCE, 1)
@@ -111,7 +117,7 @@ async def test_a_record_with_acks_zero_has_no_offset() -> None:
 
 
 async def test_a_compressed_batch_is_one_wrapper_message() -> None:
-    """With gzip, the wrapper message has all records of the batch."""
+    """With compression, a batch is sent as one wrapper message that has all its records."""
     async with producing(compression="gzip", linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"a" * 1_000, partition=0) for _ in range(50)))
         assert broker.logs[T0].end == 1, "this broker does not look into wrappers"
@@ -120,18 +126,18 @@ async def test_a_compressed_batch_is_one_wrapper_message() -> None:
 
 @pytest.mark.parametrize("compression", ["gzipp", "", 0, 4, True])
 def test_an_unknown_compression_is_refused(compression: str | int) -> None:
-    """The constructor raises a ValueError that lists the supported codecs."""
+    """The constructor refuses an unknown compression with a ValueError that lists the supported codecs."""
     with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
         Producer("localhost", compression=compression)
 
 
 def test_a_producer_is_created_without_an_event_loop() -> None:
-    """The constructor uses no event loop."""
+    """A producer can be created before an event loop exists."""
     Producer("localhost:9092,other")
 
 
 async def test_records_produced_while_a_batch_is_in_flight_form_the_next_one() -> None:
-    """No record is added to a batch that was sent already."""
+    """Records produced while a batch is in flight form the next batch."""
     async with producing() as (broker, producer):
         broker.gates[PRODUCE] = asyncio.Event()
         first = producer.produce("t", b"first", partition=0)
@@ -143,7 +149,10 @@ async def test_records_produced_while_a_batch_is_in_flight_form_the_next_one() -
 
 
 async def test_records_of_a_topic_that_is_looked_up_keep_their_order() -> None:
-    """Records produced when the topic becomes known are sent after the records that waited for it."""
+    """
+    Records that are produced when their topic has just become known are sent after the records that waited for the
+    topic.
+    """
     async with producing(backoff_ms=50) as (broker, producer):
         first = producer.produce("new", b"first")
         await broker.wait_for_requests(METADATA, 2)
@@ -155,7 +164,9 @@ async def test_records_of_a_topic_that_is_looked_up_keep_their_order() -> None:
 
 
 async def test_records_of_an_unknown_topic_fail() -> None:
-    """Each error has the topic's name; records of other topics are not delayed."""
+    """
+    Records of an unknown topic fail with an error that has the topic's name. Records of other topics are not delayed.
+    """
     async with producing() as (_, producer):
         lost = [producer.produce("nope", b"x") for _ in range(3)]
         assert (await producer.produce("t", b"x", partition=0)).offset == 0
@@ -167,7 +178,7 @@ async def test_records_of_an_unknown_topic_fail() -> None:
 
 
 async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
-    """The broker learns of the topic a moment later; then the records are stored in order."""
+    """Records of a new topic wait until the broker has learned of it, and are then stored in order."""
 
     def script(request: Request) -> None:
         if broker.count(METADATA) == 3:
@@ -180,7 +191,9 @@ async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
 
 
 async def test_without_a_live_broker_connecting_and_producing_fail() -> None:
-    """Connecting fails with addresses and reasons; a record fails after its retries."""
+    """
+    Without a live broker, connecting fails with the address, and a record fails with the reason after its retries.
+    """
     async with FakeBroker() as dead:
         pass
     producer = Producer(str(dead.address), retries=1)
@@ -192,7 +205,7 @@ async def test_without_a_live_broker_connecting_and_producing_fail() -> None:
 
 
 async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> None:
-    """Only the future of this record fails."""
+    """A record with a wrong partition, or whose partitioner raises an error, fails by its own future."""
     async with producing(partitioner=lambda key, partitions: 1 // 0) as (_, producer):
         with pytest.raises(ConfigError, match="partition: 2 given; t has 0 to 1"):
             await producer.produce("t", b"x", partition=2)
@@ -202,8 +215,8 @@ async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> 
 
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
     """
-    An int key is passed as an int. The partitions are passed in ascending order, in a list that the partitioner may
-    change.
+    The partitioner gets the key before its encoding, for example an int. It gets the partitions in ascending order, in
+    a list that it may change.
     """
     seen: list[tuple[Any, Any]] = []
 
@@ -220,8 +233,8 @@ async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
 
 def test_the_included_partitioners() -> None:
     """
-    The hash partitioner chooses by the key's CRC-32, so each process chooses the same partition. The random one uses
-    all partitions, and so does the hash partitioner without a key.
+    The hash partitioner chooses by the key's CRC-32, so each process chooses the same partition. The random partitioner
+    uses all partitions, and so does the hash partitioner for records without a key.
     """
     places = [0, 1, 2, 3]
     assert hash_partitioner(b"key", places) == zlib.crc32(b"key") % 4 == hash_partitioner("key", places)
@@ -250,7 +263,7 @@ async def test_buffered_bytes_are_bounded() -> None:
 
 
 async def test_a_cancelled_record_delays_no_others() -> None:
-    """Cancelling one record's future affects neither its batch nor a flush."""
+    """Cancelling one record's future affects neither the other records of its batch nor a flush."""
     async with producing(linger_ms=60_000) as (_, producer):
         one, two = (producer.produce("t", b"x", partition=0) for _ in range(2))
         two.cancel()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_close_sends_waiting_records() -> None:
-    """A close first flushes the producer; afterwards no record is accepted."""
+    """A close first sends all waiting records. Afterwards, the producer accepts no record."""
     async with FakeBroker({"t": 2}) as broker:
         producer = Producer(str(broker.address), batch_size=2, linger_ms=60_000)
         future = producer.produce("t", b"x", partition=0)
@@ -32,7 +32,8 @@ async def test_a_close_sends_waiting_records() -> None:
 
 async def test_a_close_waits_no_longer_than_its_timeout() -> None:
     """
-    After the timeout, the outcome of sent records is unknown, and the other records have failed; each kind is counted.
+    After its timeout, a close ends: the outcome of sent records is unknown, and all other records have failed. Both
+    kinds are counted.
     """
 
     def script(request: Request) -> Fault | None:
@@ -54,7 +55,7 @@ async def test_a_close_waits_no_longer_than_its_timeout() -> None:
 
 
 async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """All records are stored, so the timeout of 0 has no effect."""
+    """The close of a producer whose records are all stored logs no warning, even with a timeout of 0."""
     async with producing() as (_, producer):
         await producer.produce("t", b"stored", partition=0)
         await producer.close(timeout_ms=0)
@@ -63,8 +64,8 @@ async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCap
 
 async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
     """
-    The broker freezes after two answers. One request timeout later, the close ends, and the remaining records are
-    unknown or not sent.
+    If a broker stores nothing, a close without a timeout ends after one request timeout. The outcome of sent records is
+    then unknown, and all other records have failed.
     """
     answers = iter([None, None])
 
@@ -87,7 +88,10 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
 
 
 async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> None:
-    """Each of twelve batches needs a third of the request timeout, and all of them are stored."""
+    """
+    A close without a timeout waits as long as records are stored, here for twelve batches of a third of the request
+    timeout each.
+    """
     broker = FakeBroker({"t": 2})
     broker.gates[PRODUCE] = asyncio.Event()
     settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}

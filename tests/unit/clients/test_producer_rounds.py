@@ -27,7 +27,10 @@ def stored_counts(broker: FakeBroker) -> list[int]:
 
 
 async def test_records_wait_for_a_full_round() -> None:
-    """A round has records of all partitions. A caller that awaits each record in turn is not blocked."""
+    """
+    Records wait until their round is full. A round has records of all partitions, and a caller that awaits each record
+    in turn is not blocked.
+    """
     async with producing(linger_ms=None, batch_size=4) as (broker, producer):
         for n in range(3):
             assert await producer.produce("t", n, partition=n % 2) == RecordMetadata("t", -1, -1)
@@ -39,7 +42,7 @@ async def test_records_wait_for_a_full_round() -> None:
 
 
 async def test_records_need_not_be_awaited() -> None:
-    """Full rounds are sent without being awaited; the remaining records wait."""
+    """Full rounds are sent without being awaited. The remaining records wait for a flush."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         for n in range(5):
             producer.produce("t", n, partition=0)
@@ -51,7 +54,7 @@ async def test_records_need_not_be_awaited() -> None:
 
 @pytest.mark.parametrize("method", ["flush", "close"])
 async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
-    """The round is sent with any number of records."""
+    """A flush or a close sends a round that is not full."""
     async with producing(linger_ms=None, batch_size=100) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await getattr(producer, method)()
@@ -59,7 +62,7 @@ async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
 
 
 async def test_a_full_buffer_completes_the_round() -> None:
-    """The round is sent, so a program that awaits each record is never refused."""
+    """When the buffer is full, the round is sent. So a program that awaits each record is never refused."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
         assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
@@ -69,7 +72,10 @@ async def test_a_full_buffer_completes_the_round() -> None:
 
 
 async def test_drain_sends_an_incomplete_round() -> None:
-    """If a record of the round fails, the next call that ends a round raises the error."""
+    """
+    ``drain()`` sends an incomplete round. If a record of the round fails, the next call that ends a round raises the
+    error.
+    """
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         for n in range(7):
@@ -84,14 +90,14 @@ async def test_drain_sends_an_incomplete_round() -> None:
 
 @pytest.mark.parametrize("batch_size", [0, None])
 async def test_without_a_batch_size_each_record_is_sent_at_once(batch_size: int | None) -> None:
-    """A batch size of None or 0 means 1, as in kiel."""
+    """A batch size of None or 0 means 1, as in kiel, so each record is sent at once."""
     async with producing(linger_ms=None, batch_size=batch_size) as (_, producer):
         assert producer.batch_size == 1
         assert (await producer.produce("t", "x", partition=0)).offset == 0
 
 
 async def test_wind_down_sends_an_incomplete_round() -> None:
-    """The producer can still be used afterwards."""
+    """``wind_down()`` sends an incomplete round. The producer can still be used afterwards."""
     async with producing(linger_ms=None, batch_size=10) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await producer.wind_down()
@@ -105,7 +111,10 @@ async def test_wind_down_sends_an_incomplete_round() -> None:
 
 @pytest.mark.parametrize("method", ["produce", "flush", "close"])
 async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
-    """Any record of the round may have failed, even one whose future was done long before."""
+    """
+    The call that ends a round raises the error of any failed record of the round, even one whose future was done long
+    before.
+    """
     async with producing(linger_ms=None, batch_size=3) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -119,7 +128,7 @@ async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
 
 
 async def test_a_failure_is_raised_once() -> None:
-    """The next round does not raise the failure again."""
+    """The failure of a record is raised once: the next round does not raise it again."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -130,7 +139,7 @@ async def test_a_failure_is_raised_once() -> None:
 
 
 async def test_a_round_with_an_unknown_topic_ends() -> None:
-    """Records of an unknown topic do not delay the other records, and their error is raised."""
+    """A round with a record of an unknown topic stores its other records, and raises the error of the unknown topic."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         await producer.produce("nope", 0)
         with pytest.raises(UnknownTopicError, match="nope"):
@@ -139,7 +148,7 @@ async def test_a_round_with_an_unknown_topic_ends() -> None:
 
 
 async def test_the_first_round_of_a_topic() -> None:
-    """Records that wait for their topic's partitions are sent with their round."""
+    """Records that wait for their topic's partitions to become known are sent with their round."""
     async with FakeBroker({"u": 1}) as broker:
         producer = Producer(str(broker.address), batch_size=2)
         await producer.produce("u", 0)
@@ -149,7 +158,10 @@ async def test_the_first_round_of_a_topic() -> None:
 
 
 async def test_a_round_of_one_record_is_sent_at_once() -> None:
-    """A batch size of 1 is the default. Records produced while the broker is busy are still sent together."""
+    """
+    The default batch size is 1, so a round of one record is sent at once. Records produced at the same time are still
+    sent in one request.
+    """
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address)) as producer:
         outcomes = await asyncio.gather(*(producer.produce("t", n) for n in range(100)))
         assert [outcome.offset for outcome in outcomes] == list(range(100))
@@ -157,7 +169,10 @@ async def test_a_round_of_one_record_is_sent_at_once() -> None:
 
 
 async def test_a_failed_record_does_not_hide_the_programs_own_exception() -> None:
-    """The failure is logged, and the program's exception is raised."""
+    """
+    If the program raises an exception within the producer's block, that exception is raised, not the failure of a
+    record.
+    """
 
     async def fail() -> None:
         async with producing(linger_ms=None, batch_size=2) as (broker, producer):
@@ -170,7 +185,7 @@ async def test_a_failed_record_does_not_hide_the_programs_own_exception() -> Non
 
 
 def test_records_may_be_produced_before_the_loop_runs() -> None:
-    """The records are sent when the loop runs, and the close waits for them."""
+    """A record may be produced before the loop runs. It is sent when the loop runs."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
     loop.run_sync(broker.__aenter__)
@@ -184,7 +199,10 @@ def test_records_may_be_produced_before_the_loop_runs() -> None:
 
 @pytest.mark.parametrize(("settings", "wanted"), [({}, (-1, 500)), ({"required_acks": 2, "ack_timeout": 0}, (2, 0))])
 async def test_requests_have_the_configured_acknowledgements(settings: dict[str, int], wanted: tuple[int, int]) -> None:
-    """By default, all in-sync replicas have to acknowledge within 500 ms."""
+    """
+    Produce requests have the configured acks and timeout. By default, all in-sync replicas have to acknowledge within
+    500 ms.
+    """
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
         await producer.produce("t", "x")
         (request,) = broker.received(PRODUCE)
@@ -210,14 +228,14 @@ async def test_requests_have_the_configured_acknowledgements(settings: dict[str,
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """The constructor raises a ValueError with the setting and the given value."""
+    """The constructor refuses an invalid setting with a ValueError that has the setting and the given value."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=f"{name}: '?{value}"):
         Producer("localhost", **settings)
 
 
 def test_a_close_outside_of_the_loop_sends_waiting_records() -> None:
-    """A program calls ``close()`` after Ctrl-C has stopped its loop."""
+    """A ``close()`` outside of the loop, as after Ctrl-C, sends the waiting records."""
     loop = asyncio.new_event_loop()
     broker = FakeBroker({"t": 1})
     loop.run_until_complete(broker.__aenter__())

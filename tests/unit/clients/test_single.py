@@ -38,7 +38,7 @@ async def take_values(consumer: SingleConsumer, count: int) -> list[Any]:
 
 
 async def test_consuming_from_the_beginning() -> None:
-    """All stored records are delivered, then new ones, with offsets and partitions."""
+    """With BEGINNING, all stored records are delivered, and then new ones, with offsets and partitions."""
     async with consuming(b"0", b"1") as (broker, consumer):
         await consumer.subscribe(["t"], start=BEGINNING)
         assert consumer.assignment == {T0, T1}
@@ -50,7 +50,10 @@ async def test_consuming_from_the_beginning() -> None:
 
 
 async def test_consuming_from_the_end() -> None:
-    """END means the end of the log at the time of the subscription. Every later record is delivered."""
+    """
+    With END, the consumer starts at the end of the log at the time of the subscription. Every later record is
+    delivered.
+    """
     async with consuming(b"old") as (broker, consumer):
         await consumer.subscribe("t", start=END)
         broker.append(T0, message_set(b"new"))
@@ -58,7 +61,7 @@ async def test_consuming_from_the_end() -> None:
 
 
 async def test_consuming_from_given_offsets() -> None:
-    """Partitions with a given offset start there, the others at their beginning."""
+    """Partitions with a given offset start there. All other partitions start at their beginning."""
     async with consuming(b"0", b"1", b"2") as (broker, consumer):
         broker.append(T1, message_set(b"other"))
         await consumer.subscribe("t", start={T0: 2})
@@ -67,14 +70,14 @@ async def test_consuming_from_given_offsets() -> None:
 
 @pytest.mark.parametrize(("start", "words"), [(7, "start: 7 given"), ({TopicPartition("t", 9): 0}, "t:9 given")])
 async def test_an_invalid_start_is_refused(start: Any, words: str) -> None:
-    """The error has the given value and the accepted forms."""
+    """An invalid start is refused with an error that has the given value."""
     async with consuming() as (_, consumer):
         with pytest.raises(ConfigError, match=words):
             await consumer.subscribe("t", start=start)
 
 
 async def test_unknown_and_illegal_topics_are_refused() -> None:
-    """The error has the topic's name, and nothing is subscribed to."""
+    """Unknown and illegal topics are refused with the topic's name. No topic is then subscribed to."""
     async with consuming() as (_, consumer):
         with pytest.raises(UnknownTopicError, match="nope"):
             await consumer.subscribe(["t", "nope"])
@@ -84,7 +87,7 @@ async def test_unknown_and_illegal_topics_are_refused() -> None:
 
 
 async def test_connecting_without_a_live_broker_fails() -> None:
-    """The error has the address and the reason."""
+    """Connecting without a live broker fails with the reason."""
     async with FakeBroker() as dead:
         pass
     with pytest.raises(NoBrokersError, match="Connection refused"):
@@ -92,14 +95,14 @@ async def test_connecting_without_a_live_broker_fails() -> None:
 
 
 def test_a_consumer_is_created_without_an_event_loop() -> None:
-    """The constructor uses no event loop."""
+    """A consumer can be created before an event loop exists."""
     SingleConsumer("localhost:9092,other")
 
 
 async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     """
-    Each such value is logged with its position and counted. A null value stays None, and the other values are
-    delivered.
+    A value that cannot be deserialized is logged with its position, counted and skipped. A null value is delivered as
+    None.
     """
     async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (broker, consumer):
         broker.append(T0, encode_message_set([(b"k", None)]))
@@ -110,7 +113,10 @@ async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.Log
 
 
 async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    """One line is logged for the first value, and one at the close for all others."""
+    """
+    If the deserializer fails on many values, one line is logged for the first value, and one at the close for all
+    others.
+    """
     async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads) as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [1]
@@ -120,7 +126,7 @@ async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.L
 
 
 async def test_a_seek_to_a_fetched_offset() -> None:
-    """The rest of the current batch is dropped, and the next record is the one at the given offset."""
+    """After a seek, the rest of the current batch is dropped, and the next record is the one at the given offset."""
     async with consuming(b"0", b"1", b"2", b"3") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 2) == [b"0", b"1"]
@@ -129,7 +135,10 @@ async def test_a_seek_to_a_fetched_offset() -> None:
 
 
 async def test_an_error_is_raised_at_its_position_until_a_seek_skips_it() -> None:
-    """Records before the error are delivered first. Other partitions continue."""
+    """
+    The error of a message that is too large is raised after earlier records, again and again until a seek skips the
+    message. Other partitions continue.
+    """
     async with consuming(b"0", b"L" * 9_000, b"2", max_bytes=100, max_message_bytes=1_000) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [b"0"]
@@ -144,7 +153,10 @@ async def test_an_error_is_raised_at_its_position_until_a_seek_skips_it() -> Non
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(63, False), (64, True)])
 async def test_the_default_limit_of_decompressed_bytes(mebibytes: int, refused: bool) -> None:
-    """The limit is 64 MiB, including the bytes around the value. Less than 100 kB of compressed data can exceed it."""
+    """
+    By default, a compressed message may have 64 MiB of decompressed bytes, including the bytes around its value. Less
+    than 100 kB of compressed data can exceed this limit.
+    """
     packed = encode_message_set([(None, bytes(mebibytes << 20))], "gzip")
     assert len(packed) < 100_000
     async with consuming() as (broker, consumer):
@@ -169,7 +181,10 @@ async def value_after_errors(error: type[Exception], consumer: SingleConsumer) -
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", b"2"), ("latest", b"new")])
 async def test_the_reset_policy_decides_after_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
-    """The consumer continues at the start or the end of the log."""
+    """
+    If its position is outside of the log, a consumer continues at the start or the end of the log, as the reset policy
+    says.
+    """
     async with consuming(b"0", b"1", b"2", auto_offset_reset=policy) as (broker, consumer):
         broker.logs[T0].start = 2
         await consumer.subscribe("t", start={T0: 1, T1: 0})
@@ -179,7 +194,7 @@ async def test_the_reset_policy_decides_after_a_position_outside_the_log(policy:
 
 
 async def test_a_position_outside_the_log_is_an_error_with_the_policy_none() -> None:
-    """The error has the partition and the offset."""
+    """With the reset policy "none", a position outside of the log is an error with the partition and the offset."""
     async with consuming(b"0", auto_offset_reset="none") as (_, consumer):
         await consumer.subscribe("t", start={T0: 7})
         with pytest.raises(OffsetOutOfRangeError, match="t:0: the log does not have offset 7") as caught:
@@ -192,8 +207,8 @@ async def test_a_partition_without_a_leader_delays_no_others(
     start: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The leader is requested again in the background. Then the partition is consumed from its beginning, so that no
-    record is skipped.
+    A partition without a leader does not delay other partitions. Its leader is requested again in the background. Then
+    it is consumed from its beginning, so that no record is skipped.
     """
     monkeypatch.setattr(single, "ELECTION_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
@@ -218,7 +233,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
 
 
 async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
-    """Other new partitions are consumed meanwhile."""
+    """A new partition without a leader does not delay other new partitions."""
     async with consuming(b"0", metadata_max_age_ms=20) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [b"0"]
@@ -234,7 +249,8 @@ async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
 
 async def test_added_partitions_are_consumed_from_their_beginning() -> None:
     """
-    A consumer that started at END also starts at the beginning here, because all records of a new partition are new.
+    A partition that is added to a topic is consumed from its beginning, even if the consumer started at END, because
+    all its records are new.
     """
     async with consuming(b"old", metadata_max_age_ms=30) as (broker, consumer):
         await consumer.subscribe("t", start=END)
@@ -245,7 +261,7 @@ async def test_added_partitions_are_consumed_from_their_beginning() -> None:
 
 
 async def test_a_close_ends_an_iteration() -> None:
-    """A loop that waits for records ends, and a later subscription is refused."""
+    """A close ends a loop that waits for records. A later subscription is refused."""
     async with consuming(b"0", b"1") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         last = asyncio.Event()
@@ -265,7 +281,7 @@ async def test_a_close_ends_an_iteration() -> None:
 
 async def test_attributes_that_programs_of_kiel_read() -> None:
     """
-    The attributes have the settings or their defaults, the assigned partitions, and whether the consumer is closed.
+    A consumer has kiel's attributes: its settings or their defaults, the assigned partitions, and whether it is closed.
     """
     async with FakeBroker({"t": 2}) as broker:
         consumer = SingleConsumer(str(broker.address))
@@ -284,7 +300,10 @@ async def test_attributes_that_programs_of_kiel_read() -> None:
 
 @pytest.mark.parametrize("arguments", [("a/b",), ("t", 7), ("t", "earliest"), ([],)], ids=str)
 async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) -> None:
-    """The call itself raises nothing, as with a coroutine of Tornado."""
+    """
+    An invalid argument of ``consume()`` fails its future. The call itself raises nothing, as with a coroutine of
+    Tornado.
+    """
     async with consuming() as (_, consumer):
         result = consumer.consume(*arguments)
         with pytest.raises(ConfigError, match=r"topic: |start: "):
@@ -292,7 +311,7 @@ async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) 
 
 
 def test_a_call_may_be_made_before_the_loop_runs() -> None:
-    """The call is answered when the loop runs."""
+    """``consume()`` may be called before the loop runs. It is answered when the loop runs."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
     broker.append(T0, message_set(b"1"))
@@ -306,7 +325,10 @@ def test_a_call_may_be_made_before_the_loop_runs() -> None:
 
 
 async def test_a_fetch_request_equals_that_of_kiel() -> None:
-    """The request waits at most a second for at least one byte, and asks for one MiB for all partitions together."""
+    """
+    A fetch request equals kiel's: it waits at most a second for at least one byte, and asks for one MiB for all
+    partitions together.
+    """
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
         await broker.wait_for_requests(FETCH, 1)
@@ -324,7 +346,9 @@ async def test_a_fetch_request_equals_that_of_kiel() -> None:
 
 @pytest.mark.parametrize("back", [timedelta(milliseconds=1_500), timedelta(hours=1)])
 async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
-    """Brokers count milliseconds; kiel's seconds would mean a day in January 1970."""
+    """
+    A timedelta is sent as a time in milliseconds, as brokers expect. Kiel's seconds would mean a day in January 1970.
+    """
     async with FakeBroker({"t": 1}) as broker, SingleConsumer(str(broker.address), max_wait_time=100) as consumer:
         before_ms = time.time() * 1_000
         await consumer.consume("t", back)
@@ -347,7 +371,7 @@ async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """The constructor raises a ValueError with the setting and the given value."""
+    """The constructor refuses an invalid setting with a ValueError that has the setting and the given value."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
         SingleConsumer("localhost", **settings)
@@ -355,7 +379,10 @@ def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("start", "away_s"), [(BEGINNING, 0.2), (END, 2.5)], ids=["beginning", "end"])
 async def test_a_topic_without_leaders_is_requested_again_within_the_call(start: int, away_s: float) -> None:
-    """An election ends during the call. With END, records written after the call has started to wait are delivered."""
+    """
+    If an election ends during a ``consume()`` call, the call returns values. With END, these are records written after
+    the call has started to wait.
+    """
     async with FakeBroker({"t": 1}) as broker:
         broker.append(T0, message_set(b"1"))
         broker.leaders = {T0: -1}

@@ -28,14 +28,17 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_healthy_group_has_no_findings() -> None:
-    """The state of the group is "settled"."""
+    """A healthy group has no findings, and its state is "settled"."""
     assert findings(HEALTHY) == ()
     assert view_group("g", HEALTHY, LOG_ENDS).state == "settled"
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_each_problem_is_found(kind: str) -> None:
-    """One finding of the right kind has the members and partitions, and the report starts with it."""
+    """
+    Each problem causes exactly one finding of its kind, which says what is wrong. The report shows it directly below
+    its title.
+    """
     znodes, text = PROBLEMS[kind]
     found = [finding for finding in findings(znodes) if finding.kind == kind]
     assert len(found) == 1
@@ -47,7 +50,10 @@ def test_each_problem_is_found(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["wrongly-owned", "unowned", "unassigned", "publishing"])
 def test_a_finding_about_a_new_plan_is_passing(kind: str) -> None:
-    """A rebalance ends by itself. If it lasts too long, the finding becomes a problem."""
+    """
+    A finding that a new plan explains is passing, because a rebalance ends by itself. If it lasts too long, the finding
+    becomes a problem.
+    """
     znodes, _ = PROBLEMS[kind]
     young = [finding.passing for finding in findings(znodes, PLANNED_MS + 500) if finding.kind == kind]
     old = [finding.passing for finding in findings(znodes, LATER_MS) if finding.kind == kind]
@@ -55,7 +61,10 @@ def test_a_finding_about_a_new_plan_is_passing(kind: str) -> None:
 
 
 def test_a_claim_with_an_unreadable_offset_counts_as_opened() -> None:
-    """The owner overwrites the unreadable offset with its next commit. The offset is another finding."""
+    """
+    A claim with an unreadable offset counts as opened, because the owner overwrites the offset with its next commit.
+    The offset itself is a finding.
+    """
     garbled = {**HEALTHY, "/consumers/g/offsets/t/1": Znode(b"garbage", modified_ms=PLANNED_MS)}
     garbled["/consumers/g/owners/t/1"] = Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS)
     assert [finding.kind for finding in findings(garbled, PLANNED_MS + 2 * UNOPENED_MS)] == ["unreadable"]
@@ -63,7 +72,10 @@ def test_a_claim_with_an_unreadable_offset_counts_as_opened() -> None:
 
 @pytest.mark.parametrize(("written", "kinds"), [(6, ["unopened"]), (8, [])], ids=["before", "after"])
 def test_an_offset_from_before_the_claim_does_not_prove_it_open(written: int, kinds: list[str]) -> None:
-    """An owner that opens a claim rewrites the offset. An older offset may be that of a former topic incarnation."""
+    """
+    An offset that is older than the claim does not prove that the claim was opened, because an owner that opens a claim
+    rewrites the offset.
+    """
     claimed = {
         **HEALTHY,
         "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS, czxid=7),
@@ -76,7 +88,8 @@ def test_an_offset_from_before_the_claim_does_not_prove_it_open(written: int, ki
 
 def test_static_members_are_known_by_their_slots() -> None:
     """
-    The assignment of an instance is that of its member. An absent instance keeps its partitions for the grace time.
+    A static member is known by its slot: the assignment of an instance is its member's. An absent instance keeps its
+    partitions for the grace time.
     """
     slot = f"/kiel-groups/g/allocation/{B}"
     info = MemberInfo(member_id=B, session_timeout_ms=6_000, subscription=("t",), instance_id="two", started_at_ms=1)
@@ -94,7 +107,7 @@ def test_static_members_are_known_by_their_slots() -> None:
 
 
 def test_lasting_findings_come_before_passing_ones() -> None:
-    """An operator has to act on lasting findings."""
+    """Lasting findings come before passing ones, because an operator has to act on them."""
     znodes = {
         **PROBLEMS["unowned"][0],
         **{path: PROBLEMS["foreign"][0][path] for path in ("/kiel/groups/g/members/w:1",)},
@@ -103,7 +116,7 @@ def test_lasting_findings_come_before_passing_ones() -> None:
 
 
 def test_a_group_of_foreign_members_only_has_no_findings() -> None:
-    """A group of Java consumers only is healthy."""
+    """A group that has only Java consumers is healthy, and its state is "foreign"."""
     znodes = {"/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}
     view = view_group("g", znodes)
     assert (view.state, findings(znodes)) == ("foreign", ())
@@ -121,12 +134,12 @@ def test_a_group_of_foreign_members_only_has_no_findings() -> None:
     ],
 )
 def test_states(state: str, znodes: Snapshot) -> None:
-    """One word describes the whole group."""
+    """One word describes the state of the whole group."""
     assert view_group("g", znodes).state == state
 
 
 def test_missing_brokers_are_the_first_finding() -> None:
-    """Other findings are consequences of the missing brokers, or matter less."""
+    """Missing brokers are the first finding. Other findings are consequences, or matter less."""
     view = view_group("g", PROBLEMS["foreign"][0]).with_log_ends({}, brokers=0)
     first, *others = check_group(view, LATER_MS)
     assert (first.kind, first.passing, [finding.kind for finding in others]) == ("brokerless", False, ["foreign"])
@@ -135,7 +148,10 @@ def test_missing_brokers_are_the_first_finding() -> None:
 
 @pytest.mark.parametrize("log_ends", [dict.fromkeys(PARTITIONS, 10), {}], ids=["no lag", "unknown lag"])
 def test_a_group_without_members_and_lag_has_no_findings(log_ends: dict[TopicPartition, int]) -> None:
-    """A group with unknown lag, or whose topics Java consumers read, has no findings either."""
+    """
+    A group without members has no findings if it has no lag, if its lag is unknown, or if Java consumers read its
+    topics.
+    """
     memberless = PROBLEMS["unconsumed"][0]
     assert check_group(view_group("g", memberless, log_ends), LATER_MS) == ()
     java = {**memberless, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}

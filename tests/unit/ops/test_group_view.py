@@ -51,7 +51,10 @@ LOG_ENDS = {PARTITIONS[0]: 15, PARTITIONS[1]: 5, PARTITIONS[2]: 29}
 
 
 def test_members_leader_owners_and_lag_are_read() -> None:
-    """The oldest member comes first. Lag is the log end less the committed offset, and never negative."""
+    """
+    The view has members, oldest first, the leader, owners and lag. Lag is the log end less the committed offset, and
+    never negative.
+    """
     view = view_group("g", ZNODES, LOG_ENDS)
     assert [member.info.member_id for member in view.members] == ["early", "late"]
     assert [member.leads for member in view.members] == [True, False]
@@ -64,14 +67,14 @@ def test_members_leader_owners_and_lag_are_read() -> None:
 
 
 def test_a_group_without_znodes_is_an_empty_view() -> None:
-    """The view has neither a leader nor a plan."""
+    """The view of a group without znodes has neither a leader, members, partitions nor a plan."""
     view = view_group("g", {}, {})
     assert (view.group_state, view.leader, view.members, view.partitions) == (None, None, (), ())
 
 
 @pytest.mark.parametrize("path", [path for path, data in DATA.items() if data])
 def test_one_unreadable_znode_does_not_hide_the_others(path: str) -> None:
-    """The view has the znode's path, and all other data."""
+    """If one znode is unreadable, the view has its path and all other data."""
     view = view_group("g", ZNODES | {path: Znode(b"\xff{garbage")}, LOG_ENDS)
     free_text = "/election/" in path or "/owners/" in path
     assert free_text or any(path in text for text in view.unreadable)
@@ -88,7 +91,9 @@ def table_text(table: RenderableType) -> str:
 
 
 def test_tables_show_owners_and_offsets_in_80_columns() -> None:
-    """Members are shown by name, moving partitions as "1 → 2", and unknown offsets as "?"."""
+    """
+    The tables fit 80 columns. They show members by name, moving partitions as "1 → 2", and unknown offsets as "?".
+    """
     view = view_group("g", ZNODES, LOG_ENDS)
     members = table_text(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
     assert "group g · generation 4 · leader consumer-1" in members

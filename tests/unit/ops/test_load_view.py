@@ -17,7 +17,8 @@ pytestmark = pytest.mark.unit
 A, LONG = "g_host-1-aaaa", "a" * 90
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
-#: Assignments of a dynamic and a static member, of a present and a departed one without partitions; one is unreadable.
+#: Assignments: of a dynamic and a static member, of a present and a departed member without partitions, and one that
+#: is unreadable.
 PLAN: Snapshot = {
     "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=A, allocator="weighted").encode()),
     f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:1])).encode()),
@@ -39,7 +40,10 @@ def report_lines(weights: dict[TopicPartition, float], plan: PlanView) -> list[s
 
 
 def test_dynamic_members_are_shown_by_session_and_static_ones_by_instance() -> None:
-    """Departed members and unreadable assignments are omitted. A partition without a weight counts as the median."""
+    """
+    The report of weights shows dynamic members by session and static ones by instance. It omits departed members and
+    unreadable assignments, and counts a partition without a weight as the median.
+    """
     plan = view_plan("g", PLAN, [A, "g_host-1-bbbb", "g_host-1-cccc"])
     assert plan.allocation == {"aaaa": {PARTITIONS[0]}, "shelf-1": set(PARTITIONS[1:]), "cccc": set()}
     shown = report_lines(
@@ -58,7 +62,7 @@ def test_dynamic_members_are_shown_by_session_and_static_ones_by_instance() -> N
 
 
 def test_before_the_first_plan_only_weights_are_shown() -> None:
-    """Before a plan, no member has a load."""
+    """Before the first plan, the report shows only weights, because no member has a load."""
     assert report_lines({PARTITIONS[0]: 1}, view_plan("g", {}, []))[:2] == [
         "group g: 1 partition has a weight",
         "topic t",
@@ -76,7 +80,10 @@ def test_before_the_first_plan_only_weights_are_shown() -> None:
     ],
 )
 def test_a_hint_says_that_an_allocator_ignores_weights(allocator: str, expected: str) -> None:
-    """The hint says what to do. It is omitted if the allocator uses weights, or if no plan was published yet."""
+    """
+    If the allocator ignores weights, a hint says what to do. It is omitted if the allocator uses weights, or if no plan
+    was published yet.
+    """
     hint = PlanView("g", allocator, {}).hint
     assert hint.startswith(expected)
     assert bool(hint) == bool(expected)

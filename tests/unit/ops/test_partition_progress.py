@@ -45,7 +45,8 @@ def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end:
 
 def test_a_partition_without_a_commit_between_two_readings_is_stuck() -> None:
     """
-    The partition has had lag since the first reading, and its last commit is minutes old. The finding has its owner.
+    A partition is stuck if it has had lag since the first reading, and its last commit is minutes old. The finding has
+    its owner.
     """
     progress = ProgressTracker()
     assert progress.take(view(), NOW_MS) == ()
@@ -69,14 +70,17 @@ def test_a_partition_without_a_commit_between_two_readings_is_stuck() -> None:
     ids=["a new record", "no lag left", "a new commit", "a new owner", "no owner"],
 )
 def test_a_partition_with_progress_is_not_stuck(first: GroupView, second: GroupView) -> None:
-    """A quiet topic may have no commit for hours, and then lag for a moment."""
+    """
+    A partition is not stuck if its lag is new or gone, or if it has a new commit, a new owner or no owner. A quiet
+    topic may have no commit for hours, and then lag for a moment.
+    """
     progress = ProgressTracker()
     progress.take(first, NOW_MS)
     assert progress.take(second, LATER_MS) == ()
 
 
 def test_a_partition_with_a_recent_commit_is_no_suspect() -> None:
-    """The check of a healthy group needs no second reading."""
+    """A partition with a recent commit is no suspect, so the check of a healthy group needs no second reading."""
     progress = ProgressTracker()
     progress.take(view(LONG_AGO_MS + 1), NOW_MS)
     assert not progress.suspects(NOW_MS)
@@ -85,7 +89,10 @@ def test_a_partition_with_a_recent_commit_is_no_suspect() -> None:
 def test_check_reads_twice_only_if_there_are_suspects(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The second reading is announced, and the exit status depends on its findings."""
+    """
+    ``describe --check`` reads a group twice only if there are suspects. The second reading is announced, and the exit
+    status depends on its findings.
+    """
     pauses_s: list[float] = []
     monkeypatch.setattr(describe.time, "sleep", pauses_s.append)
 

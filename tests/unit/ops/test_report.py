@@ -34,7 +34,10 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
-    """Members are shown by session, moving partitions with both owners, and unknown numbers as question marks."""
+    """
+    A report fits 80 columns. It shows members by session, moving partitions with both owners, and unknown numbers as
+    question marks.
+    """
     znodes = {**PROBLEMS["wrongly-owned"][0], "/consumers/g/ids/stranger": Znode(b"", 3)}
     view = view_group("g", znodes, LOG_ENDS)
     text = report_text(view, check_group(view, LATER_MS))
@@ -53,14 +56,17 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
     ],
 )
 def test_a_memberless_group_of_a_spark_query_is_described(group: str, expected: str) -> None:
-    """Such a group never has members, so their absence is no finding."""
+    """
+    The report says that another program commits offsets for a group without members. A Spark query's group never has
+    members, so their absence is no finding.
+    """
     view = view_group(group, {f"/consumers/{group}/offsets/t/0": Znode(b"10")}, LOG_ENDS)
     assert (view.state, check_group(view, LATER_MS)) == ("memberless", ())
     assert expected in report_text(view, width=200)
 
 
 def test_the_dynamic_settings_are_shown() -> None:
-    """The report and the document have the settings. A drained id that was never a member's is marked."""
+    """The report and the document have the dynamic settings. A drained id that was never a member's is marked."""
     tuned = config(
         allocator="sticky",
         debounce={"quiet_ms": 0},
@@ -87,7 +93,7 @@ def test_the_dynamic_settings_are_shown() -> None:
 
 
 def test_weights_are_counted() -> None:
-    """Unreadable weights are a finding."""
+    """The report and the document count the weights. Unreadable weights are a finding."""
     weights = encode_weights({PARTITIONS[0]: 3, PARTITIONS[1]: 1})
     view = view_group("g", {**HEALTHY, "/kiel-groups/g/weights": Znode(weights)}, LOG_ENDS)
     assert "weights of 2 partitions; 'kiel-groups weights show g' shows them" in " ".join(
@@ -99,7 +105,10 @@ def test_weights_are_counted() -> None:
 
 
 def test_unknown_lag_is_shown_as_unknown() -> None:
-    """The lag of a member is "?" or a lower bound. Partitions without an offset are counted separately."""
+    """
+    Unknown lag is shown as "?", or as a lower bound if only some partitions have a known lag. Partitions without an
+    offset are counted separately.
+    """
     znodes = without("/consumers/g/offsets/t/1", "/consumers/g/offsets/t/2")
     view = view_group("g", znodes, LOG_ENDS)
     assert [member.lag for member in view.members] == [2, None]
@@ -114,7 +123,7 @@ def test_unknown_lag_is_shown_as_unknown() -> None:
 
 @pytest.mark.parametrize("width", [30, 40, 60])
 def test_a_narrow_report_has_every_character(width: int) -> None:
-    """Cells that do not fit are folded, and no line is too long."""
+    """A narrow report has every character of a wide one: cells that do not fit are folded, and no line is too long."""
     view = view_group("g", PROBLEMS["wrongly-owned"][0], LOG_ENDS)
 
     def characters(text: str) -> Counter[str]:
@@ -129,7 +138,10 @@ def test_a_narrow_report_has_every_character(width: int) -> None:
 
 
 def test_partitions_that_are_not_listed_are_counted() -> None:
-    """Options list all partitions, those with a finding or unknown lag, or none. The total lag includes the others."""
+    """
+    The report lists all partitions, some, or none. Partitions that are not listed are counted, and the total lag
+    includes them.
+    """
     view = view_group("g", {**PROBLEMS["orphans"][0], "/consumers/g/offsets/t/2": Znode(b"?")}, LOG_ENDS)
     found = check_group(view, LATER_MS)
 
@@ -150,7 +162,7 @@ def test_partitions_that_are_not_listed_are_counted() -> None:
 
 
 def test_allocator_processes_are_not_shown_as_members() -> None:
-    """A leader that is no member is shown as an allocator process, and spare ones are counted."""
+    """A leader that is no member is shown as an allocator process. Spare allocator processes are counted."""
     znodes = {
         **HEALTHY,
         "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-0-cccc"),
@@ -160,7 +172,7 @@ def test_allocator_processes_are_not_shown_as_members() -> None:
 
 
 def test_a_document_has_full_ids_and_all_findings() -> None:
-    """Unknown values are null, and each finding has its kind."""
+    """The JSON document has full ids and all findings with their kinds. Unknown values are null."""
     view = view_group("g", PROBLEMS["orphans"][0], {})
     document = json.loads(json.dumps(group_document(view, check_group(view, LATER_MS), lag_problem="no broker")))
     assert (document["lag"], document["lag_problem"]) == (None, "no broker")
@@ -174,7 +186,7 @@ def test_a_document_has_full_ids_and_all_findings() -> None:
 
 
 def test_a_listing_has_a_row_for_each_group() -> None:
-    """The row has the number of members of each kind, the generation, and the state."""
+    """A listing has a row for each group, with the number of members of each kind, the generation, and the state."""
     java = {"/consumers/j/ids/j_java-1-abcdef01": Znode(b"{}", 7)}
     text = listing_text([view_group("g", HEALTHY, LOG_ENDS), view_group("j", java)], 80)
     rows = [line.split() for line in text.splitlines()]
@@ -183,7 +195,7 @@ def test_a_listing_has_a_row_for_each_group() -> None:
 
 
 def test_a_group_that_an_acl_hides_is_shown_as_unknown() -> None:
-    """Values that cannot be read are question marks. The only finding is about the ACL."""
+    """A group that an ACL hides is shown with question marks. Its only finding is about the ACL."""
     view = view_group("g", {"/kiel-groups/g": Znode(closed=True), "/consumers/g/offsets": Znode(closed=True)})
     (finding,) = check_group(view, LATER_MS)
     assert (finding.kind, finding.passing, view.state) == ("closed", False, "unreadable")
@@ -196,7 +208,8 @@ def test_a_group_that_an_acl_hides_is_shown_as_unknown() -> None:
 
 def test_the_history_is_shown_newest_first() -> None:
     """
-    The requested number of generations is shown. Znodes with other names are ignored, and unreadable entries are named.
+    The requested number of generations is shown, newest first. Znodes with other names are ignored, and unreadable
+    entries are named.
     """
     entries = [
         HistoryEntry(
@@ -231,6 +244,9 @@ def test_the_history_is_shown_newest_first() -> None:
     [(None, ""), (0, "0 s ago"), (119_000, "119 s ago"), (120_000, "2 min ago"), (7_200_000, "2 h ago")],
 )
 def test_ages(ms: int | None, expected: str) -> None:
-    """An age is in seconds, until it is at least two of the next unit. A time in the future is shown as "0 s ago"."""
+    """
+    An age is in seconds below 2 minutes, in minutes below 2 hours, and so on. A time in the future is shown as "0 s
+    ago".
+    """
     assert ago(None if ms is None else LATER_MS - ms, LATER_MS) == expected
     assert ago(LATER_MS + 5_000, LATER_MS) == "0 s ago"

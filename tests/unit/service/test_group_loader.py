@@ -22,8 +22,8 @@ LOADED = LoadedGroups((view_group("g", {}),), brokers=1)
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """
-    Return the sessions that are opened. A reading fails unless its session is ``connected``; otherwise it returns
-    ``LOADED``.
+    Return the list of opened sessions. A reading returns ``LOADED`` while its session is ``connected``, and fails
+    afterwards.
     """
     opened: list[SimpleNamespace] = []
 
@@ -48,7 +48,8 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
 def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) -> None:
     """
-    After a failed reading, the session is closed, the error is returned, and the next reading opens another session.
+    Readings share one session until a reading fails. Then the session is closed, the error is yielded, and the next
+    reading opens another session.
     """
     readings = follow_group("z:2181", "g")
     assert [next(readings) for _ in range(3)] == [LOADED] * 3
@@ -63,7 +64,9 @@ def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) 
 
 
 def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group was deleted, or its name is wrong; a retry would not help."""
+    """
+    An unknown group ends the readings with an error. It was deleted, or its name is wrong, so a retry would not help.
+    """
 
     def unknown(*args: object) -> LoadedGroups:
         raise UnknownGroupError("there is none")

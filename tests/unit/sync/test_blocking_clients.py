@@ -42,7 +42,10 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_names_are_the_same(asynchronous: type, blocking: type) -> None:
-    """No name is missing except ``is_full``, because a blocking producer waits while it is full."""
+    """
+    A blocking client has the names of its asynchronous client. Only ``is_full`` may be missing, because a blocking
+    producer waits while it is full.
+    """
     assert public(asynchronous) - public(blocking) <= {"is_full"}
     # The asynchronous client sets these attributes in its constructor.
     assert public(blocking) - public(asynchronous) == {"metrics"}
@@ -50,7 +53,10 @@ def test_the_names_are_the_same(asynchronous: type, blocking: type) -> None:
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_arguments_are_the_same(asynchronous: type, blocking: type) -> None:
-    """The defaults are the same, too, in the constructor and in each method. Each method has a docstring."""
+    """
+    The constructor and each method of a blocking client have the arguments and defaults of the asynchronous client.
+    Each method has a docstring.
+    """
     for name in ["__init__", *sorted(public(asynchronous) & public(blocking))]:
         original, counterpart = getattr(asynchronous, name), getattr(blocking, name)
         if inspect.isfunction(original):
@@ -61,8 +67,8 @@ def test_the_arguments_are_the_same(asynchronous: type, blocking: type) -> None:
 @pytest.mark.parametrize("blocking", ARGUMENTS)
 def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> None:
     """
-    The client would block the event loop. The error names the asynchronous client. The blocking one can be closed
-    outside.
+    A blocking client is refused in a coroutine, because it would block the event loop. The error names the asynchronous
+    client. The blocking client can be closed outside.
     """
     client = blocking(*ARGUMENTS[blocking])
 
@@ -78,7 +84,7 @@ def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> Non
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
 def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
-    """A second close does nothing, and attributes can still be read."""
+    """A closed client refuses calls. A second close does nothing, and attributes can still be read."""
     client = blocking(*ARGUMENTS[blocking])
     client.close()
     client.close()
@@ -88,13 +94,13 @@ def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
 
 
 def test_an_invalid_setting_is_refused_at_once() -> None:
-    """The error is that of the asynchronous client, and no thread is started."""
+    """The constructor of a blocking client refuses an invalid setting, with the error of the asynchronous client."""
     with pytest.raises(ConfigError, match="client_id"):
         sync.Producer("127.0.0.1:1", klient_id="x")
 
 
 def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
-    """In the forked process, a close does nothing and a call is refused. The parent's client continues."""
+    """A fork of the process does not affect the client: in the fork, a close does nothing, and a call is refused."""
     client = sync.Producer("127.0.0.1:1")
     assert client.unsent_count == 0
     child = os.fork()
@@ -114,7 +120,10 @@ def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_ctrl_c_before_a_call_has_started_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python must not report a coroutine as "never awaited"."""
+    """
+    If Ctrl-C arrives before a call has started, the call's coroutine is closed, so Python does not report it as "never
+    awaited".
+    """
 
     def interrupted() -> asyncio.AbstractEventLoop:
         raise KeyboardInterrupt

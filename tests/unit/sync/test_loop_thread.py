@@ -56,7 +56,9 @@ async def fail() -> None:
 
 
 def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThread) -> None:
-    """All coroutines run on one daemon thread, which the first call starts."""
+    """
+    ``run()`` returns the result of a coroutine. All coroutines run on one daemon thread, which the first call starts.
+    """
     assert thread.run(answer()) == 42
     runner = thread.run(running_thread())
     assert runner is thread.run(running_thread()) is not threading.current_thread()
@@ -64,7 +66,9 @@ def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThr
 
 
 def test_run_raises_the_error_of_the_coroutine(thread: LoopThread) -> None:
-    """The loop continues after the error. A TimeoutError of the coroutine is raised unchanged."""
+    """
+    ``run()`` raises the error of the coroutine, even a TimeoutError, unchanged. The loop continues after the error.
+    """
 
     async def late() -> None:
         raise TimeoutError("its own")
@@ -77,19 +81,19 @@ def test_run_raises_the_error_of_the_coroutine(thread: LoopThread) -> None:
 
 
 def test_a_coroutine_that_exceeds_its_time_is_cancelled(thread: LoopThread) -> None:
-    """The caller gets a TimeoutError, and the coroutine does not continue in the background."""
+    """A coroutine that exceeds its time is cancelled, and the caller gets a TimeoutError."""
     endless = Endless()
     with pytest.raises(TimeoutError, match=r"test: not done within 0\.05 s"):
         thread.run(endless(), timeout_s=0.05)
     thread.run(answer())
-    # On a busy computer, the coroutine may not have started; then it never starts.
+    # On a busy computer, the coroutine may not have started. In that case, it never starts.
     assert not endless.started.is_set() or endless.cancelled.wait(30)
 
 
 def test_a_call_by_a_coroutine_is_refused(thread: LoopThread) -> None:
     """
-    The call would block the coroutine's loop. The error says what to use. The given coroutine is closed, so that Python
-    does not warn.
+    A call by a coroutine is refused, because it would block the coroutine's loop. The error says what to use. The given
+    coroutine is closed, so that Python does not warn.
     """
     work = answer()
 
@@ -103,7 +107,7 @@ def test_a_call_by_a_coroutine_is_refused(thread: LoopThread) -> None:
 
 
 def test_a_call_on_the_loop_itself_is_refused(thread: LoopThread) -> None:
-    """The call would wait forever."""
+    """A call by a coroutine on the loop's own thread is refused, because it would wait forever."""
 
     async def within() -> None:
         thread.run(answer())
@@ -113,7 +117,10 @@ def test_a_call_on_the_loop_itself_is_refused(thread: LoopThread) -> None:
 
 
 def test_a_cell_of_a_notebook_may_wait(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook's kernel runs each cell on an event loop, but awaits nothing while the cell runs."""
+    """
+    A cell of a notebook may wait, although the kernel runs it on an event loop, because the kernel awaits nothing while
+    the cell runs.
+    """
     notebook = types.ModuleType("IPython")
     shell = types.SimpleNamespace(kernel=object())
     notebook.get_ipython = lambda: shell  # type: ignore[attr-defined]
@@ -129,7 +136,9 @@ def test_a_cell_of_a_notebook_may_wait(thread: LoopThread, monkeypatch: pytest.M
 
 
 def test_ctrl_c_ends_the_wait_and_cancels_the_coroutine(thread: LoopThread) -> None:
-    """The main thread gets the signal during its wait. The loop continues, so that clients can be closed."""
+    """
+    Ctrl-C ends the main thread's wait, and cancels the coroutine. The loop continues, so that clients can be closed.
+    """
     endless = Endless()
 
     def interrupt() -> None:
@@ -144,7 +153,7 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_coroutine(thread: LoopThread) -> N
 
 
 def test_ctrl_c_before_the_wait_cancels_the_coroutine(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coroutine has started, and the caller does not yet wait for it."""
+    """Ctrl-C after the coroutine has started, but before the caller waits for it, cancels the coroutine, too."""
     endless = Endless()
     monkeypatch.setattr(thread, "_result", lambda *_: endless.started.wait(30) and signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
@@ -153,7 +162,10 @@ def test_ctrl_c_before_the_wait_cancels_the_coroutine(thread: LoopThread, monkey
 
 
 def test_a_stop_cancels_the_coroutines_of_waiting_callers() -> None:
-    """Waiting callers get an error, later calls are refused, and a second stop does nothing."""
+    """
+    A stop cancels the coroutines of waiting callers, which get an error. Later calls are refused, and a second stop
+    does nothing.
+    """
     thread = LoopThread("test")
     endless = Endless()
     errors: list[BaseException] = []
@@ -177,7 +189,10 @@ def test_a_stop_cancels_the_coroutines_of_waiting_callers() -> None:
 
 
 def test_a_stop_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
-    """A callback that blocks the loop cannot delay the end of the program. A line is logged."""
+    """
+    A stop waits for a bounded time and then logs a line, so a callback that blocks the loop cannot delay the end of the
+    program.
+    """
     thread, blocked, release = LoopThread("test"), threading.Event(), threading.Event()
 
     def block() -> None:
@@ -193,7 +208,7 @@ def test_a_stop_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_a_stop_of_an_unused_loop_ends_at_once() -> None:
-    """No thread was started for an unused loop."""
+    """A stop of an unused loop ends at once, because no thread was started."""
     before = threading.active_count()
     thread = LoopThread("test")
     thread.stop()
@@ -204,8 +219,8 @@ def test_a_stop_of_an_unused_loop_ends_at_once() -> None:
 
 def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
     """
-    The forked process has no such thread, so a call would wait forever. A stop there does not affect the parent's
-    thread.
+    A call in a fork of the process is refused. The fork lacks the thread, so the call would wait forever. A stop in the
+    fork does not affect the parent's thread.
     """
     thread.run(answer())
     child = os.fork()
@@ -223,7 +238,7 @@ def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
 
 
 def test_threads_share_one_loop(thread: LoopThread) -> None:
-    """Each calling thread gets its own result."""
+    """Threads share one loop, and each calling thread gets its own result."""
     answers: list[int] = []
 
     async def echo(number: int) -> int:

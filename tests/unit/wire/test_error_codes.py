@@ -15,7 +15,7 @@ OF_0_9 = [error_code(number) for number in range(21, 32)]
 
 
 def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
-    """Codes −1 to 20 are constants of the module, and decoders return these values."""
+    """Every error code of 0.8, −1 to 20, is a constant of the module, and decoders return these constants."""
     assert [code.number for code in ALL] == list(range(-1, 21))
     for code in ALL:
         assert getattr(error_codes, code.name) is code
@@ -25,7 +25,8 @@ def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
 
 def test_codes_of_0_9_have_names() -> None:
     """
-    Brokers of 0.9 serve clients of 0.8, and refuse unauthorized requests with codes that no retry can help against.
+    The error codes of 0.9 have names, and no retry can help against them. Brokers of 0.9 serve clients of 0.8, and
+    refuse unauthorized requests with such codes.
     """
     assert [code.number for code in OF_0_9] == list(range(21, 32))
     assert error_code(29).name == "TOPIC_AUTHORIZATION_FAILED"
@@ -41,14 +42,17 @@ def test_unknown_number_is_a_value_too(number: int) -> None:
 
 
 def test_temporary_errors_are_retriable() -> None:
-    """Requests are repeated after timeouts, and after leader changes with new metadata."""
+    """
+    Temporary errors are retriable. After errors about leaders, brokers and unknown topics, the metadata is refreshed,
+    too.
+    """
     assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 
 
 @pytest.mark.parametrize("code", [*ALL, *OF_0_9, error_code(87)], ids=str)
 def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
-    """The class shows whether a retry may help. The text has the place, the error and a hint."""
+    """The exception of a code has a text with the place, the error and a hint. It says whether a retry may help."""
     error = code.exception("fetch of clicks:3")
     assert isinstance(error, BrokerError)
     assert error.code == code.number
@@ -57,7 +61,7 @@ def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
 
 
 def test_codes_with_a_class_of_their_own() -> None:
-    """Callers distinguish these errors by class."""
+    """Some codes have an exception class of their own, by which callers distinguish them."""
     assert type(error_codes.OFFSET_OUT_OF_RANGE.exception("")) is OffsetOutOfRangeError
     assert type(error_codes.REQUEST_TIMED_OUT.exception("")) is RequestTimeoutError
     assert type(error_codes.LEADER_NOT_AVAILABLE.exception("")) is RetriableBrokerError

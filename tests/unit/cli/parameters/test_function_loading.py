@@ -27,7 +27,9 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a new folder the current one. As for an installed command, it is not on Python's path."""
+    """
+    Make a new folder with modules the current one. As for an installed command, the folder is not on Python's path.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
@@ -40,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["mine", "Shares.equal"])
 def test_a_function_is_found_in_the_current_folder(name: str) -> None:
-    """The function is at the top of a module, or within a class."""
+    """A function is loaded from a module in the current folder, from the top of the module or from a class."""
     assert load_function(f"allocators_of_mine:{name}", "--allocator")([], []) == {}
 
 
@@ -61,7 +63,7 @@ def test_a_function_is_found_in_the_current_folder(name: str) -> None:
     ],
 )
 def test_a_function_that_cannot_be_loaded_is_named(name: str, words: str) -> None:
-    """The error starts with the option, and says what was found."""
+    """A function that cannot be loaded is refused. The error starts with the option, and says what is wrong."""
     with pytest.raises(ConfigError) as caught:
         load_function(name, "--allocator")
     assert str(caught.value).startswith(f"--allocator: {words}")

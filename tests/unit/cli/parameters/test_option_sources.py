@@ -18,7 +18,7 @@ Given = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
-    """Return the options that ``consume`` gets, without a configuration file and without variables of this package."""
+    """Return the options that ``consume`` gets. No configuration file and no variables of this package are set."""
     options: Given = {}
     monkeypatch.setattr(consume, "callback", lambda **given: options.update(given))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -50,7 +50,10 @@ max = 7
 
 
 def test_a_file_sets_the_missing_options(write: Callable[[str], Path], given: Given) -> None:
-    """A list is joined with commas. Keys at the top apply to all commands."""
+    """
+    The configuration file sets options that are missing elsewhere. A list is joined with commas, and keys at the top
+    apply to all commands.
+    """
     write(FILE)
     assert app.run(["consume", "t"]) == 0
     assert (given["brokers"], given["zookeeper"]) == ("file:1,file:2", "file:3")
@@ -60,7 +63,7 @@ def test_a_file_sets_the_missing_options(write: Callable[[str], Path], given: Gi
 def test_arguments_override_the_environment_which_overrides_the_file(
     write: Callable[[str], Path], given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three values come from three sources."""
+    """Arguments override the environment, and the environment overrides the configuration file."""
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "environment:1")
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "8")
@@ -71,7 +74,7 @@ def test_arguments_override_the_environment_which_overrides_the_file(
 
 
 def test_another_file_is_read(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``--config`` or ``KIEL_GROUPS_CONFIG`` names the file."""
+    """``--config`` or ``KIEL_GROUPS_CONFIG`` names another configuration file."""
     (tmp_path / "mine.toml").write_text(FILE)
     assert app.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
     assert given.pop("group") == "of-the-file"
@@ -96,7 +99,10 @@ def test_another_file_is_read(tmp_path: Path, given: Given, monkeypatch: pytest.
 def test_an_unknown_key_is_named_with_the_nearest_known_one(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
-    """The error is one line with the file, the section, and both keys."""
+    """
+    A mistake in the configuration file is an error of one line. The error about an unknown key has the file, the
+    section, the key, and the nearest known key.
+    """
     path = write(text)
     assert app.run(["consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -109,7 +115,10 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(
 def test_each_name_of_an_option_works_in_the_file_and_in_the_environment(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The error about the invalid value shows that the name was recognized."""
+    """
+    Each name of an option works in the file and in the environment. The error about the invalid value shows that the
+    name was recognized.
+    """
     path = write(f"brokers = 'b:1'\n[consume]\n{name} = 'many'\n")
     assert app.run(["consume", "t"]) == 2
     assert f"'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -122,7 +131,10 @@ def test_each_name_of_an_option_works_in_the_file_and_in_the_environment(
 def test_the_error_about_an_invalid_value_names_its_source(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users would otherwise look for the value on the command line."""
+    """
+    The error about an invalid value names its file or variable. Users would otherwise look for the value on the command
+    line.
+    """
     path = write(FILE.replace("7", "'many'"))
     assert app.run(["consume", "t"]) == 2
     assert f"'--max' / '--max-messages': 'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -134,7 +146,10 @@ def test_the_error_about_an_invalid_value_names_its_source(
 def test_a_misspelt_variable_is_an_error_and_an_unrelated_one_is_not(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubernetes sets variables that are named after services."""
+    """
+    A misspelt variable is an error with the variable that was probably meant. Variables that Kubernetes sets for
+    services are ignored.
+    """
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_SERVICE_HOST", "10.0.0.1")
     assert app.run(["consume", "t"]) == 0
@@ -149,7 +164,7 @@ def test_a_misspelt_variable_is_an_error_and_an_unrelated_one_is_not(
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """A file named by ``--config`` must exist."""
+    """A file named by ``--config`` that cannot be read is an error with the file's name."""
     monkeypatch.chdir(tmp_path)
     assert app.run([f"--config={path}", "consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

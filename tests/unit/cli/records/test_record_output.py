@@ -22,7 +22,7 @@ LARGE = bytes(range(256)) * 4096
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Return both ends of a pipe, and afterwards close those that are still open."""
+    """Yield both ends of a pipe, and close the ends that the test has left open."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -33,7 +33,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tuple[int, int]) -> None:
-    """The writer waits for space in the full pipe while the event loop continues."""
+    """A slow reader gets every byte. The writer waits for space in the full pipe while the event loop continues."""
     reader, writer = pipe
     writing = asyncio.ensure_future(Output(writer).write(LARGE))
     await run_ready_tasks()
@@ -46,7 +46,7 @@ async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tup
 
 
 async def test_a_waiting_write_can_be_cancelled(pipe: tuple[int, int]) -> None:
-    """A write can be cancelled even if no process reads the pipe. The next write succeeds."""
+    """A write that waits for space in the pipe can be cancelled. The next write succeeds."""
     reader, writer = pipe
     output = Output(writer)
     with pytest.raises(TimeoutError):
@@ -59,7 +59,10 @@ async def test_a_waiting_write_can_be_cancelled(pipe: tuple[int, int]) -> None:
 
 
 async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
-    """The callback is called once, and a later write raises BrokenPipeError."""
+    """
+    The output notices without a write that the reader of a pipe has ended, and calls the callback once. A later write
+    raises BrokenPipeError.
+    """
     reader, writer = pipe
     output, closed, calls = Output(writer), asyncio.Event(), []
 
@@ -81,7 +84,7 @@ async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int,
 
 
 async def test_a_file_is_written_completely(tmp_path: Path) -> None:
-    """A write to a file does not wait, and a file has no reader that could end."""
+    """A write to a file writes every byte. The callback is never called, because a file has no reader."""
     with (tmp_path / "file").open("wb") as file:
         output = Output(file.fileno())
         output.when_reader_goes(lambda: pytest.fail("a file has no reader"))
@@ -91,7 +94,7 @@ async def test_a_file_is_written_completely(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_is_an_error_of_one_line() -> None:
-    """A KielGroupsError is raised, which is printed without a traceback."""
+    """A full disk raises a KielGroupsError, which commands print without a traceback."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         with pytest.raises(KielGroupsError, match="standard output cannot be written: No space left"):
@@ -101,7 +104,7 @@ async def test_a_full_disk_is_an_error_of_one_line() -> None:
 
 
 def test_a_closed_standard_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Descriptor 1 may then be a connection, to which no record may be written."""
+    """A closed standard output is refused. Descriptor 1 may then be a connection, to which no record may be written."""
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(KielGroupsError, match="standard output is closed"):
         standard_output()

@@ -35,13 +35,15 @@ def lines() -> Iterator[Lines]:
 
 
 def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """Line ends become blanks."""
+    """A message of several lines is printed as one line, with blanks in place of line ends."""
     lines.say("error", "first\nsecond")
     assert capsys.readouterr().err == "error: first second\n"
 
 
 def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """An error that was just logged is not repeated; another error is printed."""
+    """
+    The error that ends a command is not printed if its text was just logged. An error with another text is printed.
+    """
     show_logs(lines, verbose=False)
     log.error("group g: this member stops: it disagrees")
     lines.say("error", "it disagrees")
@@ -52,7 +54,10 @@ def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys
 def test_an_error_that_a_log_line_refers_to_is_not_printed_again(
     lines: Lines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The log line may have another text, and other lines may follow it."""
+    """
+    An error that a log line refers to is not printed again, even if the log line has another text, or other lines
+    follow it.
+    """
     show_logs(lines, verbose=False)
     error = KielGroupsError("group g: it disagrees")
     log.error("group g: this member stops: it disagrees", extra={"reports": error})
@@ -62,7 +67,10 @@ def test_an_error_that_a_log_line_refers_to_is_not_printed_again(
 
 
 def test_an_error_is_printed_after_a_warning_of_the_same_text(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """The warning was about a retry; the error says that the command has failed."""
+    """
+    An error is printed even after a warning of the same text. The warning was about a retry; the error says that the
+    command has failed.
+    """
     show_logs(lines, verbose=False)
     log.warning("asked again: no broker answered")
     lines.say("error", "no broker answered")
@@ -70,7 +78,7 @@ def test_an_error_is_printed_after_a_warning_of_the_same_text(lines: Lines, caps
 
 
 def test_a_traceback_is_shortened_to_its_exception(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """``log.exception`` prints one line, too."""
+    """``log.exception`` prints one line, with the exception instead of its traceback."""
     show_logs(lines, verbose=False)
     try:
         raise ValueError("bad\nvalue")
@@ -85,7 +93,7 @@ def test_a_traceback_is_shortened_to_its_exception(lines: Lines, capsys: pytest.
 def test_details_are_printed_on_request(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool, printed: str
 ) -> None:
-    """Without ``--verbose``, info lines and kazoo's warnings about refused connections are not printed."""
+    """Info lines, and kazoo's warnings about refused connections, are printed only with ``--verbose``."""
     show_logs(lines, verbose=verbose)
     log.debug("nothing")
     log.info("one")
@@ -95,7 +103,10 @@ def test_details_are_printed_on_request(
 
 
 def test_log_lines_of_a_service_start_with_their_time(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """The final error is not printed again, although its text has no time."""
+    """
+    The log lines of a service start with their time. The final error is not printed again, although its text has no
+    time.
+    """
     show_logs(lines, verbose=False, timed=True)
     log.error("group g: this member stops: why")
     lines.say("error", "why")
@@ -108,7 +119,10 @@ def test_log_lines_of_a_service_start_with_their_time(lines: Lines, capsys: pyte
 def test_log_lines_that_a_command_reports_itself_are_not_printed(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
-    """``produce`` reports the lines that were not stored, so the sender's log lines would repeat them."""
+    """
+    Log lines about events that a command reports itself are printed only with ``--verbose``. For example, ``produce``
+    reports the lines that were not stored, so the sender's log lines would repeat them.
+    """
     show_logs(lines, verbose=verbose, reported_elsewhere=["kiel_groups.test"])
     log.error("a record was not stored")
     logging.getLogger("kiel_groups.another").error("another error")
@@ -118,7 +132,7 @@ def test_log_lines_that_a_command_reports_itself_are_not_printed(
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_before_the_start_of_a_command_sets_the_exit_status(name: str, status: int) -> None:
-    """The status is the same as during a command, and no traceback is printed."""
+    """A signal before the start of a command sets the same exit status as during a command, and prints no traceback."""
     program = (
         "import os, signal, time\n"
         "from kiel_groups.cli import app, main\n"

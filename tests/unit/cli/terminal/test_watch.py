@@ -24,7 +24,7 @@ Rows = Callable[[int], None]
 
 
 def watched(*readings: LoadedGroups | KielGroupsError) -> list[bool]:
-    """Watch these readings, and return for each shown one whether it was the first."""
+    """Watch these readings, and return a bool for each reading that is shown: whether it was the first one."""
     first_ones: list[bool] = []
     with pytest.raises(StopIteration):
         watch(Lines(), iter(readings), lambda loaded, first: first_ones.append(first), 0)
@@ -32,7 +32,10 @@ def watched(*readings: LoadedGroups | KielGroupsError) -> list[bool]:
 
 
 def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A later outage with the same text is reported again. Lines have the time, because users may read them later."""
+    """
+    ``--watch`` reports each outage once, and a later outage with the same text again. The lines have the time, because
+    users may read them later.
+    """
     times = iter(["14:03:05", "14:04:05"])
     monkeypatch.setattr(watching, "clock", lambda: next(times))
     assert watched(LOADED, OUTAGE, OUTAGE, LOADED, OUTAGE, OUTAGE, LOADED) == [True, False, False]
@@ -43,7 +46,7 @@ def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_an_error_of_the_first_reading_ends_the_command() -> None:
-    """A mistyped address is no outage."""
+    """An error of the first reading ends ``--watch``. The address may be mistyped, which is no outage."""
     with pytest.raises(CoordinationError, match="the connection broke"):
         watch(Lines(), iter([OUTAGE]), lambda loaded, first: None, 0)
 
@@ -51,7 +54,7 @@ def test_an_error_of_the_first_reading_ends_the_command() -> None:
 def test_an_error_fits_one_row_of_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A longer text is cut, because a second row would scroll the report."""
+    """``--watch`` cuts an error to one row of the terminal, because a second row would scroll the report."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     watched(LOADED, CoordinationError("long " * 30))
@@ -60,7 +63,10 @@ def test_an_error_fits_one_row_of_a_terminal(
 
 
 def report(listed: Listed) -> Sequence[RenderableType]:
-    """Return a report of 40 lines with all partitions, 5 with none, and otherwise 8 and one for each partition."""
+    """
+    Return a report of 40 lines with all partitions, of 5 lines without partitions, or of 8 lines and one for each
+    listed partition.
+    """
     lines = {"all": 40, "none": 5}
     return [f"{listed} {number}" for number in range(5 + 3 + listed if isinstance(listed, int) else lines[listed])]
 
@@ -91,7 +97,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 def test_a_report_fits_the_terminal(
     rows: Rows, capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
 ) -> None:
-    """The report has as many partitions as fit, and leaves a row for an error and one for the cursor."""
+    """A report has as many partitions as fit, and leaves one row for an error and one for the cursor."""
     rows(count)
     show_next(report, None, first=True)
     lines = capsys.readouterr().out.splitlines()
@@ -100,7 +106,7 @@ def test_a_report_fits_the_terminal(
 
 
 def test_all_partitions_are_shown_on_request(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report is longer than the terminal, which scrolls."""
+    """If the user requests all partitions, the report may be longer than the terminal, which then scrolls."""
     rows(10)
     show_next(report, "all", first=True)
     assert len(capsys.readouterr().out.splitlines()) == 40
@@ -110,7 +116,9 @@ def test_all_partitions_are_shown_on_request(rows: Rows, capsys: pytest.CaptureF
 def test_a_line_separates_reports_on_output_that_cannot_be_cleared(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
-    """Complete reports follow each other, without escape codes."""
+    """
+    On output that cannot be cleared, complete reports follow each other, separated by a line and without escape codes.
+    """
     if terminal:
         rows(10)
         monkeypatch.setenv("TERM", "dumb")

@@ -38,14 +38,17 @@ def producer(**settings: Any) -> Producer:
 )
 @pytest.mark.parametrize("given", [7, 0, b"", False])
 def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], setting: str, given: Any) -> None:
-    """Values that are false in Python are refused, too: they do not mean "none given"."""
+    """
+    The constructor refuses an argument that is not callable, even a value that is false in Python: only None means
+    "none given".
+    """
     with pytest.raises(ConfigError, match=f"{setting}: {given!r} given; expected a function"):
         make(**{setting: given})
 
 
 @pytest.mark.parametrize("given", ["no", 1, None])
 def test_autocommit_must_be_a_bool(given: Any) -> None:
-    """Text is refused because it is always true in Python, even "no"."""
+    """The argument ``autocommit`` must be a bool. A text such as "no" would always be true in Python."""
     with pytest.raises(ConfigError, match=f"autocommit: {given!r} given; expected True or False"):
         grouped(autocommit=given)
 
@@ -53,6 +56,6 @@ def test_autocommit_must_be_a_bool(given: Any) -> None:
 @pytest.mark.parametrize("make", [single, grouped])
 @pytest.mark.parametrize("topics", [b"clicks", 7, None])
 async def test_topics_must_be_names(make: Callable[..., Any], topics: Any) -> None:
-    """Bytes are refused, too: Python iterates over them as numbers."""
+    """``subscribe()`` accepts only names of topics. Bytes are refused, because Python iterates over them as numbers."""
     with pytest.raises(ConfigError, match=f"topic: {topics!r} given; expected the name of a topic, or a list of names"):
         await make().subscribe(topics)

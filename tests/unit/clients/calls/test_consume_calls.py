@@ -23,7 +23,10 @@ async def values_soon() -> list[Any]:
 
 
 async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
-    """The coroutine may be a task or a coroutine of Tornado. Tasks that it has started do not keep its call alive."""
+    """
+    A ``consume()`` call is over when the task or the Tornado coroutine that made the call has ended. Tasks that this
+    coroutine has started do not keep its call alive.
+    """
     consumer = object()
 
     async def consumes() -> ConsumeCall:
@@ -53,7 +56,9 @@ async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
 
 
 async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
-    """A coroutine does not know the calls of other tasks and of other coroutines of Tornado."""
+    """
+    A coroutine knows its last call of each topic, but not the calls of other tasks and of other Tornado coroutines.
+    """
     consumer, another = object(), object()
     first = new_consume_call(consumer, "t")
     second, third = new_consume_call(consumer, "t"), new_consume_call(consumer, "u")
@@ -76,7 +81,10 @@ async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
 
 
 async def test_a_task_shares_the_calls_of_its_starter_until_the_starters_next_call() -> None:
-    """A task that is started to process values can commit them, until its starter requests the topic again."""
+    """
+    A task that a coroutine starts to process values shares the coroutine's calls, and so can commit the values, until
+    the coroutine requests the topic again.
+    """
     consumer = object()
     first = new_consume_call(consumer, "t")
     seen: list[frozenset[ConsumeCall]] = []
@@ -96,7 +104,10 @@ async def test_a_task_shares_the_calls_of_its_starter_until_the_starters_next_ca
 
 
 async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
-    """The caller may await the call, yield it in a coroutine of Tornado, pass it to ``gather``, or read its result."""
+    """
+    A caller receives the values of a call if it awaits the call, yields the call in a coroutine of Tornado, passes the
+    call to ``gather``, or reads its result.
+    """
 
     @gen.coroutine
     def yields(result: Any) -> Any:
@@ -117,7 +128,9 @@ async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
 
 
 async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
-    """Values do not count as received if ``gen.with_timeout`` has timed out, or if no caller awaits the call."""
+    """
+    Values do not count as received if the caller's ``gen.with_timeout`` has expired, or if no caller awaits the call.
+    """
     loop = asyncio.get_running_loop()
     given_up, unseen = ConsumeCall(), ConsumeCall()
     result = start_consume_call(values_soon(), given_up, "a call")
@@ -130,7 +143,9 @@ async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
 
 
 async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them() -> None:
-    """The caller is cancelled in the same iteration of the event loop in which the values arrive."""
+    """
+    Values do not count as received if the caller is cancelled in the iteration of the event loop in which they arrive.
+    """
     call = ConsumeCall()
     result = start_consume_call(values_soon(), call, "a call")
 
@@ -148,7 +163,10 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
 
 
 async def test_a_later_call_of_the_same_topic_supersedes_the_former_one() -> None:
-    """Only a later call of the same coroutine supersedes a call; other coroutines have their own calls."""
+    """
+    A later call of the same coroutine for the same topic supersedes its former call. Other coroutines have their own
+    calls.
+    """
     consumer = object()
 
     async def another() -> ConsumeCall:

@@ -29,7 +29,10 @@ class Worker:
 
 
 async def test_a_started_method_works_without_being_awaited() -> None:
-    """The method runs to its end even if its future is dropped; awaiting the future returns the result."""
+    """
+    A method that starts at its call runs to its end even if its future is dropped. Awaiting the future returns the
+    result.
+    """
     worker = Worker()
     worker.work("dropped")
     assert await worker.work("awaited") == "awaited"
@@ -37,7 +40,10 @@ async def test_a_started_method_works_without_being_awaited() -> None:
 
 
 async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged once. A failure that was raised to a caller is not logged."""
+    """
+    A failure of a started method is logged once if its future is dropped. A failure that was raised to a caller is not
+    logged.
+    """
     # Collect the garbage of earlier tests first, because collecting it may log, too.
     gc.collect()
     caplog.clear()
@@ -57,7 +63,7 @@ async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCa
 
 
 def test_a_started_method_may_be_called_before_the_loop_runs() -> None:
-    """The method runs once the Tornado loop runs."""
+    """A method that is called before the Tornado loop runs starts when the loop runs."""
     loop = IOLoop(make_current=True)
     try:
         early = Worker().work("early")

@@ -47,7 +47,10 @@ def ctrl_c() -> None:
 
 
 def test_ctrl_c_is_raised_between_two_callbacks(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """The running coroutine continues to its next ``await``, and ends when the loop runs again."""
+    """
+    Ctrl-C is raised between two callbacks. The running coroutine continues to its next ``await``, and ends when the
+    loop runs again.
+    """
     steps: list[str] = []
 
     async def work() -> str:
@@ -64,7 +67,9 @@ def test_ctrl_c_is_raised_between_two_callbacks(client: Client, loop: asyncio.Ab
 
 
 def test_ctrl_c_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """An exception raised in ``__del__`` would only be printed by Python."""
+    """
+    Ctrl-C during ``__del__`` is raised afterwards. Python would only print an exception that is raised in ``__del__``.
+    """
 
     class Dropped:
         def __del__(self) -> None:
@@ -79,7 +84,8 @@ def test_ctrl_c_is_raised_after_a_loop_that_stops_at_that_moment(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    The stopping loop no longer runs scheduled callbacks, so KeyboardInterrupt is raised in the program after the loop.
+    If the loop is stopping when Ctrl-C arrives, KeyboardInterrupt is raised in the program after the loop, because the
+    stopping loop runs no further callbacks.
     """
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
@@ -97,7 +103,10 @@ def test_ctrl_c_is_raised_after_a_loop_that_stops_at_that_moment(
 def test_ctrl_c_is_raised_after_the_close_of_the_last_client(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The close restores Python's default handler, which then raises KeyboardInterrupt."""
+    """
+    If Ctrl-C is pending when the last client is closed, KeyboardInterrupt is raised after the close. The close restores
+    Python's default handler.
+    """
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def end() -> None:
@@ -113,7 +122,7 @@ def test_ctrl_c_is_raised_after_the_close_of_the_last_client(
 
 
 def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_block(client: Client) -> None:
-    """KeyboardInterrupt is raised at the end of the block, also if no event loop runs."""
+    """Ctrl-C during an ``uninterrupted()`` block is raised at the end of the block, even if no event loop runs."""
     steps: list[str] = []
 
     def closing() -> None:
@@ -129,7 +138,10 @@ def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_block(client: Client) -> N
 def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KeyboardInterrupt is raised inside the callback after a moment, so a long computation can be interrupted."""
+    """
+    If a callback blocks the loop, KeyboardInterrupt is raised inside the callback after a moment. So a long computation
+    can be interrupted.
+    """
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def block() -> None:
@@ -144,7 +156,7 @@ def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
 
 
 def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """The second Ctrl-C interrupts a callback if the first one is still pending."""
+    """A second Ctrl-C interrupts the running callback at once if the first one is still pending."""
     steps: list[str] = []
 
     def impatient() -> None:
@@ -178,7 +190,8 @@ def test_without_a_running_loop_python_raises_ctrl_c() -> None:
 
 def test_another_handler_is_not_replaced() -> None:
     """
-    A handler of ``asyncio.run`` or of the program is kept, whether it was installed before or after the first client.
+    A SIGINT handler of ``asyncio.run`` or of the program is kept, whether it was installed before or after the first
+    client.
     """
 
     def program_handler(*_: object) -> None: ...
@@ -206,7 +219,7 @@ def left_loop(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> L
 
 
 def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.AbstractEventLoop) -> None:
-    """``close()`` abandons the client and raises KeyboardInterrupt."""
+    """Ctrl-C during a ``close()`` outside of the event loop abandons the client, and raises KeyboardInterrupt."""
     calls: list[str] = []
     client = left_loop(loop, lambda: calls.append("abandoned"))
 
@@ -223,7 +236,7 @@ def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.
 
 
 def test_a_close_outside_of_the_loop_survives_a_stop_of_the_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """``run_sync`` may stop the loop during a close; the close still ends."""
+    """A ``close()`` outside of the event loop ends even if the loop is stopped meanwhile, as by ``run_sync``."""
     ended: list[str] = []
     client = left_loop(loop, lambda: None)
 

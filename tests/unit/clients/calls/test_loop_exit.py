@@ -151,7 +151,7 @@ BY_EXCEPTION = [
 
 
 async def exits_of(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
-    """Run a function that contains a loop in its own task, and return whether the loop was left regularly."""
+    """Run a function that contains a loop in its own task. Return for each loop whether it was left regularly."""
     seen: list[bool] = []
     await asyncio.gather(asyncio.ensure_future(loop(lambda: Loop(seen))), return_exceptions=True)
     return seen

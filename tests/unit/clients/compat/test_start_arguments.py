@@ -36,12 +36,12 @@ NOW_MS = 1_454_328_000_000
     ],
 )
 def test_a_start_becomes_milliseconds(start: Any, time: int) -> None:
-    """A time without a zone is UTC. Brokers count milliseconds since 1970, so earlier times become 0."""
+    """A start becomes milliseconds since 1970. A time without a zone is UTC, and times before 1970 become 0."""
     assert offset_time(start, NOW) == time
 
 
 @pytest.mark.parametrize("start", [0, -3, 1_454_328_000, "earliest", True, 1.5])
 def test_an_invalid_start_is_refused(start: Any) -> None:
-    """The error has the given value and the accepted forms."""
+    """An invalid start is refused with an error that has the given value and the accepted forms."""
     with pytest.raises(ConfigError, match=r"start: .* given; expected BEGINNING \(-2\), END \(-1\), a datetime"):
         offset_time(start, NOW)

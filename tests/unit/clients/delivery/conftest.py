@@ -9,5 +9,5 @@ from kiel_groups.clients.delivery import record_delivery
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the pauses of delivery for other tasks, so that slow computers give the same results."""
+    """Disable delivery's pauses for other tasks, so that tests give the same results on slow computers."""
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)

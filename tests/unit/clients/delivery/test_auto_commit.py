@@ -21,7 +21,7 @@ PARTITION = TopicPartition("t", 0)
 async def test_the_automatic_commit_continues_after_a_failure(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """The failure is counted, and the next commit is made after the next interval."""
+    """A failed automatic commit is counted, and the next commit is made after the next interval."""
     subscription = SubscriptionState()
     subscription.subscribe(["t"])
     settings = ConsumerSettings(

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_commit_completes_although_its_caller_is_cancelled() -> None:
-    """Otherwise a later release would attribute the offset of the unfinished commit to another writer."""
+    """
+    A commit completes although its caller is cancelled. Otherwise, a later release would attribute the offset of the
+    unfinished commit to another writer.
+    """
     started, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Member:

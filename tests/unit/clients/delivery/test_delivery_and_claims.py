@@ -37,7 +37,7 @@ def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
 
 
 async def start_assigned_hook(bench: DeliveryBench) -> asyncio.Task[None]:
-    """Start the assigned hook for partition 0; it runs until ``bench.listener.ready`` is set."""
+    """Start the assigned hook for partition 0. The hook runs until ``bench.listener.ready`` is set."""
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0]))
     await run_ready_tasks()
@@ -47,7 +47,7 @@ async def start_assigned_hook(bench: DeliveryBench) -> asyncio.Task[None]:
 
 @pytest.mark.parametrize("reset", [operator_resets, topic_is_recreated])
 async def test_a_reset_during_the_assigned_hook_takes_effect(reset: Callable[[DeliveryBench, int], None]) -> None:
-    """Nothing is fetched until the hook has ended; then the partition starts at the reset's offset."""
+    """A reset during the assigned hook takes effect: after the hook, fetching starts at the reset's offset."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     reset(bench, 17)
@@ -60,7 +60,7 @@ async def test_a_reset_during_the_assigned_hook_takes_effect(reset: Callable[[De
 
 
 async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> None:
-    """The rest of the current batch is dropped. Finishing the record in flight does not undo the reset."""
+    """A reset drops the rest of the current batch. Finishing the record in flight does not undo the reset."""
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.fetcher.add(P0, 10, 11, 12)
@@ -72,7 +72,7 @@ async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> No
 
 
 async def test_a_partition_that_is_stopped_during_the_assigned_hook_is_not_fetched() -> None:
-    """The partition is revoked, so neither the end of the hook nor a reset starts it."""
+    """If a partition is revoked during its assigned hook, neither the end of the hook nor a reset starts it."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     assert bench.delivery.stop([P0]) == frozenset()
@@ -84,7 +84,7 @@ async def test_a_partition_that_is_stopped_during_the_assigned_hook_is_not_fetch
 
 
 async def test_a_partition_that_is_lost_during_the_assigned_hook_is_not_fetched() -> None:
-    """The hook is cancelled, and its end does not start the partition."""
+    """If a partition is lost during its assigned hook, the hook is cancelled, and the partition is not fetched."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     bench.subscription.offsets.end([P0])
@@ -96,7 +96,10 @@ async def test_a_partition_that_is_lost_during_the_assigned_hook_is_not_fetched(
 
 
 async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hook() -> None:
-    """The hooks of both claims run one after the other. The end of the first hook does not start the partition."""
+    """
+    If a partition is claimed again during the hook of an earlier claim, the hooks of both claims run one after the
+    other. Fetching starts at the end of the second hook.
+    """
     bench = bench_of_one()
     first = await start_assigned_hook(bench)
     bench.delivery.stop([P0])
@@ -117,7 +120,10 @@ async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hoo
 
 
 async def test_nothing_of_a_dropped_topic_is_delivered() -> None:
-    """The rest of the topic's batch and buffered batches are dropped; its record in flight is finished as usual."""
+    """
+    When a topic is dropped from the subscription, its buffered records are dropped. Its record in flight is finished as
+    usual.
+    """
     bench = bench_of_one()
     bench.claim(U0)
     await bench.delivery.assigned([P0, U0])
@@ -136,7 +142,10 @@ async def test_nothing_of_a_dropped_topic_is_delivered() -> None:
 
 
 async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
-    """Unclaimed values of the topic are not delivered again. Values that a caller processes are finished as usual."""
+    """
+    When a topic is dropped from the subscription, its unclaimed values are not delivered again. Values that a caller
+    processes are finished as usual.
+    """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     received, abandoned = received_call(), ConsumeCall()
@@ -159,8 +168,8 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
 
 async def test_a_topic_that_is_subscribed_to_again_resumes_at_its_position() -> None:
     """
-    The topic resumes after its delivered records, and buffered records are fetched again. Topics that remained
-    subscribed keep their fetch positions.
+    A topic that is subscribed to again resumes after its delivered records. Topics that remained subscribed keep their
+    fetch positions.
     """
     bench = bench_of_one()
     bench.claim(U0)
@@ -176,7 +185,10 @@ async def test_a_topic_that_is_subscribed_to_again_resumes_at_its_position() -> 
 
 
 async def test_a_topic_that_is_subscribed_to_again_keeps_a_reset_that_was_not_stored() -> None:
-    """The pending reset is continued, because the log may have grown past the lost position meanwhile."""
+    """
+    A topic that is subscribed to again continues its pending reset, because the log may have grown past the lost
+    position meanwhile.
+    """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.state().reset = reset = PendingReset(lost=10, start=20, end=30, position=20)
@@ -191,8 +203,8 @@ async def test_a_topic_that_is_subscribed_to_again_keeps_a_reset_that_was_not_st
 
 async def test_a_topic_that_is_subscribed_to_again_drops_a_reset_if_its_position_is_in_the_log() -> None:
     """
-    Records buffered after the position were dropped with the topic. Fetching from the position returns every later
-    record.
+    A topic that is subscribed to again drops its pending reset if the log has its position. Records buffered after the
+    position were dropped with the topic, and fetching from the position returns them.
     """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
@@ -208,7 +220,8 @@ async def test_a_topic_that_is_subscribed_to_again_drops_a_reset_if_its_position
 @pytest.mark.parametrize("again", [True, False], ids=["subscribed again before", "subscribed again after"])
 async def test_a_record_of_a_dropped_topic_that_is_put_back_is_not_skipped(again: bool) -> None:
     """
-    An exception ends the loop before or after the topic is subscribed to again. The record is the next one to deliver.
+    If an exception ends the loop before or after the topic is subscribed to again, the record in flight is the next one
+    to deliver.
     """
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
@@ -227,7 +240,9 @@ async def test_a_record_of_a_dropped_topic_that_is_put_back_is_not_skipped(again
 
 
 async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched() -> None:
-    """The topic's partition is fetched once the topic is subscribed to again."""
+    """
+    If a topic is dropped during the assigned hook, its partition is not fetched until the topic is subscribed to again.
+    """
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     bench.subscription.subscribe(["u"])
@@ -241,7 +256,7 @@ async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched()
 
 
 async def test_an_error_of_a_dropped_topic_is_not_raised() -> None:
-    """The start offsets of a topic that was dropped are no longer needed."""
+    """An error about the start offsets of a topic is not raised after the topic was dropped from the subscription."""
     bench = bench_of_one()
     bench.delivery.start_unknown("t", NoOffsetsError("no offsets"))
     bench.subscription.subscribe(["u"])

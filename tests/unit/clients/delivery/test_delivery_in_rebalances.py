@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
 async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:
-    """Each partition starts at the position of its claim."""
+    """Claimed partitions are fetched after the assigned hook, each from the position of its claim."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
@@ -28,7 +28,7 @@ async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:
 
 
 async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetched() -> None:
-    """The end of a long assigned hook starts only partitions that are still owned and not revoked."""
+    """The end of the assigned hook starts only partitions that are still owned and not revoked."""
     bench = DeliveryBench()
     third = TopicPartition("t", 2)
     bench.claim(third)
@@ -43,7 +43,9 @@ async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetch
 
 
 async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
-    """The partition has moved to another member and back."""
+    """
+    A partition that was revoked and is claimed again, as after a move to another member and back, is fetched again.
+    """
     bench = DeliveryBench()
     bench.delivery.stop([P0])
     bench.subscription.offsets.end([P0])
@@ -53,7 +55,7 @@ async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
 
 
 async def test_a_stop_drops_records_that_were_not_delivered() -> None:
-    """The rest of the partition's batch is for its next owner; other partitions continue."""
+    """When a partition is revoked, its records that were not delivered are dropped. Other partitions continue."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -66,7 +68,10 @@ async def test_a_stop_drops_records_that_were_not_delivered() -> None:
 
 
 async def test_a_drain_waits_for_the_record_in_flight() -> None:
-    """The drain ends when the next record is requested; then the revoked hook is called."""
+    """
+    A drain waits for the record in flight. It ends when the next record is requested, and then the revoked hook is
+    called.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10, 11)
@@ -106,7 +111,7 @@ async def test_drains_end_independently() -> None:
 
 @pytest.mark.parametrize("end", ["put_back", "finish"])
 async def test_a_drain_ends_when_the_record_is_no_longer_in_flight(end: str) -> None:
-    """The application may have finished the record or put it back."""
+    """A drain ends when the application has finished the record in flight or put it back."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -119,7 +124,10 @@ async def test_a_drain_ends_when_the_record_is_no_longer_in_flight(end: str) -> 
 
 @pytest.mark.parametrize("finished", [True, False])
 async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
-    """Leaving the loop ends the processing of its record, which is finished only if the loop was left regularly."""
+    """
+    A drain ends when the application leaves its loop. The record in flight is finished only if the loop was left
+    regularly.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.delivery.begin_loop()
@@ -133,7 +141,10 @@ async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
 
 
 async def test_a_second_loop_is_refused_while_one_runs() -> None:
-    """Each of two loops would finish the other's records. The next loop may start when the first one was left."""
+    """
+    A second loop is refused while one runs, because each loop would finish the records of the other loop. After the
+    first loop was left, another one may start.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.delivery.begin_loop()
@@ -148,7 +159,7 @@ async def test_a_second_loop_is_refused_while_one_runs() -> None:
 
 @pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
 async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool, following: int) -> None:
-    """If the last record was finished, the next loop starts after it; otherwise with the same record."""
+    """The next loop starts after the last record if that was finished, and with the same record if it was not."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.delivery.begin_loop()
@@ -161,7 +172,10 @@ async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool,
 
 
 async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> None:
-    """The record in flight is never finished, even if the partition is claimed again at once."""
+    """
+    When a partition is lost, its records are dropped. The record in flight is never finished, even if the partition is
+    claimed again at once.
+    """
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -180,7 +194,7 @@ async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> Non
 
 
 async def test_a_loss_of_another_partition_does_not_affect_the_record_in_flight() -> None:
-    """The partition of the record in flight is still owned."""
+    """When one partition is lost, the record in flight of another partition is finished as usual."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -190,7 +204,10 @@ async def test_a_loss_of_another_partition_does_not_affect_the_record_in_flight(
 
 
 async def test_records_after_a_reset_come_from_the_new_offset() -> None:
-    """Records delivered before the reset do not change the operator's offset when they are finished."""
+    """
+    After an operator's reset, records come from the new offset. A record delivered before the reset does not change
+    that offset when it is finished.
+    """
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -206,7 +223,7 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
 
 
 async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight() -> None:
-    """The rest of the record's batch is delivered."""
+    """A reset of one partition affects neither the record in flight nor the batch of another partition."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -217,7 +234,7 @@ async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight
 
 
 async def test_a_reset_does_not_start_a_revoked_partition() -> None:
-    """A revoked partition remains stopped until it is claimed again."""
+    """A reset does not start a revoked partition, which remains stopped until it is claimed again."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.delivery.stop([P0])

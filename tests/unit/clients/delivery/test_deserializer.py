@@ -54,7 +54,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_failures_are_logged_once_a_minute_with_a_count(
     lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first failure of each partition is logged at once, with its traceback."""
+    """
+    The first failure of each partition is logged at once, with its traceback. Further failures are logged once a
+    minute, with their number.
+    """
     clock, metrics = ManualClock(), Metrics()
     values = Deserializer(fails, metrics, clock)
     assert values.values(record(offset) for offset in range(5, 1_005)) == []
@@ -77,7 +80,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
 
 
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
-    """Failures that were only counted are logged once, without an event loop."""
+    """Failures that were only counted are logged once at the close, without an event loop."""
     values = Deserializer(fails, Metrics(), ManualClock())
     values.values(record(offset) for offset in range(3))
     lines()
@@ -90,7 +93,7 @@ def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]
 async def test_counted_failures_are_logged_after_the_interval(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line is logged even if no further value fails."""
+    """Failures that were only counted are logged after the interval, even if no further value fails."""
     monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
     values = Deserializer(fails, Metrics())
     values.values([record(1), record(2)])
@@ -118,7 +121,10 @@ def encodes(value: Any) -> Any:
 
 @pytest.mark.parametrize("expects_text", [concatenates, splits, encodes])
 def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]], expects_text: Any) -> None:
-    """The log line says that the function gets bytes, and how to decode them."""
+    """
+    If a deserializer written for kiel fails because it expects text, the log line says that it gets bytes, and how to
+    decode them.
+    """
     Deserializer(expects_text, Metrics(), ManualClock()).values([record(1)])
     assert "is given bytes" in lines()[0]
     decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), ManualClock())
@@ -128,7 +134,10 @@ def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]]
 
 @pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
 def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
-    """The hint is also omitted if JSON complains that a null value is not text or bytes."""
+    """
+    Other failures of a deserializer have no hint about bytes, not even JSON's complaint that a null value is neither
+    text nor bytes.
+    """
     Deserializer(function, Metrics(), ManualClock()).values([record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
@@ -166,7 +175,10 @@ async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[],
 
 
 def test_a_limit_returns_every_event_once() -> None:
-    """Each event is counted in its own line, in the next line that is due, or in the rest at the end."""
+    """
+    The limit of log lines counts each event once: in its own line, in the next line that is due, or in the rest at the
+    end.
+    """
     limit: LogLimit[str, int] = LogLimit(10.0)
     assert limit.due_s is None
     assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)

@@ -45,7 +45,10 @@ def deliver(bench: DeliveryBench) -> Record:
 
 
 async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> None:
-    """An external store must be able to refuse writes for a record that was delivered before the loss."""
+    """
+    A record that was delivered under an earlier claim does not get the token of a later claim, so that an external
+    store can refuse writes for it.
+    """
     bench = DeliveryBench()
     consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
@@ -57,7 +60,10 @@ async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> No
 
 
 async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one() -> None:
-    """Both records are equal, and only the second one was delivered under the later claim."""
+    """
+    A record that is delivered again under a later claim has the later token. The equal record of the first delivery has
+    none.
+    """
     bench = DeliveryBench()
     consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
@@ -71,7 +77,10 @@ async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one
 
 
 async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
-    """A finished record has no token, nor has a record of a partition that an operator has reset."""
+    """
+    A record has a token only while it is in flight. A finished record has none, and neither has a record whose
+    partition an operator has reset.
+    """
     bench = DeliveryBench(json.loads)
     consumer = TokenReader(bench)
     bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
@@ -88,7 +97,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 
 
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
-    """The token of any record or partition is None."""
+    """Before the consumer is connected, the token of any record or partition is None."""
     consumer = TokenReader(DeliveryBench())
     consumer._consuming = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
@@ -97,7 +106,8 @@ async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
 
 async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() -> None:
     """
-    Each partition has its own token. Values keep theirs when the partition is claimed again and delivers them again.
+    Values have the token of the claim under which they were delivered. They keep it when the partition is claimed again
+    and delivers the same values again.
     """
     bench = DeliveryBench()
     bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
@@ -117,7 +127,8 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
 
 async def test_records_of_a_batch_have_deserialized_values() -> None:
     """
-    Values that cannot be deserialized are in neither the batch nor its parts; a part without other values is omitted.
+    The parts of a batch have records with deserialized values. Values that cannot be deserialized are in neither the
+    batch nor its parts, and a part without other values is omitted.
     """
     bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]

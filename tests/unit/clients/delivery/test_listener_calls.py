@@ -62,7 +62,7 @@ class BlockingListener:
 
 
 async def test_hooks_get_their_partitions_sorted() -> None:
-    """Each call returns when its hook has ended."""
+    """Hooks get their partitions sorted. A call returns when its hook has ended."""
     listener = BlockingListener()
     listener_calls = ListenerCalls(listener, Metrics())
     await listener_calls.assigned([P1, P0])
@@ -102,7 +102,7 @@ async def test_without_a_listener_calls_end_at_once() -> None:
 
 
 async def test_hooks_run_one_at_a_time() -> None:
-    """A second hook starts when the first one has ended."""
+    """Hooks run one at a time: a second hook starts when the first one has ended."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())
@@ -117,7 +117,10 @@ async def test_hooks_run_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_failure_of_a_hook_is_counted_and_contained(hook: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A failing hook must not keep its partitions from other members."""
+    """
+    A failure of a hook is logged, counted and contained, because it must not keep the hook's partitions from other
+    members.
+    """
     listener, metrics = BlockingListener(), Metrics()
     listener.error = RuntimeError("of the application")
     listener_calls = ListenerCalls(listener, metrics)
@@ -131,7 +134,10 @@ async def test_a_failure_of_a_hook_is_counted_and_contained(hook: str, caplog: p
 
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_loss_cancels_a_running_hook(hook: str) -> None:
-    """The loss cancels the hook, ends the call that waits for it, and then calls the lost hook."""
+    """
+    A loss cancels a running hook of the lost partition, ends the call that waits for the hook, and then calls the lost
+    hook.
+    """
     listener = BlockingListener()
     listener.block(hook)
     listener_calls = ListenerCalls(listener, Metrics())
@@ -164,7 +170,7 @@ async def test_the_lost_hook_waits_for_the_end_of_a_cancelled_hook() -> None:
 
 
 async def test_a_loss_does_not_cancel_hooks_of_other_partitions() -> None:
-    """A loss must not interrupt the setup of a partition that is still owned."""
+    """A loss does not cancel the running hook of another partition, because that partition is still owned."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())
@@ -183,8 +189,8 @@ async def test_a_loss_does_not_cancel_hooks_of_other_partitions() -> None:
 @pytest.mark.parametrize("hook", ["assigned", "revoked"])
 async def test_a_loss_of_some_of_its_partitions_does_not_cancel_a_hook(hook: str) -> None:
     """
-    The hook completes for its other partition before that is delivered or released. The loss of all its partitions
-    cancels it.
+    A hook with two partitions completes if only one of them is lost, because the other partition is delivered or
+    released after it. The loss of both cancels the hook.
     """
     listener = BlockingListener()
     release = listener.block(hook)
@@ -208,7 +214,7 @@ async def test_a_loss_of_some_of_its_partitions_does_not_cancel_a_hook(hook: str
 
 
 async def test_a_loss_does_not_cancel_an_earlier_lost_hook() -> None:
-    """Each lost hook runs to its end."""
+    """A loss does not cancel the lost hook of an earlier loss: each lost hook runs to its end."""
     listener = BlockingListener()
     release = listener.block("lost")
     listener_calls = ListenerCalls(listener, Metrics())
@@ -225,8 +231,8 @@ async def test_a_loss_does_not_cancel_an_earlier_lost_hook() -> None:
 
 async def test_a_hook_whose_caller_is_cancelled_ends_before_the_next_starts() -> None:
     """
-    The end of a session cancels the caller and thereby its hook. The lost hook is called once the cancelled hook has
-    ended.
+    The end of a session cancels the caller of a hook and thereby the hook. The lost hook is called once the cancelled
+    hook has ended.
     """
     listener = BlockingListener()
     listener.block("revoked")
@@ -247,7 +253,7 @@ async def test_a_hook_whose_caller_is_cancelled_ends_before_the_next_starts() ->
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_is_never_made() -> None:
-    """A call that was cancelled before its hook started does not delay later calls."""
+    """A call that is cancelled while another hook runs is never made, and does not delay later calls."""
     listener = BlockingListener()
     release = listener.block("assigned")
     listener_calls = ListenerCalls(listener, Metrics())

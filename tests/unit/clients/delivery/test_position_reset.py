@@ -63,7 +63,7 @@ class ResetBench:
         return await self.reset(partition, position)
 
     async def confirm_leaders(self) -> None:
-        """Change no leader: ZooKeeper names the same one as the broker."""
+        """Change no leader, because ZooKeeper names the same leader as the broker."""
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ class ResetBench:
         self.broker.append(T0, message_set(*(b"%d" % n for n in range(count))))
 
     def truncate(self, start: int, end: int) -> None:
-        """Remove all records outside of these offsets from the log."""
+        """Keep only the log's records from ``start`` to before ``end``."""
         log = self.broker.logs[T0]
         log.entries = [entry for entry in log.entries if start <= entry[0] < end]
         log.start, log.end = start, end
@@ -109,7 +109,7 @@ class ResetBench:
             return record.offset
 
     async def wait_for_reset(self) -> None:
-        """End the long poll in flight, and wait until a reset is chosen."""
+        """End the long poll in flight, and wait until the consumer has chosen a reset."""
         self.broker.drop_connections()
         await eventually(lambda: self.state.reset is not None, "a reset is chosen")
 
@@ -129,7 +129,7 @@ async def reset_bench(
 
 
 async def test_a_reset_is_stored_at_once_if_nothing_older_is_buffered() -> None:
-    """The reset is stored before any record from its offset on is fetched."""
+    """If no older record is buffered, a reset is stored at once, before any record from its offset on is fetched."""
     async with reset_bench() as bench:
         bench.produce(10)
         await bench.claim(1_000)
@@ -145,8 +145,8 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
     policy: ResetPolicy, stored: int, following: int
 ) -> None:
     """
-    Buffered records beyond the log's end are dropped. The reset is stored when the last record in the log is finished;
-    then fetching continues.
+    After a truncation of the log, buffered records that the log still has are delivered before the reset. When the last
+    one is finished, the reset is stored, and fetching continues.
     """
     async with reset_bench(policy) as bench:
         bench.produce(8)
@@ -167,7 +167,7 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
 
 
 async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -> None:
-    """Finishing the record commits nothing. The reset is stored after it."""
+    """Finishing a record in flight beyond the end of the log commits nothing. The reset is stored after it."""
     async with reset_bench() as bench:
         bench.produce(8)
         await bench.claim(0)
@@ -183,7 +183,9 @@ async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -
 
 
 async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None:
-    """The log may still have some of the values of a ``consume()`` call."""
+    """
+    If the log still has some of the values of a ``consume()`` call, finishing the values commits the end of the log.
+    """
     async with reset_bench() as bench:
         bench.produce(8)
         await bench.claim(0)
@@ -201,7 +203,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
 
 
 async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() -> None:
-    """The values of the calls are not delivered again: the reset stores the end of the log."""
+    """Values of two calls beyond the end of the log are not committed. The reset stores the end of the log."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -220,7 +222,7 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
 
 
 async def test_unclaimed_values_cancel_the_reset() -> None:
-    """Unclaimed values are fetched again from their own offset. The log has this offset, so no reset is needed."""
+    """Unclaimed values that the log still has cancel the reset: they are fetched again from their own offset."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -256,8 +258,8 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
     policy: ResetPolicy, cut: tuple[int, int], following: int
 ) -> None:
     """
-    The log has the lost position again when the topic is subscribed to again. The reset is kept, and no record written
-    meanwhile is skipped.
+    A reset is kept while its topic is unsubscribed, even if the log has the lost position again meanwhile. No record
+    written in between is skipped.
     """
     async with reset_bench(policy) as bench:
         bench.produce(8)
@@ -277,7 +279,7 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
 
 
 async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
-    """Such records are skipped, so no record is in flight."""
+    """Records that cannot be deserialized are skipped, so they do not delay a reset."""
 
     def refuse(value: bytes) -> Any:
         raise ValueError(value)
@@ -294,7 +296,10 @@ async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
 
 
 async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> None:
-    """An exception ended the loop, so the next loop starts with the same record."""
+    """
+    A record that was put back, because an exception ended the loop, is delivered by the next loop before the reset is
+    stored.
+    """
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -313,8 +318,8 @@ async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> Non
 
 async def test_a_position_that_is_in_the_log_after_all_is_kept() -> None:
     """
-    The broker that answered "out of range" was behind. Its answer about the log's range has the position, so no reset
-    is made.
+    No reset is made if the log has the position after all. The broker that answered "out of range" may have been
+    behind.
     """
     async with reset_bench() as bench:
         bench.produce(4)
@@ -327,7 +332,10 @@ async def test_a_position_that_is_in_the_log_after_all_is_kept() -> None:
 
 
 async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
-    """The range was requested for the lost position, so no reset is chosen, and the operator's offset stays."""
+    """
+    If an operator sets the offset while the log's range is looked up, no reset is chosen, because the lookup was for
+    the lost position.
+    """
     async with reset_bench() as bench:
         bench.produce(10)
         bench.broker.gates[LIST_OFFSETS] = asyncio.Event()
@@ -346,7 +354,10 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
 
 @pytest.mark.parametrize("code", [1, 17, 99])
 async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers may answer with any error. Code 1 in this answer does not mean that the policy forbids a reset."""
+    """
+    A failed lookup of the log's range is repeated, whatever the broker's error is. Code 1 in this answer does not mean
+    that the policy forbids a reset.
+    """
     async with reset_bench() as bench:
         bench.produce(4)
         bench.broker.fail_next(LIST_OFFSETS, T0, *[code] * 12)
@@ -358,7 +369,10 @@ async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, cap
 
 
 async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
-    """The reset's offset is chosen once, so records written between the tries are delivered."""
+    """
+    A reset that cannot be stored is tried again. Its offset is chosen once, so records written between the tries are
+    delivered.
+    """
     async with reset_bench() as bench:
         bench.produce(4)
         bench.failures = [SessionLostError("no session"), SessionLostError("no session")]
@@ -375,7 +389,9 @@ async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
 
 
 async def test_with_the_policy_none_an_error_is_raised() -> None:
-    """The error has the range of the log, and nothing is stored."""
+    """
+    With the policy "none", a position outside of the log raises an error with the log's range, and no reset is stored.
+    """
     async with reset_bench("none") as bench:
         await bench.claim(1_000)
         with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 1000 is not in the log, which has 0 to 0"):
@@ -385,7 +401,10 @@ async def test_with_the_policy_none_an_error_is_raised() -> None:
 
 @pytest.mark.parametrize("event", ["lost", "stop", "moved"])
 async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: str) -> None:
-    """No offset is stored. An operator's offset replaces the reset; after a revocation, the release stores it."""
+    """
+    A reset ends without being stored when its partition is lost, revoked or reset by an operator. The operator's offset
+    replaces the reset; after a revocation, the release stores it.
+    """
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)

@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
 async def test_a_record_is_finished_when_the_next_one_is_requested() -> None:
-    """A record in flight is not finished, although the position is after it."""
+    """
+    A record is finished when the next record is requested. While it is in flight, the position is already after it.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -31,7 +33,9 @@ async def test_a_record_is_finished_when_the_next_one_is_requested() -> None:
 
 
 async def test_batches_of_all_partitions_are_delivered_in_order() -> None:
-    """One record is in flight at a time, across all partitions."""
+    """
+    Records are delivered in the order of the batches. Only one record is in flight at a time, across all partitions.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 12)
@@ -42,7 +46,7 @@ async def test_batches_of_all_partitions_are_delivered_in_order() -> None:
 
 
 async def test_a_commit_includes_the_record_in_flight() -> None:
-    """The record remains in flight after the commit."""
+    """A commit includes the record in flight, which remains in flight after the commit."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -52,7 +56,10 @@ async def test_a_commit_includes_the_record_in_flight() -> None:
 
 
 async def test_a_record_that_is_put_back_is_delivered_again() -> None:
-    """A record whose processing raised an exception is not finished. The next request gets it first."""
+    """
+    A record that is put back, because its processing raised an exception, is not finished, and is delivered by the next
+    request.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -66,7 +73,7 @@ async def test_a_record_that_is_put_back_is_delivered_again() -> None:
 
 
 async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
-    """A record is dropped if its partition is no longer owned, or its position was reset."""
+    """A record of a lost partition is dropped instead of being put back."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -77,7 +84,7 @@ async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
 
 
 async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
-    """The operator's offset is kept if the record was delivered before the reset and finished after it."""
+    """An operator's reset is kept if a record delivered before the reset is finished after it."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -89,7 +96,10 @@ async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
 
 
 async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An application that never awaits anything else must not delay rebalances."""
+    """
+    Delivery pauses now and then for other tasks of the event loop. An application that never awaits anything else must
+    not delay rebalances.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, *range(10, 20))
     bench.delivery.begin_loop()
@@ -104,7 +114,7 @@ async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: py
 
 
 async def test_nothing_is_delivered_after_the_end() -> None:
-    """The record in flight can still be finished."""
+    """After the end of delivery, no record is delivered, but the record in flight can still be finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
@@ -115,7 +125,7 @@ async def test_nothing_is_delivered_after_the_end() -> None:
 
 
 async def test_a_finished_record_is_finished_once() -> None:
-    """Nothing is in flight after the record was finished."""
+    """No record is in flight after the record in flight was finished."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -125,7 +135,10 @@ async def test_a_finished_record_is_finished_once() -> None:
 
 
 async def test_a_shut_gate_delivers_nothing_and_loses_nothing() -> None:
-    """The gate is checked before each record, also within a batch."""
+    """
+    While the connection is suspended, no record is delivered, not even from the current batch. Afterwards, delivery
+    continues without a gap.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.gate.suspended = True
@@ -141,7 +154,10 @@ async def test_a_shut_gate_delivers_nothing_and_loses_nothing() -> None:
 
 
 async def test_an_error_of_the_fetcher_is_raised_after_the_records_before_it() -> None:
-    """The request that raises the error finishes the record delivered before."""
+    """
+    An error of the fetcher is raised after the records before it. The request that raises the error finishes the last
+    of these records.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.batches.append(ProtocolError("t:0 at offset 11: broken"))
@@ -152,7 +168,7 @@ async def test_an_error_of_the_fetcher_is_raised_after_the_records_before_it() -
 
 
 async def test_a_batch_of_a_partition_that_is_not_owned_is_dropped() -> None:
-    """The batch was fetched before the claim ended."""
+    """A batch is dropped if its partition is no longer owned."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
@@ -168,7 +184,9 @@ def even_number(value: bytes) -> int:
 
 
 async def test_a_message_that_cannot_be_deserialized_is_skipped() -> None:
-    """The failure is counted, and the message is finished together with the record before it."""
+    """
+    A message that cannot be deserialized is counted and skipped. It is finished together with the record before it.
+    """
     bench = DeliveryBench(even_number)
     bench.fetcher.add(P0, 10, 11, 12)
     assert bench.delivery.take() == Record("t", 0, 10, None, 10)
@@ -178,7 +196,10 @@ async def test_a_message_that_cannot_be_deserialized_is_skipped() -> None:
 
 
 async def test_the_last_message_is_finished_if_it_cannot_be_deserialized() -> None:
-    """Otherwise the message would be fetched again after each restart, and the lag would never be zero."""
+    """
+    The last message is finished even if it cannot be deserialized. Otherwise, it would be fetched again after each
+    restart, and the lag would never be zero.
+    """
     bench = DeliveryBench(even_number)
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 11)
@@ -188,21 +209,21 @@ async def test_the_last_message_is_finished_if_it_cannot_be_deserialized() -> No
 
 
 async def test_a_null_value_is_delivered_without_the_deserializer() -> None:
-    """Only bytes are deserialized; a null value marks a deleted key."""
+    """A null value, which marks a deleted key, is delivered without a call of the deserializer."""
     bench = DeliveryBench(even_number)
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, b"k", None)], 11, 1, 1))
     assert bench.delivery.take() == Record("t", 0, 10, b"k", None)
 
 
 async def test_a_deserializer_may_return_none() -> None:
-    """A record whose deserialized value is None is delivered."""
+    """A record is delivered even if the deserializer returns None."""
     bench = DeliveryBench(lambda _value: None)
     bench.fetcher.add(P0, 10)
     assert bench.delivery.take() == Record("t", 0, 10, None, None)
 
 
 async def test_waiting_ends_when_a_batch_arrives() -> None:
-    """A caller waits for a batch only if no record of the previous one remains."""
+    """A caller's wait ends when a batch arrives. While records of the last batch remain, a caller does not wait."""
     bench = DeliveryBench()
     waiting = asyncio.ensure_future(bench.delivery.wait())
     await run_ready_tasks()
@@ -215,14 +236,19 @@ async def test_waiting_ends_when_a_batch_arrives() -> None:
 
 
 async def test_waiting_at_a_shut_gate_ends_after_an_interval() -> None:
-    """The opening of a gate wakes no caller, so callers check the gate at intervals."""
+    """
+    A wait while the connection is suspended ends after an interval, because the end of the suspension wakes no caller.
+    """
     bench = DeliveryBench()
     bench.gate.suspended = True
     await asyncio.wait_for(bench.delivery.wait(), 5)
 
 
 async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
-    """The error is raised after the current batch was delivered and finished. Then other topics are delivered."""
+    """
+    The error of a topic without offsets is raised once, after the current batch was delivered and finished. Then other
+    topics are delivered.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
@@ -236,7 +262,10 @@ async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
 
 
 async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> None:
-    """The start offsets of a topic without subscription are requested until a plan revokes its partitions."""
+    """
+    No error is raised about the start offsets of a topic outside of the subscription. They are requested until a plan
+    revokes the topic's partitions.
+    """
     bench = DeliveryBench()
     bench.subscription.subscribe("u")
     bench.delivery.start_unknown("t", NoOffsetsError("no offsets of t"))
@@ -244,7 +273,10 @@ async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> No
 
 
 async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> None:
-    """Callers that request other topics get no error."""
+    """
+    The error of a topic without offsets wakes the callers that wait for this topic. Callers that request other topics
+    get no error.
+    """
     bench = DeliveryBench()
     waiting = asyncio.ensure_future(bench.delivery.wait("u"))
     await run_ready_tasks()
@@ -259,8 +291,8 @@ async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> N
 
 async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
     """
-    After the batch, nothing of the partition is in flight, and records of another partition are delivered without a
-    pause.
+    A reset waits until the rest of its partition's batch is finished. Records of another partition are delivered
+    without a pause.
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
@@ -279,7 +311,10 @@ async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
 
 
 async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
-    """The last record of the batch cannot be deserialized, so no delivered record ends the batch."""
+    """
+    A reset does not wait for the batch of another partition, even if the last record of its own batch cannot be
+    deserialized.
+    """
 
     def readable(raw: bytes) -> bytes:
         if raw == b"12":

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.unit
 
 
 async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flight() -> None:
-    """A caller that still processes earlier values delays the commit, but not the fetch."""
+    """
+    Unclaimed values are fetched again although earlier values are still in flight. Their offsets are committed only
+    after the earlier values.
+    """
     bench = DeliveryBench()
     slow, abandoned = received_call(), ConsumeCall()
     for offset, call in ((10, slow), (11, abandoned)):
@@ -33,7 +36,10 @@ async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flig
 
 
 async def test_unclaimed_values_are_fetched_again() -> None:
-    """The caller has made another call without receiving the values, so neither they nor later values are finished."""
+    """
+    Values are fetched again if their caller has made another call without receiving them. Neither these values nor
+    later ones are finished.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
@@ -52,8 +58,8 @@ async def test_unclaimed_values_are_fetched_again() -> None:
 
 async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None:
     """
-    Values after unclaimed ones are fetched again and not finished, but a drain waits for the coroutine that processes
-    them.
+    A drain waits for the coroutine that processes values after unclaimed values, although these values are fetched
+    again and not finished.
     """
     bench = DeliveryBench()
     abandoned, slow = ConsumeCall(), received_call()
@@ -75,7 +81,7 @@ async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None
 
 
 async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_ones() -> None:
-    """The caller may receive its values after the unclaimed ones before them were dropped."""
+    """A drain waits for a caller that receives its values after unclaimed values before them were dropped."""
     bench = DeliveryBench()
     abandoned, late = ConsumeCall(), ConsumeCall()
     bench.fetcher.add(P0, 10)
@@ -101,8 +107,8 @@ def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
 
 async def test_a_drain_drops_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    No coroutine requests the topic again. Received values stay in flight even if the coroutine that received them has
-    ended, because another one may process them.
+    A drain drops values that no coroutine has received. Received values stay in flight even if the coroutine that
+    received them has ended, because another coroutine may process them.
     """
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
@@ -124,7 +130,10 @@ async def test_a_drain_drops_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``commit_offsets()`` has declared the later values finished, and the drain drops the earlier, unclaimed ones."""
+    """
+    A drain ends if ``commit_offsets()`` has marked the later values as finished, and only earlier, unclaimed values
+    remain. The drain drops the unclaimed values.
+    """
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
     finished = received_call()
@@ -140,7 +149,8 @@ async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch:
 
 async def test_values_that_a_drain_dropped_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    ``gather`` reads a call's result when its other calls have ended. By then the next owner may have these values.
+    A call does not return values that a drain has dropped, because the next owner may already have them. ``gather`` may
+    read a call's result later than it arrived, when its other calls have ended.
     """
     give_up_within(monkeypatch, 0.01)
     bench = DeliveryBench()
@@ -161,7 +171,10 @@ async def test_values_that_a_drain_dropped_are_not_returned(monkeypatch: pytest.
 
 
 async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drain waits until a caller that received values within ``UNCLAIMED_S`` has finished them."""
+    """
+    A drain waits for values that a caller may still receive within ``UNCLAIMED_S``, and then until the caller has
+    finished them.
+    """
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
     bench = DeliveryBench()
@@ -194,7 +207,10 @@ async def test_values_before_unclaimed_ones_are_finished() -> None:
 
 
 async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another coroutine may receive the values within ``UNCLAIMED_S``; after that they are unclaimed."""
+    """
+    Values stay in flight for ``UNCLAIMED_S``, because their caller may still receive them. After that, they are
+    unclaimed.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     other = ConsumeCall()
@@ -220,7 +236,7 @@ async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypat
 
 
 async def test_unclaimed_values_of_a_revoked_partition_are_not_fetched_again() -> None:
-    """The next owner delivers the values of a partition that is lost or draining."""
+    """Unclaimed values of a lost or revoked partition are not fetched again, because its next owner delivers them."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)

@@ -20,7 +20,9 @@ OTHER_CALL = received_call()
 
 
 async def test_values_are_finished_when_their_topic_is_requested_again() -> None:
-    """The values of all the topic's partitions are finished; values of other topics remain in flight."""
+    """
+    The next request for a topic finishes the values of all its partitions. Values of other topics remain in flight.
+    """
     bench = DeliveryBench()
     bench.claim(U0)
     bench.fetcher.add(P0, 10, 11)
@@ -38,7 +40,7 @@ async def test_values_are_finished_when_their_topic_is_requested_again() -> None
 
 
 async def test_a_call_returns_a_bounded_number_of_bytes() -> None:
-    """The batch that reaches the bound is the last one of a call; the next call returns the rest."""
+    """A call returns no further batch after the batch that reaches the bound. The next call returns the rest."""
     bench = DeliveryBench()
     for offset in (10, 11, 12):
         bench.fetcher.add(P0, offset)
@@ -47,7 +49,10 @@ async def test_a_call_returns_a_bounded_number_of_bytes() -> None:
 
 
 async def test_values_that_cannot_be_deserialized_are_finished_with_the_others() -> None:
-    """If a call returns no other values, they are finished at once, because nothing is in flight."""
+    """
+    Values that cannot be deserialized are finished with the other values of their call. If a call returns no values,
+    they are finished at once, because no value is in flight.
+    """
     bench = DeliveryBench(json.loads)
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
     assert take_values(bench) == []
@@ -64,7 +69,7 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
 
 
 async def test_an_error_does_not_drop_values_of_other_partitions() -> None:
-    """Values fetched before the error are returned first."""
+    """An error of the fetcher drops no values: values fetched before the error are returned first."""
     bench = DeliveryBench()
     bench.fetcher.add(P1, 10)
     bench.fetcher.batches.append(ProtocolError("broken"))
@@ -74,7 +79,7 @@ async def test_an_error_does_not_drop_values_of_other_partitions() -> None:
 
 
 async def test_a_suspended_gate_delivers_no_values() -> None:
-    """Values remain buffered, and are delivered when the connection is no longer suspended."""
+    """While the connection is suspended, values remain buffered. They are delivered afterwards."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.gate.suspended = True
@@ -84,7 +89,7 @@ async def test_a_suspended_gate_delivers_no_values() -> None:
 
 
 async def test_a_drain_waits_for_the_values_in_flight() -> None:
-    """A drain waits only for the values of its own partitions."""
+    """A drain waits for the values in flight of its own partitions only."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
@@ -100,7 +105,8 @@ async def test_a_drain_waits_for_the_values_in_flight() -> None:
 @pytest.mark.parametrize("event", ["lost", "moved"])
 async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) -> None:
     """
-    Values in flight of other partitions are finished. A drain still waits for the caller that processes the values.
+    Values of a lost or reset partition are not finished with the values of other partitions. A drain still waits for
+    the caller that processes them.
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
@@ -118,7 +124,7 @@ async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) 
 
 
 async def test_callers_of_one_topic_finish_their_own_values() -> None:
-    """No call finishes the values of another caller, even if it returns no values itself."""
+    """Callers of one topic finish only their own values, even if a call returns no values itself."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     assert take_values(bench, call=CALL) == [10]
@@ -135,7 +141,10 @@ async def test_callers_of_one_topic_finish_their_own_values() -> None:
 
 
 async def test_a_partition_is_finished_up_to_the_first_value_in_flight() -> None:
-    """If later values are finished first, they can be committed only when the earlier ones are finished, too."""
+    """
+    A partition is finished up to the first value in flight. If later values are finished first, they can be committed
+    only after the earlier ones.
+    """
     bench = DeliveryBench()
     slow, quick = received_call(), received_call()
     for offset, call in ((10, slow), (11, quick), (12, quick)):
@@ -176,7 +185,7 @@ async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> 
 
 
 async def test_dropped_values_are_not_finished() -> None:
-    """Callers that wait for the end of all calls do not wait for dropped values."""
+    """Dropped values are not finished, and callers that wait for the end of all calls do not wait for them."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
@@ -190,7 +199,9 @@ async def test_dropped_values_are_not_finished() -> None:
 
 
 async def test_a_loop_and_consume_calls_exclude_each_other() -> None:
-    """With both at once, it would be unknown which values are finished."""
+    """
+    A loop and ``consume()`` calls exclude each other. With both at once, it would be unknown which values are finished.
+    """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)

@@ -22,12 +22,12 @@ STALL = Stall("loop", frozenset(), 1.0, 2.0)
 
 
 async def test_nothing_in_flight_is_no_work_in_progress() -> None:
-    """An application that waits for records is not slow."""
+    """An application that waits for records has no work in progress, so it is not slow."""
     assert DeliveryBench().delivery.in_progress() == []
 
 
 async def test_each_record_is_another_work_in_progress() -> None:
-    """Each record in flight has its own token; without a record in flight there is no work."""
+    """Each record in flight has its own token. Without a record in flight, there is no work in progress."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
@@ -43,8 +43,8 @@ async def test_each_record_is_another_work_in_progress() -> None:
 
 async def test_a_lost_record_is_still_in_progress() -> None:
     """
-    A member must not claim partitions again while its application makes no progress, because they would not be
-    consumed.
+    A lost record is still work in progress. A member must not claim partitions again while its application makes no
+    progress, because it would not consume them.
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
@@ -55,7 +55,7 @@ async def test_a_lost_record_is_still_in_progress() -> None:
 
 
 async def test_a_coroutine_that_requests_values_makes_progress() -> None:
-    """A request for any topic is progress, so programs may alternate between topics."""
+    """A coroutine's request for any topic is progress, so programs may alternate between topics."""
     bench = DeliveryBench()
     other = TopicPartition("u", 0)
     bench.claim(other)
@@ -69,7 +69,9 @@ async def test_a_coroutine_that_requests_values_makes_progress() -> None:
 
 
 async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> None:
-    """The work of a stuck coroutine is reported until the coroutine ends, while others request more values."""
+    """
+    The work of a stuck coroutine is reported until the coroutine ends, even while other coroutines request more values.
+    """
     bench = DeliveryBench()
     may_end = asyncio.Event()
 
@@ -95,7 +97,7 @@ async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> N
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
-    """A hook is work in progress on its partitions until it has ended."""
+    """A hook of the listener is work in progress on its partitions until the hook has ended."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
@@ -130,12 +132,12 @@ class StallListener(PlainListener):
 
 @pytest.mark.parametrize("listener", [None, PlainListener()])
 def test_a_listener_without_the_stalled_hook_is_not_called(listener: Any) -> None:
-    """The hook ``on_stalled`` is optional."""
+    """A listener need not have the hook ``on_stalled``, which is optional."""
     ListenerCalls(listener, Metrics()).stalled(STALL)
 
 
 def test_a_listener_with_the_stalled_hook_is_called() -> None:
-    """The hook is called once, with the stall."""
+    """The hook ``on_stalled`` is called once, with the stall."""
     listener = StallListener()
     ListenerCalls(listener, Metrics()).stalled(STALL)
     assert listener.calls == [STALL]
@@ -143,7 +145,10 @@ def test_a_listener_with_the_stalled_hook_is_called() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), SystemExit("of the application")])
 def test_a_failure_of_the_stalled_hook_is_contained(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
-    """The failure is logged, even if it is SystemExit, which would only end the hook's thread."""
+    """
+    A failure of the hook ``on_stalled`` is counted and logged, even if it is SystemExit, which would only end the
+    hook's thread.
+    """
     metrics = Metrics()
     ListenerCalls(StallListener(error), metrics).stalled(STALL)
     assert metrics.total("listener_failures") == 1

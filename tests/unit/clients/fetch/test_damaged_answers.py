@@ -53,8 +53,8 @@ async def test_a_damaged_answer_is_fetched_again(
     how: Callable[[bytearray], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The retry uses a new connection and fresh metadata. The damage is logged and counted, and the application gets no
-    error.
+    A damaged answer is fetched again with a new connection and fresh metadata. The damage is logged and counted, and
+    the application gets no error.
     """
     async with fetch_bench() as bench:
         damage(bench.broker.logs[T0], how, TRIES_UNREADABLE - 1)
@@ -72,7 +72,7 @@ async def test_a_damaged_answer_is_fetched_again(
 
 async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded() -> None:
     """
-    The error has the damage's position, and is raised after earlier records. When the damage is gone, the partition
+    Permanent damage raises an error with its position, after earlier records. When the damage is gone, the partition
     continues without a gap.
     """
     async with fetch_bench() as bench:
@@ -93,7 +93,9 @@ async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded(
 
 
 async def test_tries_are_counted_again_after_an_answer_that_can_be_decoded() -> None:
-    """Occasional damage never becomes an error."""
+    """
+    The tries are counted from zero after an answer that can be decoded, so occasional damage never becomes an error.
+    """
     async with fetch_bench() as bench:
         log, whole = bench.broker.logs[T0], bench.broker.logs[T0].read
         bench.fetcher.assign({T0: 0})
@@ -105,7 +107,10 @@ async def test_tries_are_counted_again_after_an_answer_that_can_be_decoded() -> 
 
 
 async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
-    """A ProtocolError with topic, partition and offset is raised, and the partition is fetched again."""
+    """
+    An unexpected error of the record decoder is raised as a ProtocolError with topic, partition and offset, and the
+    partition is fetched again.
+    """
     decode, failures = PartitionFetch.decode, [ZeroDivisionError("a bug")] * (TRIES_UNREADABLE + 1)
 
     def decode_badly(state: PartitionFetch, message_set: bytes, most_bytes: int) -> list[Record]:
@@ -126,7 +131,10 @@ async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
 
 
 async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
-    """The request fails at once instead of by its timeout, and every partition of the answer is fetched again."""
+    """
+    After an unexpected error of the answer decoder, the request fails at once instead of by its timeout, and every
+    partition of the answer is fetched again.
+    """
     decode, failures = FetchRequest.decode_response, [ZeroDivisionError("a bug")]
 
     def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
@@ -144,7 +152,9 @@ async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
 
 
 async def test_an_unexpected_error_of_a_request_is_retried(caplog: pytest.LogCaptureFixture) -> None:
-    """A bug does not stop the partitions of the request, and it is logged."""
+    """
+    An unexpected error of a request, such as a bug, is logged, and the partitions of the request are fetched again.
+    """
     request, failures = Connection.request, [ZeroDivisionError("a bug")]
 
     async def request_badly(self: Connection, *args: object, **kwargs: object) -> object:
@@ -161,7 +171,10 @@ async def test_an_unexpected_error_of_a_request_is_retried(caplog: pytest.LogCap
 
 
 async def test_an_answer_to_another_request_closes_its_connection_only() -> None:
-    """The request on the other connection to the broker continues; requests on the closed connection are repeated."""
+    """
+    An answer with a wrong correlation id closes its connection, and the requests on that connection are repeated. The
+    request on the other connection to the broker continues.
+    """
 
     def script(request: Request) -> Fault | None:
         return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
@@ -182,7 +195,10 @@ async def test_an_answer_to_another_request_closes_its_connection_only() -> None
 
 
 async def test_a_partition_continues_when_retention_deletes_its_large_message() -> None:
-    """The partition is fetched again each time the error was raised."""
+    """
+    A partition is fetched again each time the error about its too large message was raised. So it continues when
+    retention has deleted the message.
+    """
     async with fetch_bench(FakeBroker({"t": 3}), reset_to=1, max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000, b"after"))
         bench.fetcher.assign({T0: 0})

@@ -35,7 +35,10 @@ def plan(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
 
 
 def test_a_single_request_has_all_partitions_and_waits_long() -> None:
-    """No other request is in flight, so idle partitions are included."""
+    """
+    If no other request to the broker is in flight, the request has all ready partitions, even idle ones, and a long
+    wait.
+    """
     lanes, hot, idle = BrokerLanes(0), partition(0), partition(1, idle=True)
     planned = plan(lanes, hot, idle)
     assert planned is not None
@@ -45,7 +48,10 @@ def test_a_single_request_has_all_partitions_and_waits_long() -> None:
 
 
 def test_a_second_request_waits_briefly_and_a_third_is_not_sent() -> None:
-    """The second request uses the other lane, with a short wait; then both lanes are in use."""
+    """
+    A second request to a broker uses the second lane, with a short wait. A third request is not sent while both lanes
+    are in use.
+    """
     lanes = BrokerLanes(0)
     first, second = plan(lanes, partition(0)), plan(lanes, partition(1))
     assert first is not None
@@ -56,8 +62,8 @@ def test_a_second_request_waits_briefly_and_a_third_is_not_sent() -> None:
 
 def test_idle_partitions_wait_for_a_short_request_to_merge_with() -> None:
     """
-    While a short request is in flight, no request with idle partitions only is sent. After it, one long request has all
-    partitions.
+    While a short request is in flight, idle partitions are requested only together with a partition that has data.
+    After it, one long request has all idle partitions.
     """
     lanes, idle = BrokerLanes(0), partition(2, idle=True)
     assert plan(lanes, partition(0)) is not None
@@ -84,8 +90,8 @@ def test_dropped_partitions_are_left_out() -> None:
 
 def test_large_messages_share_the_budget_and_one_always_fits() -> None:
     """
-    Large messages that fit into the budget are sent together. One above the budget is sent with minimal shares for the
-    other partitions.
+    Large messages that fit into the budget are requested together. A message above the budget is requested with minimal
+    shares for the other partitions.
     """
     small, big, bigger = partition(0), partition(1, needed_bytes=30_000), partition(2, needed_bytes=40_000)
     assert divide_budget([small, big, bigger], 100_000) == {big: 30_000, bigger: 40_000, small: 30_000}
@@ -102,8 +108,8 @@ def test_large_messages_share_the_budget_and_one_always_fits() -> None:
 )
 def test_shares_keep_to_the_budget(needs: list[int], budget: int) -> None:
     """
-    Each partition in a request has enough bytes for its message. Only a single message or minimal shares may exceed the
-    budget.
+    Each partition in a request gets enough bytes for its message. Only a single message or minimal shares may exceed
+    the budget.
     """
     partitions = [partition(n, needed_bytes=need) for n, need in enumerate(needs)]
     shares = divide_budget(partitions, budget)

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.unit
 
 
 async def test_a_position_out_of_range_is_reset() -> None:
-    """The reset callback gets the lost position, and fetching continues at the offset that the callback returns."""
+    """
+    After "offset out of range", the fetcher calls the reset callback with the lost position, and continues at the
+    offset that the callback returns.
+    """
     async with fetch_bench(reset_to=3) as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.fetcher.assign({T0: 99})
@@ -26,7 +29,7 @@ async def test_a_position_out_of_range_is_reset() -> None:
 
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
 async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> None:
-    """The error of the reset policy "none", or of a bug in the callback, is raised to the caller that polls."""
+    """An error of the reset callback, as of the policy "none" or of a bug, is raised to the caller that polls."""
     async with fetch_bench(reset_to=refusal) as bench:
         bench.fetcher.assign({T0: 99})
         assert await bench.next_error() is refusal
@@ -36,7 +39,10 @@ async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> N
 async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The code is logged and counted. One answer must not stop a partition for good."""
+    """
+    A fatal error code is logged and counted, and the partition is fetched again: one answer must not stop a partition
+    for good.
+    """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.broker.fail_next(FETCH, T0, code, code)
@@ -50,7 +56,7 @@ async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
 
 
 async def test_fetches_that_a_broker_always_refuses_back_off() -> None:
-    """No error is raised, and the requests have growing pauses."""
+    """If a broker always refuses fetches, no error is raised, and the pauses between the requests grow."""
     async with fetch_bench() as bench:
         bench.broker.fail_next(FETCH, T0, *[29] * 1_000)
         bench.fetcher.assign({T0: 0})
@@ -62,7 +68,10 @@ async def test_fetches_that_a_broker_always_refuses_back_off() -> None:
 
 
 async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
-    """A program that only logs the error does not run in a busy loop. The pauses double, here from 2 to 20 ms."""
+    """
+    A permanent error is raised repeatedly, with pauses that double, here from 2 to 20 ms. So a program that only logs
+    the error does not run in a busy loop.
+    """
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000))
         bench.fetcher.assign({T0: 0})
@@ -75,8 +84,8 @@ async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
 
 async def test_retriable_errors_refresh_the_metadata() -> None:
     """
-    The metadata is requested again after "not leader", "leader not available" and "unknown"; then the records are
-    fetched.
+    After the codes "not leader", "leader not available", "unknown topic or partition" and "unknown", the metadata is
+    requested again, and then the records are fetched.
     """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
@@ -88,7 +97,7 @@ async def test_retriable_errors_refresh_the_metadata() -> None:
 
 
 async def test_fetching_follows_a_leader_that_moves() -> None:
-    """The new leader is asked for the same position."""
+    """When the leader of a partition moves, the fetcher requests the same position from the new leader."""
     async with FakeBroker({"t": 3}, node_id=1) as other, fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -114,7 +123,7 @@ async def test_a_broken_connection_is_replaced() -> None:
 
 
 async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> None:
-    """The retry starts after the request timeout."""
+    """A fetch without an answer is repeated after the request timeout."""
     silent = True
 
     def script(request: Request) -> Fault | None:
@@ -130,7 +139,7 @@ async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> Non
 
 
 async def test_retries_of_a_partition_without_a_leader_back_off() -> None:
-    """The partition's leader is not requested in a busy loop."""
+    """For a partition without a leader, the metadata is requested with growing pauses, not in a busy loop."""
     async with fetch_bench() as bench:
         bench.broker.leaders = {T0: -1}
         await bench.cluster.refresh(["t"], "test")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_records_are_fetched_in_order_from_the_position() -> None:
-    """The first record is the one at the position, and the others follow without a gap."""
+    """Fetching starts with the record at the position, and the next records follow without a gap."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(10))))
         bench.fetcher.assign({T0: 4})
@@ -33,7 +33,7 @@ async def test_records_are_fetched_in_order_from_the_position() -> None:
 
 
 async def test_batches_of_partitions_alternate() -> None:
-    """The partitions alternate even if one of them has many more records."""
+    """Batches of several partitions alternate, although each partition has several batches."""
     async with fetch_bench(max_bytes=12_288) as bench:
         for tp in (T0, T1, T2):
             bench.broker.append(tp, message_set(*[b"x" * 2_000] * 6))
@@ -44,7 +44,7 @@ async def test_batches_of_partitions_alternate() -> None:
 
 
 async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
-    """Fetching stops while two batches are buffered, and continues when one is polled."""
+    """Fetching of a partition stops while two of its batches are buffered, and continues when one of them is polled."""
     async with fetch_bench(max_bytes=4_096) as bench:
         bench.broker.append(T0, message_set(*[b"x" * 3_000] * 6))
         bench.fetcher.assign({T0: 0})
@@ -69,7 +69,7 @@ async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
 
 
 async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
-    """Both lanes are in use for idle partitions, so a third one waits for the end of the short poll."""
+    """If both lanes are in use for idle partitions, another new partition waits only for the end of the short poll."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T2, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -81,7 +81,7 @@ async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
 
 
 async def test_idle_lanes_merge() -> None:
-    """If no partition has new records, the two polls become one long poll for all partitions."""
+    """If no partition has new records, the polls of the two lanes become one long poll for all partitions."""
     async with fetch_bench(max_wait_ms=300) as bench:
         bench.fetcher.assign({T0: 0})
         await bench.broker.wait_for_requests(FETCH, 1)
@@ -99,7 +99,7 @@ def two_partitions() -> bytes:
 
 
 async def test_unassigning_drops_buffered_and_requested_records() -> None:
-    """Records of a revoked partition are not delivered."""
+    """Records of an unassigned partition are not delivered, neither buffered nor requested ones."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"old"))
         bench.fetcher.assign({T0: 0, T1: 0})
@@ -117,7 +117,7 @@ async def test_unassigning_drops_buffered_and_requested_records() -> None:
 
 async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
     """
-    The partition is unassigned and assigned again during a request. The answer is not used for the new assignment.
+    If a partition is unassigned and assigned again during a request, the answer is not used for the new assignment.
     """
     async with fetch_bench(max_wait_ms=2_000) as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
@@ -134,7 +134,7 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
 
 
 async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:
-    """The metadata is refreshed before that, as after a move of the leader."""
+    """A partition that an answer lacks is fetched again."""
     answers = [struct.pack(">i", 0)]
     async with fetch_bench() as bench:
         bench.broker.script = lambda request: answers.pop() if request.api_key == FETCH and answers else None
@@ -145,7 +145,7 @@ async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:
 
 
 async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
-    """The caller gets no batch."""
+    """A close wakes a caller that waits for a batch. The caller gets no batch."""
     async with fetch_bench() as bench:
         bench.fetcher.assign({T0: 0})
         waiting = asyncio.ensure_future(bench.fetcher.wait_for_batch())
@@ -156,7 +156,10 @@ async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
 
 
 async def test_a_seek_drops_buffered_records() -> None:
-    """Fetching continues at the new offset, in a new epoch."""
+    """
+    A seek drops buffered records, and fetching continues at the new offset, in a new epoch. A seek of a partition that
+    is not assigned raises KeyError.
+    """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 0})
@@ -171,8 +174,8 @@ async def test_a_seek_drops_buffered_records() -> None:
 
 async def test_a_message_larger_than_its_share_is_fetched() -> None:
     """
-    The share of its partition grows until the message was fetched; later messages and other partitions have ordinary
-    shares.
+    If a message is larger than its partition's share, the share grows until the message was fetched. Later requests
+    have ordinary shares again.
     """
     async with fetch_bench(max_bytes=8_192) as bench:
         bench.broker.append(T0, message_set(b"small", b"L" * 300_000, b"next"))
@@ -195,7 +198,10 @@ def requested_bytes(request: Request) -> dict[int, int]:
 
 
 async def test_a_message_over_the_bound_is_an_error_after_the_records_before_it() -> None:
-    """The error has topic, partition, offset and size. It is raised again until a seek skips the message."""
+    """
+    A message over the bound raises an error with topic, partition, offset and size, after the records before it. The
+    error is raised again until a seek skips the message.
+    """
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"before", b"L" * 20_000, b"after"))
         bench.broker.append(T1, message_set(b"other"))
@@ -224,7 +230,7 @@ async def next_values_or_error(bench: FetchBench) -> object:
 
 
 async def test_a_damaged_message_is_an_error_with_its_position() -> None:
-    """A message with a wrong CRC stops its partition. The error has the message's offset."""
+    """A message with a wrong CRC raises an error with the message's offset."""
     async with fetch_bench() as bench:
         damaged = bytearray(message_set(b"value"))
         damaged[-1] ^= 1
@@ -236,7 +242,7 @@ async def test_a_damaged_message_is_an_error_with_its_position() -> None:
 
 
 async def test_answers_with_older_messages_only_become_an_error() -> None:
-    """Answers that never reach the position must not cause an endless loop."""
+    """Answers that never reach the position raise an error instead of causing an endless loop."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1"))
         log = bench.broker.logs[T0]
@@ -249,7 +255,10 @@ async def test_answers_with_older_messages_only_become_an_error() -> None:
 
 
 async def test_records_that_are_cut_off_are_not_delivered() -> None:
-    """All buffered records from the given offset on are dropped; batches that become empty are removed."""
+    """
+    ``truncate()`` drops all buffered records at and after the given offset, removes batches that become empty, and
+    returns the number of dropped records.
+    """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.broker.append(T1, message_set(b"other"))
@@ -268,7 +277,7 @@ async def test_records_that_are_cut_off_are_not_delivered() -> None:
 
 @pytest.mark.parametrize("settings", [{"max_wait_ms": 0}, {"min_bytes": 0}])
 async def test_idle_fetches_are_paced_if_brokers_do_not_wait(settings: dict[str, int]) -> None:
-    """Without new records, the requests are 1, 2, 4 … 100 ms apart."""
+    """If brokers do not wait for new records, idle requests are 1, 2, 4 … 100 ms apart."""
     async with fetch_bench(**settings) as bench:
         bench.fetcher.assign({T0: 0, T1: 0})
         await bench.broker.wait_for_requests(FETCH, 8)
@@ -280,7 +289,10 @@ async def test_idle_fetches_are_paced_if_brokers_do_not_wait(settings: dict[str,
 
 
 async def test_a_poll_for_one_topic_leaves_the_others() -> None:
-    """Batches of other topics keep their order, and do not wake a caller that waits for this topic."""
+    """
+    A poll for one topic leaves the batches of other topics. Their arrival does not wake a caller that waits for this
+    topic.
+    """
     async with fetch_bench(FakeBroker({"t": 2, "u": 1})) as bench:
         other = TopicPartition("u", 0)
         for tp in (T0, T1):

@@ -43,7 +43,7 @@ async def two_brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
 
 
 async def test_partitions_and_leaders_are_learned_from_one_broker() -> None:
-    """One bootstrap address is enough to find all brokers and leaders."""
+    """One bootstrap address is enough to find all brokers, and the partitions and leaders of a topic."""
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         assert await cluster.partitions_of("t") == (0, 1)
@@ -60,7 +60,10 @@ def named_topics(broker: FakeBroker) -> list[list[str]]:
 
 
 async def test_topics_that_may_not_exist_are_not_named() -> None:
-    """A request that names a misspelt topic could create it. Topics that are known to exist are named."""
+    """
+    A consumer's metadata request names only topics that are known to exist, because a request that names a misspelt
+    topic could create it.
+    """
     async with FakeBroker({"t": 1, "u": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         assert await cluster.partitions_of("t") == (0,)
@@ -78,7 +81,7 @@ async def test_topics_that_may_not_exist_are_not_named() -> None:
 
 
 async def test_a_producers_metadata_names_topics() -> None:
-    """Brokers that create topics on demand must create the topics that a producer writes to."""
+    """A producer's metadata request names the topic, so that brokers which create topics on demand create it."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics(), names_unknown=True)
         assert await cluster.partitions_of("t") == (0,)
@@ -87,7 +90,10 @@ async def test_a_producers_metadata_names_topics() -> None:
 
 
 async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
-    """A broker that refuses the connection or never answers causes a delay, but no error."""
+    """
+    A bootstrap broker that refuses the connection or never answers causes a delay, but no error. It is asked last the
+    next time.
+    """
     async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
             pass
@@ -100,7 +106,7 @@ async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
 
 
 async def test_no_broker_answers() -> None:
-    """The error has each address that was tried, and the reason why it failed."""
+    """If no broker answers, the error has each address that was tried, and the reason why it failed."""
     async with FakeBroker() as dead:
         pass
     async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
@@ -112,7 +118,7 @@ async def test_no_broker_answers() -> None:
 
 
 async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
-    """The source, such as ZooKeeper's list of brokers, is read only if all bootstrap addresses fail."""
+    """The broker source, such as ZooKeeper's list of brokers, is read only if all bootstrap addresses fail."""
     calls = 0
     async with FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
@@ -131,7 +137,10 @@ async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None
 
 
 async def test_a_topic_is_unknown_after_several_tries_agree() -> None:
-    """A single broker may not yet know a new topic."""
+    """
+    A topic counts as unknown only after several requests without it, because a single broker may not yet know a new
+    topic.
+    """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
@@ -144,8 +153,8 @@ async def test_a_topic_is_unknown_after_several_tries_agree() -> None:
 
 async def test_a_topic_that_was_known_is_requested_for_longer() -> None:
     """
-    A single broker that has just restarted does not know its topics for a while. Records for them must not fail
-    meanwhile.
+    A topic that was known before is requested for longer. A broker that has just restarted does not know its topics for
+    a while, and records for them must not fail meanwhile.
     """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -164,7 +173,10 @@ async def test_a_topic_that_was_known_is_requested_for_longer() -> None:
 
 
 async def test_another_broker_is_asked_for_a_topic_that_a_fresh_one_does_not_know() -> None:
-    """A broker that has just started knows no topics, so its answer does not prove that a topic is missing."""
+    """
+    If a broker does not know a topic, another broker is asked. A broker that has just started knows no topics, so its
+    answer does not prove that a topic is missing.
+    """
     async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
         fresh.peers = []
         cluster = ClusterMetadata(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
@@ -173,7 +185,10 @@ async def test_another_broker_is_asked_for_a_topic_that_a_fresh_one_does_not_kno
 
 
 async def test_refreshes_run_one_at_a_time() -> None:
-    """A hundred concurrent callers share one request."""
+    """
+    Concurrent refreshes of the same topics share one request. A topic that the running request leaves out needs another
+    one.
+    """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
@@ -199,7 +214,10 @@ async def test_failed_refreshes_back_off() -> None:
 
 
 async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
-    """Connections to the old address are closed, and later ones use the new address."""
+    """
+    When a broker moves to another address, connections to the old address are closed, and later ones use the new
+    address.
+    """
     boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
     async with boot, before, after:
         boot.leaders = {T0: 2}
@@ -216,7 +234,10 @@ async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
 
 
 async def test_each_purpose_has_its_own_connection() -> None:
-    """Callers with the same purpose share a connection, which is replaced if it breaks."""
+    """
+    Callers with the same purpose share a connection to a broker, which is replaced if it breaks. Another purpose has
+    another connection.
+    """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.refresh(["t"], "first")
@@ -245,7 +266,9 @@ async def test_offsets_are_listed_by_each_leader() -> None:
 
 
 async def test_listing_offsets_follows_a_leader_that_moves() -> None:
-    """After a "not leader" answer, the metadata is refreshed and the new leader is asked."""
+    """
+    When the answer to a request for offsets is "not leader", the metadata is refreshed and the new leader is asked.
+    """
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         await cluster.refresh(["t"], "first")
@@ -257,7 +280,10 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
 
 
 async def test_finding_offsets_reports_why_some_are_unknown() -> None:
-    """Each leader is asked once. A partition that fails or has no leader does not delay the others."""
+    """
+    ``find_offsets()`` asks each leader once, and returns the reasons for partitions without an offset. A partition that
+    fails or has no leader does not delay other partitions.
+    """
     absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
     async with two_brokers() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
@@ -275,7 +301,10 @@ async def test_finding_offsets_reports_why_some_are_unknown() -> None:
 
 
 async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
-    """Metadata of Kafka 0.8 may still name a dead broker as a partition's leader."""
+    """
+    A leader that is not among the live brokers counts as none, because metadata of Kafka 0.8 may still name a dead
+    broker.
+    """
     async with FakeBroker({"t": 2}) as broker:
         broker.leaders = {T1: 7}
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -285,7 +314,10 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
 
 
 async def test_finding_offsets_retries_while_its_patience_lasts() -> None:
-    """An election that ends within the patience causes no failure. Offsets that were found first are kept."""
+    """
+    ``find_offsets()`` retries while its patience lasts, so an election that ends in time causes no failure. Offsets
+    that were found before are kept.
+    """
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         one.logs[T0].end, two.logs[T1].end = 4, 7
@@ -296,7 +328,10 @@ async def test_finding_offsets_retries_while_its_patience_lasts() -> None:
 
 
 async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_time() -> None:
-    """A lookup waits ``connect_timeout_ms`` for each leader, not the longer timeout of other requests."""
+    """
+    ``find_offsets()`` waits only ``connect_timeout_ms`` for a frozen leader, not the longer timeout of other requests,
+    and returns the offsets of the other leaders.
+    """
     async with two_brokers() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda request: Fault.SILENT if request.api_key == LIST_OFFSETS else None
@@ -309,7 +344,10 @@ async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_tim
 
 
 async def test_an_undecodable_answer_fails_the_partitions_of_its_leader_only() -> None:
-    """The offsets from the other leader are returned."""
+    """
+    An answer that cannot be decoded fails only the partitions of its leader. The offsets from the other leader are
+    returned.
+    """
     async with two_brokers() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda request: b"\x00" if request.api_key == LIST_OFFSETS else None
@@ -321,7 +359,9 @@ async def test_an_undecodable_answer_fails_the_partitions_of_its_leader_only() -
 
 
 async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> None:
-    """The reason is the error of the metadata request."""
+    """
+    If no broker answers, ``find_offsets()`` returns the error of the metadata request as the reason for each partition.
+    """
     async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         await one.stop()
@@ -334,14 +374,14 @@ async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> 
 
 
 def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPartition, str]:
-    """Return the names of the error codes by partition."""
+    """Return the names of the error codes by partition. Leave out errors without a broker's code."""
     return {tp: error_code(error.code or 0).name for tp, error in failures.items() if isinstance(error, BrokerError)}
 
 
 async def test_listing_offsets_raises_the_last_error() -> None:
     """
-    Retriable errors are retried a bounded number of times, other errors never. The error has the partition and the
-    code.
+    ``list_offsets()`` retries retriable errors a bounded number of times, and other errors never. The error that it
+    raises has the partition and the code.
     """
     async with FakeBroker({"t": 2}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -358,7 +398,10 @@ async def test_listing_offsets_raises_the_last_error() -> None:
 
 
 async def test_finding_a_leader_waits_for_an_election() -> None:
-    """An election that ends within the bound causes no error; a longer one causes an error with code 5."""
+    """
+    ``find_leader()`` waits for an election. If the election takes longer than the bound, an error with code 5 is
+    raised.
+    """
     async with FakeBroker({"t": 1}) as broker:
         broker.leaders = {T0: -1}
 

@@ -31,7 +31,7 @@ async def outcome(connection: Connection, **options: int) -> object:
 
 
 async def test_answers_come_in_the_order_of_the_requests() -> None:
-    """Requests share one connection without waiting for each other, and each gets its own answer."""
+    """Requests share one connection without waiting for each other, and each request gets its own answer."""
     async with FakeBroker({"a": 1, "b": 2}) as broker:
         connection = connection_to(broker)
         answers = await asyncio.gather(*(connection.request(MetadataRequest((topic,))) for topic in "abab"))
@@ -51,7 +51,10 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
     ],
 )
 async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exception], words: str) -> None:
-    """Each kind of fault raises its own error, which names the broker. Later requests fail, too, instead of hanging."""
+    """
+    A faulty answer ends the connection, and each kind of fault raises its own error, which names the broker. Later
+    requests fail instead of hanging.
+    """
     async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
         connection = connection_to(broker)
         error = await outcome(connection, timeout_ms=50)
@@ -63,7 +66,7 @@ async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exce
 
 
 async def test_answers_out_of_order_are_matched_to_their_requests() -> None:
-    """Four requests on one connection are answered in reverse order, and each gets its own answer."""
+    """If a broker answers four requests on one connection in reverse order, each request gets its own answer."""
     topics = {"a": 1, "b": 2, "c": 3, "d": 4}
     async with FakeBroker(topics) as broker:
         broker.reversed_by = 4
@@ -77,8 +80,8 @@ async def test_answers_out_of_order_are_matched_to_their_requests() -> None:
 
 async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.LogCaptureFixture) -> None:
     """
-    The second of four answers has a wrong correlation id. The first request succeeds; the others fail with a retriable
-    error.
+    If the second of four answers has a wrong correlation id, the first request succeeds, and the other three fail with
+    a retriable error.
     """
     faults = iter([None, Fault.WRONG_CORRELATION_ID])
     async with FakeBroker({"t": 1}, script=lambda _: next(faults, Fault.SILENT)) as broker:
@@ -91,7 +94,10 @@ async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.
 
 
 async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:
-    """The request with the bound fails for good; later requests fail with a retriable error."""
+    """
+    A request whose answer is over its bound fails with a ProtocolError. Later requests on the connection fail with a
+    connection error, which is retriable.
+    """
     async with FakeBroker({"t": 100}) as broker:
         connection = connection_to(broker)
         long, other = await asyncio.gather(outcome(connection, max_response_bytes=64), outcome(connection))
@@ -101,7 +107,7 @@ async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:
 
 async def test_a_timeout_fails_the_requests_behind_it() -> None:
     """
-    A broker answers requests in order, so requests after the one that timed out fail and can be repeated on another
+    A broker answers requests in order, so a request that times out also fails the requests after it on the same
     connection.
     """
     async with FakeBroker({"t": 1}, script=lambda _: Fault.SILENT) as broker:
@@ -112,7 +118,9 @@ async def test_a_timeout_fails_the_requests_behind_it() -> None:
 
 
 async def test_an_undecodable_answer_fails_its_own_request_only() -> None:
-    """The frame was complete, so the answers that follow can be read."""
+    """
+    An answer that cannot be decoded fails only its own request. The frame was complete, so later answers can be read.
+    """
     nonsense = iter([b"\x00\x00"])
     async with FakeBroker({"t": 1}, script=lambda _: next(nonsense, None)) as broker:
         connection = connection_to(broker)
@@ -137,7 +145,7 @@ async def test_a_cancelled_request_does_not_shift_the_answers() -> None:
 
 
 async def test_a_request_without_an_answer_returns_at_once() -> None:
-    """A request with acks 0 has no answer. The next request gets the right one."""
+    """A produce request with acks 0 has no answer, so it returns at once. The next request gets its own answer."""
     async with FakeBroker({"t": 1}) as broker:
         connection = connection_to(broker)
         assert await connection.request(ProduceRequest(0, 100, {})) is None
@@ -146,7 +154,7 @@ async def test_a_request_without_an_answer_returns_at_once() -> None:
 
 
 async def test_a_refused_connection() -> None:
-    """The error has the address and the reason."""
+    """If a broker refuses the connection, the error has the address and the reason."""
     async with FakeBroker() as broker:
         connection = connection_to(broker)
     error = await outcome(connection)
@@ -155,13 +163,13 @@ async def test_a_refused_connection() -> None:
 
 
 async def test_an_answer_over_its_bound_is_refused() -> None:
-    """A request may have a lower size limit for its answer than the connection."""
+    """A request may set a lower limit for the size of its answer. A larger answer is refused with a ProtocolError."""
     async with FakeBroker({"t": 100}) as broker:
         assert isinstance(await outcome(connection_to(broker), max_response_bytes=64), ProtocolError)
 
 
 async def test_a_close_fails_the_requests_in_flight() -> None:
-    """A close ends the wait of all callers."""
+    """A close of the connection fails the requests in flight, which ends the wait of their callers."""
     arrived = asyncio.Event()
 
     def swallow(request: Request) -> Fault:
@@ -178,7 +186,7 @@ async def test_a_close_fails_the_requests_in_flight() -> None:
 
 
 def test_backoff_doubles_up_to_its_ceiling_less_jitter() -> None:
-    """Jitter only shortens a delay."""
+    """The delay of a backoff doubles up to its maximum. Jitter only shortens a delay."""
     backoff = Backoff(base_ms=100, max_ms=1_000, jitter=0.5)
     assert [backoff.delay_s(n, lambda: 0.0) for n in (0, 1, 2, 3, 5, 10_000)] == [0, 0.1, 0.2, 0.4, 1.0, 1.0]
     assert backoff.delay_s(1, lambda: 0.999) == pytest.approx(0.05, rel=0.01)

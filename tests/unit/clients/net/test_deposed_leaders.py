@@ -37,8 +37,8 @@ DEPOSED, ELECTED = 0, 1
 
 class LeaderBench(NamedTuple):
     """
-    A fetcher that reads metadata from a deposed broker, which still claims to lead all partitions, and the elected
-    leader.
+    A fetcher that reads metadata from a deposed broker, which still claims to lead all partitions. Another broker was
+    elected.
     """
 
     deposed: FakeBroker
@@ -85,7 +85,8 @@ async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
     deposed_knows_other: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The leader's registration in ZooKeeper has its address, so no broker needs to know it. The correction is logged.
+    A leader named by ZooKeeper is used after the poll in flight. Its registration in ZooKeeper has its address, so no
+    broker needs to know it. The correction is logged.
     """
     async with leader_bench(deposed_knows_other) as bench:
         bench.elected.append(T0, message_set(b"0"))
@@ -102,7 +103,7 @@ async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
 
 
 async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
-    """Both lanes to the deposed leader are in use. A partition that waits for a lane moves to the elected leader."""
+    """A partition that waits for a free lane to the deposed leader moves to the elected leader, too."""
     async with leader_bench() as bench:
         bench.fetcher.assign({T0: 0})
         await bench.deposed.wait_for_requests(FETCH, 1)
@@ -116,7 +117,10 @@ async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
 
 
 async def test_a_leader_named_by_zookeeper_that_refuses_is_not_asked_again() -> None:
-    """ZooKeeper's state is older than the refusal, so the leader that the brokers name is used from then on."""
+    """
+    If the leader named by ZooKeeper refuses a fetch, the fetcher uses the leader that the brokers name from then on,
+    because the refusal is newer than ZooKeeper's state.
+    """
     async with leader_bench() as bench:
         bench.elected.leaders = {T0: DEPOSED}
         bench.override_leaders(T0)
@@ -129,7 +133,7 @@ async def test_a_leader_named_by_zookeeper_that_refuses_is_not_asked_again() -> 
 
 
 async def test_a_leader_named_by_zookeeper_that_is_down_is_not_asked_again() -> None:
-    """The leader that the brokers name is used from then on, as after a refusal."""
+    """If the leader named by ZooKeeper is down, the fetcher uses the leader that the brokers name from then on."""
     async with leader_bench() as bench:
         await bench.elected.stop()
         bench.override_leaders(T0)
@@ -141,7 +145,10 @@ async def test_a_leader_named_by_zookeeper_that_is_down_is_not_asked_again() -> 
 
 
 async def test_offsets_are_requested_from_the_leader_named_by_zookeeper() -> None:
-    """If that leader refuses, offsets are requested from the leader that the brokers name."""
+    """
+    Offsets are requested from the leader named by ZooKeeper. If it refuses, they are requested from the leader that the
+    brokers name.
+    """
     async with leader_bench() as bench:
         bench.elected.logs[T0].end, bench.deposed.logs[T0].end = 9, 4
         bench.override_leaders(T0)
@@ -152,7 +159,9 @@ async def test_offsets_are_requested_from_the_leader_named_by_zookeeper() -> Non
 
 
 async def test_a_leader_that_zookeeper_does_not_name_again_is_forgotten() -> None:
-    """If ZooKeeper no longer names a registered leader of a partition, the leader that the brokers name is used."""
+    """
+    If ZooKeeper no longer names a registered leader of a partition, the client uses the leader that the brokers name.
+    """
     async with leader_bench() as bench:
         bench.override_leaders(T0, T1)
         assert [bench.cluster.leader_of(tp) for tp in (T0, T1, T2)] == [ELECTED, ELECTED, DEPOSED]
@@ -164,7 +173,8 @@ async def test_a_leader_that_zookeeper_does_not_name_again_is_forgotten() -> Non
 
 async def test_a_refresh_by_age_asks_another_broker() -> None:
     """
-    Refreshes alternate between all live brokers. A broker that the others do not report as alive is not asked again.
+    A refresh by age asks another live broker. A broker that the other brokers do not report as alive is not asked
+    again.
     """
     async with leader_bench(metadata_max_age_ms=20) as bench:
         assert bench.cluster.leader_of(T0) == DEPOSED
@@ -180,8 +190,8 @@ async def test_a_refresh_by_age_asks_another_broker() -> None:
 @pytest.mark.parametrize("first", [DEPOSED, ELECTED])
 async def test_the_bootstrap_name_of_a_deposed_leader_is_not_another_broker(reason: str, first: int) -> None:
     """
-    No broker advertises the bootstrap name, so the client cannot tell which broker has answered under it, and asks up
-    to two.
+    No broker advertises the bootstrap name, so the client cannot tell which broker has answered under it. The client
+    therefore asks up to two brokers.
     """
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         deposed.peers = [deposed, elected] if first == DEPOSED else [elected, deposed]
@@ -198,7 +208,7 @@ async def test_the_bootstrap_name_of_a_deposed_leader_is_not_another_broker(reas
 
 
 async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
-    """The client does not depend on the metadata of a single broker."""
+    """Refreshes by age ask all brokers in turn, so the client does not depend on the metadata of a single broker."""
     async with FakeBroker({"t": 1}, 0) as one, FakeBroker({"t": 1}, 1) as two, FakeBroker({"t": 1}, 2) as three:
         brokers = [one, two, three]
         for broker in brokers:
@@ -212,7 +222,10 @@ async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
 
 
 async def test_a_single_consumer_leaves_a_deposed_leader() -> None:
-    """The consumer finds the elected leader within ``metadata_max_age_ms`` and the duration of the poll in flight."""
+    """
+    A consumer without a group finds the elected leader within ``metadata_max_age_ms`` and the duration of the poll in
+    flight.
+    """
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         deposed.peers, elected.peers = [deposed, elected], [elected]
         elected.append(T0, message_set(b"0"))
@@ -223,7 +236,10 @@ async def test_a_single_consumer_leaves_a_deposed_leader() -> None:
 
 
 async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> None:
-    """A deposed leader, such as a broker that was frozen, answers "out of range" until it learns of its successor."""
+    """
+    A deposed leader, such as a broker that was frozen, may answer "out of range" because its log is shorter. The
+    consumer then makes no reset.
+    """
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         for broker in (deposed, elected):
             broker.peers = [deposed, elected]
@@ -238,7 +254,7 @@ async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> N
 
 
 class NamingMember:
-    """A member that reads a given leader from ZooKeeper, and records the resets that it stores."""
+    """A member that reads a given leader from ZooKeeper. ``stored`` lists the resets that it is asked to store."""
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
         self._cluster, self._leader = cluster, leader
@@ -259,7 +275,8 @@ class NamingMember:
 
 class SlowMember(NamingMember):
     """
-    A member whose read of the leaders ends when ``answer`` is set. The read covers the partitions owned at its start.
+    A member whose read of the leaders ends when ``answer`` is set. The read covers only partitions that were owned at
+    its start.
     """
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
@@ -279,7 +296,10 @@ class SlowMember(NamingMember):
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy: ResetPolicy) -> None:
-    """Every broker that answers metadata requests may be deposed. Concurrent resets share one read of ZooKeeper."""
+    """
+    Before a reset, a member of a group reads the leader from ZooKeeper, because every broker that answers metadata
+    requests may be deposed. Concurrent resets share one read.
+    """
     async with leader_bench() as bench:
         for partition in (T0, T1):
             bench.deposed.append(partition, message_set(b"0", b"1"))
@@ -299,7 +319,10 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
 
 
 async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
-    """An earlier read may lack the reset's partition, if that was claimed after the read had started."""
+    """
+    A reset waits for a read of the leaders that starts after it. An earlier read lacks partitions that were claimed
+    after its start.
+    """
     async with leader_bench() as bench:
         for partition in (T0, T1):
             bench.deposed.append(partition, message_set(b"0", b"1"))
@@ -325,7 +348,10 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
 
 
 async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> None:
-    """The broker that answers metadata requests is deposed, too; only ZooKeeper names the elected leader."""
+    """
+    After "out of range" from a deposed broker, the fetcher uses the leader that ZooKeeper names, even if the brokers'
+    metadata still names the deposed broker.
+    """
     async with leader_bench() as bench:
         bench.deposed.append(T0, message_set(b"0", b"1"))
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3", b"4"))
@@ -344,8 +370,8 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
 
 async def test_the_range_of_another_broker_causes_no_reset() -> None:
     """
-    The confirmed leader fails once, and the lookup falls back to the deposed broker. The reset raises an error instead
-    of using that broker's range.
+    If the confirmed leader fails once, and the lookup of the log's range falls back to the deposed broker, the reset
+    raises an error instead of using that broker's range.
     """
     async with leader_bench() as bench:
         bench.deposed.append(T0, message_set(b"0", b"1"))
@@ -366,8 +392,8 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
 
 async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> None:
     """
-    The leaders were read in a session that has ended. Until the next session has read them, the leaders that the
-    brokers name are used.
+    When the claims are lost with their session, the leaders named by ZooKeeper are forgotten. Until the next session
+    has read them, the client uses the leaders that the brokers name.
     """
     settings = ConsumerSettings(
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),

@@ -75,7 +75,7 @@ async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBr
 
 
 async def commit(cluster: ClusterMetadata, offset: int, metadata: str = "by me") -> int:
-    """Commit an offset of T0, and return the error code."""
+    """Commit an offset of T0, and return the number of the error code."""
     return (await commit_offsets(cluster, Metrics(), "g", {T0: offset}, metadata))[T0].number
 
 
@@ -97,7 +97,10 @@ def received_commits(broker: FakeBroker) -> list[tuple[int, str]]:
 async def test_a_broker_that_failed_a_commit_is_asked_last(
     monkeypatch: pytest.MonkeyPatch, fault: bytes | Fault
 ) -> None:
-    """The next commits use another broker. After a while, the failed broker is tried again."""
+    """
+    After a broker has failed a commit, the next commits use another broker. After a while, the failed broker is tried
+    again.
+    """
     monkeypatch.setattr(offset_requests, "ANSWER_MS", 50)
     async with two_brokers(answering(COMMIT, fault), answering(COMMIT, commit_answer(0))) as (bad, good, cluster):
         for offset in range(1, 5):
@@ -110,7 +113,10 @@ async def test_a_broker_that_failed_a_commit_is_asked_last(
 
 
 async def test_commit_metadata_that_is_too_long_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """After code 12, a warning is logged, and the commit is repeated at the same broker without metadata."""
+    """
+    If a commit's metadata is too long (code 12), a warning is logged, and the commit is repeated at the same broker
+    without metadata.
+    """
     too_long = answering(COMMIT, commit_answer(12), commit_answer(0))
     async with two_brokers(too_long, answering(COMMIT, commit_answer(0))) as (first, second, cluster):
         assert await commit(cluster, 7, "long") == 0
@@ -121,7 +127,10 @@ async def test_commit_metadata_that_is_too_long_is_left_out(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("code", [3, 14, 15, 16, -1])
 async def test_a_retriable_commit_refreshes_the_metadata_and_backs_off(code: int) -> None:
-    """The client's metadata may be outdated, so it is requested again before each retry."""
+    """
+    After a retriable code, the client's metadata may be outdated, so it is requested again before each retry of the
+    commit.
+    """
     answer = answering(COMMIT, commit_answer(code), commit_answer(code), commit_answer(0))
     async with two_brokers(answer, answer) as (first, second, cluster):
         before = first.count(METADATA) + second.count(METADATA)
@@ -131,7 +140,7 @@ async def test_a_retriable_commit_refreshes_the_metadata_and_backs_off(code: int
 
 
 async def test_a_commit_that_is_refused_for_good_is_tried_once() -> None:
-    """The refusal is counted with the name of its code."""
+    """A commit that is refused for good is tried once, and counted with the name of its code."""
     metrics = Metrics()
     async with two_brokers(answering(COMMIT, commit_answer(17)), answering(COMMIT, commit_answer(0))) as (
         first,
@@ -145,14 +154,17 @@ async def test_a_commit_that_is_refused_for_good_is_tried_once() -> None:
 
 
 async def test_an_offset_that_a_broker_does_not_find_is_left_out() -> None:
-    """Error code 3 comes with the offset −1, which means "no offset"."""
+    """An offset that a broker does not find (code 3, with the offset −1) is left out of the result."""
     reply = answering(FETCH_OFFSETS, fetch_answer(-1, 3))
     async with two_brokers(reply, reply) as (_, _, cluster):
         assert await fetch_offsets(cluster, "g", [T0]) == {}
 
 
 async def test_a_fetch_of_offsets_is_retried_at_another_broker() -> None:
-    """Only retriable codes cause a retry. Any other code raises a NoOffsetsError with the code."""
+    """
+    A fetch of offsets is retried at another broker after a retriable code. Any other code raises a NoOffsetsError with
+    the code.
+    """
     async with two_brokers(
         answering(FETCH_OFFSETS, fetch_answer(-1, 14)),
         answering(FETCH_OFFSETS, fetch_answer(7, 0), fetch_answer(-1, 17)),

@@ -30,7 +30,8 @@ UNREACHABLE_AFTER = 8
 
 async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
     """
-    After eight unanswered refreshes, the brokers count as unreachable, with addresses and reasons, until one answers.
+    After eight unanswered refreshes in a row, the brokers count as unreachable, with addresses and reasons, until one
+    of them answers.
     """
     metrics = Metrics()
     async with FakeBroker({"t": 1}) as broker:
@@ -52,7 +53,7 @@ async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
 async def test_the_end_of_a_reported_outage_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A single refresh that fails slowly is logged as an outage, and then the end of the outage is logged, too."""
+    """If a single slow failure of a refresh was logged as an outage, the end of the outage is logged, too."""
     monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -70,8 +71,8 @@ async def test_the_end_of_a_reported_outage_is_logged(
 
 async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
     """
-    A member without partitions sends no fetches, so it has to refresh the metadata. Without subscribed topics, no
-    request is sent.
+    While the brokers are unreachable, the metadata is refreshed until one of them answers, because a member without
+    partitions sends no fetches. Without subscribed topics, no request is sent.
     """
     topics: list[str] = []
     async with FakeBroker({"t": 1}) as broker:
@@ -92,13 +93,16 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
 
 
 async def consume_until_raised(consumer: SingleConsumer) -> None:
-    """Consume until an error is raised; values fail the test."""
+    """Consume until an error is raised. Return without an error if values arrive."""
     while await consumer.consume("t") == []:
         pass
 
 
 async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
-    """The error has addresses and reasons. It is raised at most once per ``max_wait_time``."""
+    """
+    While no broker answers, ``consume()`` raises an error with addresses and reasons, at most once per
+    ``max_wait_time``. When a broker answers again, it returns values.
+    """
     async with consuming(b"0", max_wait_time=50) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass
@@ -118,7 +122,10 @@ async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
 
 
 async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None:
-    """After the first fetch has timed out, only metadata is requested, and the error is raised."""
+    """
+    After the first fetch to a silent broker has timed out, only metadata is requested, and ``consume()`` raises the
+    error. When the broker answers again, values are returned.
+    """
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 100}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
@@ -138,7 +145,7 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
 
 async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -> None:
     """
-    A broker may answer fetches but no metadata requests. A partition that needed fresh metadata is fetched anyway.
+    If a broker answers fetches but no metadata requests, a partition that needed fresh metadata is fetched anyway.
     """
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
     async with consuming(b"0", **quick) as (broker, consumer):
@@ -152,7 +159,7 @@ async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -
 
 
 async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
-    """Return the next values; ignore errors of brokers that do not answer yet."""
+    """Return the next values. Ignore the errors that ``consume()`` raises while no broker answers."""
     while True:
         try:
             if values := await consumer.consume("t"):
@@ -162,7 +169,7 @@ async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
 
 
 async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
-    """``consume()`` returns [] until the brokers count as unreachable."""
+    """``consume()`` of a group returns [] until the brokers count as unreachable, and then raises an error."""
     subscription = SubscriptionState()
     subscription.subscribe(["t"])
     settings = ConsumerSettings(
@@ -183,7 +190,10 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
 
 
 async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """Iteration raises nothing, and logs a warning now and then. The next record is delivered when a broker answers."""
+    """
+    While no broker answers, iteration raises nothing, and logs a warning now and then. The next record is delivered
+    when a broker answers.
+    """
     async with consuming(b"0") as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert (await anext(consumer)).value == b"0"

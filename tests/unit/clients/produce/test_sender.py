@@ -35,7 +35,7 @@ async def test_retries_keep_the_order() -> None:
 
 
 async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
-    """While the leader is looked up, neither the failed batch nor later ones are sent."""
+    """While the leader for a failed batch is looked up, neither that batch nor later ones are sent."""
     async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
         broker.gates[METADATA] = asyncio.Event()
         broker.fail_next(PRODUCE, T0, 6)
@@ -48,7 +48,7 @@ async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
 
 
 async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
-    """The broker closes the connection without an answer or after half an answer; the records are stored."""
+    """A batch is sent again after the broker has closed the connection without an answer or after half an answer."""
     faults = iter([Fault.CLOSE, Fault.HALF])
 
     def script(request: Request) -> Fault | None:
@@ -71,7 +71,10 @@ async def test_records_follow_a_leader_that_moves() -> None:
 
 
 async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture) -> None:
-    """The error of each future has topic, partition, number of tries and code; one line is logged."""
+    """
+    Records fail after their retries with an error that has topic, partition, number of tries and code. One line is
+    logged for all records of the batch.
+    """
     async with producing(retries=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, *[6] * 3)
         outcomes = await asyncio.gather(
@@ -87,7 +90,7 @@ async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio logs nothing about the exceptions of dropped futures."""
+    """If the futures of failed records are dropped, the failure is logged once, and asyncio logs nothing."""
     async with producing() as (broker, producer):
         broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
         for _ in range(5):
@@ -99,7 +102,8 @@ async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCap
 
 async def test_a_message_that_is_too_large_fails_alone() -> None:
     """
-    The batch is split until the message is alone. Its error has its size, and the other records are stored in order.
+    If a message is too large, its batch is split until the message is alone. Its error has its size, and the other
+    records are stored in order.
     """
 
     def script(request: Request) -> None:
@@ -126,8 +130,8 @@ async def test_a_message_that_is_too_large_fails_alone() -> None:
 )
 async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: int, kind: type[Exception]) -> None:
     """
-    A broker that fails while it waits for replicas has already appended the records; other refusals mean that nothing
-    was stored.
+    The error of a refused batch shows whether its records may be stored. A broker that fails while it waits for
+    replicas has already appended them; other refusals mean that nothing was stored.
     """
     async with producing(retries=0, required_acks=acks) as (broker, producer):
         broker.fail_next(PRODUCE, T0, code)
@@ -142,7 +146,7 @@ async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: in
 
 
 async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
-    """Without a connection no request was sent, so the record is not stored. The error has the reason."""
+    """Without a connection, no request is sent, so the record is not stored. The error has the reason."""
     async with producing(retries=1) as (broker, producer):
         await producer.connect()
         await producer.produce("t", b"x", partition=0)
@@ -154,7 +158,9 @@ async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
 
 
 async def test_a_request_without_an_answer_is_retried() -> None:
-    """The retry uses a new connection after the timeout. If all retries fail, the timeout error is raised."""
+    """
+    A produce request without an answer is repeated after the timeout. If all retries fail, the timeout error is raised.
+    """
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None

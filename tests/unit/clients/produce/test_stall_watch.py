@@ -68,7 +68,8 @@ def stalled_partitions(producer: Producer) -> float:
 
 async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: StallWarnings) -> None:
     """
-    The line has the partitions and the number of waiting records. No further line is logged before the stall ends.
+    A frozen broker is reported by one line with the partitions and the number of waiting records, and the end of the
+    stall by another line.
     """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
@@ -84,7 +85,7 @@ async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: Stal
 
 
 async def test_repeated_failures_are_one_stall(warnings: StallWarnings) -> None:
-    """After dozens of tries, the line has the reason of the last failure."""
+    """Dozens of failed tries are one stall. Its line has the reason of the last failure."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 1_000)
         outcome = producer.produce("t", b"value", partition=0)
@@ -99,7 +100,7 @@ async def test_repeated_failures_are_one_stall(warnings: StallWarnings) -> None:
 
 
 async def test_failed_records_do_not_end_a_stall(warnings: StallWarnings) -> None:
-    """Several batches fail for good; the stall ends when a broker stores a batch."""
+    """A stall does not end when batches fail for good, but when a broker stores a batch."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker, retries=20) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         for _ in range(3):
@@ -112,7 +113,10 @@ async def test_failed_records_do_not_end_a_stall(warnings: StallWarnings) -> Non
 
 
 async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallWarnings) -> None:
-    """The record fails after one try. The waiting time of a later record starts when that is produced."""
+    """
+    A record that is refused at once starts no stall: the waiting time of the next record starts when that record is
+    produced.
+    """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, 10)
         assert isinstance(await failure_of(producer, T0), BrokerError)
@@ -122,7 +126,10 @@ async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallW
 
 
 async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings: StallWarnings) -> None:
-    """One partition has no leader, while the other one stores a record every few milliseconds."""
+    """
+    A partition without a leader is reported as stalled, although another partition stores a record every few
+    milliseconds.
+    """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         outcome = producer.produce("t", b"value", partition=0)
@@ -138,7 +145,10 @@ async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings:
 
 
 async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarnings) -> None:
-    """The second partition stalls during the stall of the first one. The stall ends when both store records."""
+    """
+    A second partition that stalls during the stall of the first one is reported, too. The stall ends when both store
+    records.
+    """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcomes = [producer.produce("t", b"value", partition=0)]
@@ -154,7 +164,7 @@ async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarn
 
 
 async def test_a_slow_broker_is_no_stall(warnings: StallWarnings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some record is always waiting, but no record waits for long."""
+    """A slow broker causes no stall if no single record waits for long, although some record is always waiting."""
     monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 1.0)
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
 
@@ -166,7 +176,10 @@ async def test_a_slow_broker_is_no_stall(warnings: StallWarnings, monkeypatch: p
 
 
 async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warnings: StallWarnings) -> None:
-    """The close itself reports the records that were not stored."""
+    """
+    When the producer is closed during a stall, the end of the stall is not logged. The close itself reports the records
+    that were not stored.
+    """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcome = producer.produce("t", b"value", partition=0)
@@ -178,7 +191,7 @@ async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warn
 
 
 async def failure_of(producer: Producer, partition: TopicPartition) -> Exception | None:
-    """Produce a record, and return the error that it fails with."""
+    """Produce a record, and return the error that it fails with, or None if it is stored."""
     outcome = producer.produce(partition.topic, b"value", partition=partition.partition)
     await asyncio.wait({outcome})
     error = outcome.exception()

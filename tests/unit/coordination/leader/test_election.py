@@ -1,4 +1,4 @@
-"""The election driver creates the right znode."""
+"""The election driver creates an election znode with the right path, data and flags."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class FakeSession:
 
 async def test_the_election_znode_has_its_golden_bytes() -> None:
     """
-    The znode is ephemeral and sequential, has the member id as its data, and is created only if the member znode
-    exists.
+    The election znode is ephemeral and sequential, has the member id as its data, and is created only if the member
+    znode exists.
     """
     session = FakeSession()
     led: list[tuple[str, bool]] = []

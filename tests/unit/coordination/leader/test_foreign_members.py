@@ -22,7 +22,10 @@ JAVA = "g_java-1-abcdef01"
 
 
 class ForeignMemberSession:
-    """A session with a Java consumer. ``began`` is set when a check reads it; the answer waits for ``may_answer``."""
+    """
+    A session with a Java consumer. ``began`` is set when the monitor reads children; the answer waits for
+    ``may_answer``.
+    """
 
     def __init__(self) -> None:
         self.may_answer, self.began = asyncio.Event(), asyncio.Event()
@@ -59,7 +62,10 @@ class MonitoredGroup:
 
 
 async def test_each_term_has_one_alarm_and_its_own_gauge(caplog: pytest.LogCaptureFixture) -> None:
-    """Between two terms, the gauge is 0."""
+    """
+    In each of its terms, a leader logs one alarm about foreign members and sets the gauge to their number. Between two
+    terms, the gauge is 0.
+    """
     group = MonitoredGroup()
     group.session.may_answer.set()
     for term in (1, 2):
@@ -72,7 +78,9 @@ async def test_each_term_has_one_alarm_and_its_own_gauge(caplog: pytest.LogCaptu
 
 
 async def test_a_check_that_ends_after_the_resignation_reports_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The next leader reports foreign members."""
+    """
+    A check that ends after the leader's resignation reports nothing, because the next leader reports foreign members.
+    """
     group = MonitoredGroup()
     group.monitor.start()
     await group.session.began.wait()
@@ -83,7 +91,10 @@ async def test_a_check_that_ends_after_the_resignation_reports_nothing(caplog: p
 
 
 async def test_a_leader_that_is_elected_again_during_a_check_checks_again() -> None:
-    """The check in progress may have read an outdated state."""
+    """
+    A leader that resigns and is elected again during a check starts another check, because the first one may have read
+    an outdated state.
+    """
     group = MonitoredGroup()
     group.monitor.start()
     await group.session.began.wait()

@@ -34,13 +34,13 @@ TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
 
-#: Wait at most 5 seconds; a leader in these tests needs a few milliseconds.
+#: Wait at most 5 seconds. A leader in these tests needs a few milliseconds.
 soon = partial(eventually, timeout_s=5.0)
 
 
 class Znodes:
     """
-    A session with one member and one topic. ``requests`` and ``written`` record its requests and writes in order.
+    A session with one member and one topic. ``requests`` and ``written`` list its requests and writes in order.
 
     ``watchers`` maps each path to the watcher of its last read of children.
     """
@@ -151,7 +151,7 @@ class Bench:
 
     @property
     def group_state(self) -> GroupState | None:
-        """The group state that was written last."""
+        """The group state that was written last, or None if none was written."""
         written = [
             each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.group_state
         ]
@@ -162,7 +162,10 @@ DONE = Done((None,), (None,))
 
 
 async def test_a_leader_proves_its_leadership_before_it_reads() -> None:
-    """Answers arrive in the order of the requests, so the state that the leader reads is no older than the proof."""
+    """
+    A leader first proves its leadership. Answers arrive in the order of the requests, so the state that it reads is no
+    older than the proof.
+    """
     bench = Bench(DONE)
     await bench.plan("generations_published")
     assert bench.znodes.requests[0] == "proof"
@@ -173,7 +176,10 @@ async def test_a_leader_proves_its_leadership_before_it_reads() -> None:
 
 @pytest.mark.parametrize("proof", [Refused(0, Failure.NO_NODE), Unknown()], ids=["refused", "unknown"])
 async def test_without_a_proof_nothing_is_planned(proof: Answer) -> None:
-    """Another leader may have been elected. After a refusal, the leader reads the candidates."""
+    """
+    Without a proof, a leader plans nothing, because another leader may have been elected. If the proof was refused, the
+    leader also doubts its leadership.
+    """
     bench = Bench(proof)
     await bench.plan("publications_interrupted")
     assert bench.znodes.written == []
@@ -182,7 +188,7 @@ async def test_without_a_proof_nothing_is_planned(proof: Answer) -> None:
 
 @pytest.mark.parametrize("missing", ["broker", "topic"])
 async def test_without_brokers_or_topics_nothing_is_planned(missing: str) -> None:
-    """A restart of Kafka must not revoke all partitions."""
+    """Without any broker or topic, a leader plans nothing: a restart of Kafka must not revoke all partitions."""
     bench = Bench(DONE)
     if missing == "broker":
         bench.znodes.brokers = []
@@ -193,7 +199,7 @@ async def test_without_brokers_or_topics_nothing_is_planned(missing: str) -> Non
 
 
 async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """A single line reports that the leader plans again."""
+    """When brokers are found again, a single line reports that the leader plans again."""
     bench = Bench(DONE)
     bench.znodes.brokers = []
     async with bench.leading():
@@ -208,7 +214,7 @@ async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptu
 
 
 async def test_an_allocator_that_does_not_return_is_replaced() -> None:
-    """The allocator runs on its own thread. After its time limit, the sticky allocator makes the plan."""
+    """An allocator that does not return within its time limit is replaced by the sticky allocator."""
     released = threading.Event()
 
     def hanging(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, Collection[int]]]:
@@ -225,7 +231,7 @@ async def test_an_allocator_that_does_not_return_is_replaced() -> None:
 
 
 async def test_an_unreadable_group_state_does_not_prevent_a_plan() -> None:
-    """The unreadable group state is counted and overwritten."""
+    """An unreadable group state is counted, and the next plan overwrites it."""
     bench = Bench(DONE)
     bench.znodes.nodes[LAYOUT.group_state] = b"\xff"
     await bench.plan("generations_published")
@@ -234,7 +240,10 @@ async def test_an_unreadable_group_state_does_not_prevent_a_plan() -> None:
 
 @pytest.mark.parametrize("partition", [0, 1])
 async def test_nothing_moves_while_a_static_member_is_away(partition: int) -> None:
-    """The same applies to allocators that ignore the current owners, such as round robin."""
+    """
+    While a static member is away, no partition moves, even if the allocator ignores the current owners, as round robin
+    does.
+    """
     bench = Bench(DONE)
     bench.store_assignments(partition)
     await bench.plan("generations_published")
@@ -244,7 +253,10 @@ async def test_nothing_moves_while_a_static_member_is_away(partition: int) -> No
 
 
 async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_ends() -> None:
-    """No watch fires at the end of the grace, so the leader has a timer."""
+    """
+    When the grace of an absent static member ends, its partitions move. No watch fires at that time, so the leader has
+    a timer.
+    """
     bench = Bench(DONE, grace_ms=20)
     bench.store_assignments(0)
     async with bench.leading():
@@ -252,7 +264,7 @@ async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_end
 
 
 async def test_a_returning_static_member_bypasses_the_debounce() -> None:
-    """A plan is made at once, even if other changes would wait for an hour."""
+    """When a static member returns, a plan is made at once, even if other changes would wait for an hour."""
     bench = Bench(DONE, quiet_ms=3_600_000, grace_ms=3_600_000)
     bench.store_assignments(0)
     async with bench.leading():
@@ -265,7 +277,10 @@ async def test_a_returning_static_member_bypasses_the_debounce() -> None:
 
 
 async def test_a_confirmed_leader_reads_everything_again() -> None:
-    """Each regular election check confirms the leader, so a change whose watch was lost is found then."""
+    """
+    A leader that is confirmed by a regular election check reads all znodes again, and so finds a change whose watch was
+    lost.
+    """
     bench = Bench(DONE)
     async with bench.leading() as driver:
         await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")

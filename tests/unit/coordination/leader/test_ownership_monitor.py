@@ -43,7 +43,10 @@ class Owners:
 
 
 async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other owners are read in turn. An alarm must not wait until all owners were read."""
+    """
+    Each check reads the owners that mismatched before, and some of the other owners in turn. So an alarm need not wait
+    until all owners were read.
+    """
     monkeypatch.setattr(ownership_monitor, "MOST_OWNERS", 2)
     session, failures = Owners(checks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
@@ -59,7 +62,9 @@ async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
-    """A process that no longer leads must not export old alarms."""
+    """
+    After the leader's resignation, the alarm gauges are 0: a process that no longer leads must not export old alarms.
+    """
     session, metrics, failures = Owners(checks=3), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
@@ -79,7 +84,10 @@ async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
 
 
 async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader does not know whether a mismatch lasted between its terms."""
+    """
+    A mismatch found before a resignation does not count in the next term, because the leader does not know whether it
+    lasted in between.
+    """
     session, metrics, failures = Owners(checks=2), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
@@ -100,7 +108,7 @@ async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: py
 
 
 async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> None:
-    """A check of the former term schedules no further check; otherwise each alarm would be counted twice."""
+    """A check of a former term schedules no further check. With two timers, each alarm would be counted twice."""
     session, failures = Owners(checks=1), list[BaseException]()
     tasks = TaskSet(failures.append)
     monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)

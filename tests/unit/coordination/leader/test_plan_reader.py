@@ -67,7 +67,9 @@ class Znodes:
 
 
 async def test_a_member_is_read_once_until_the_cache_is_dropped() -> None:
-    """The group settings are cached like members. The group state is read for each plan."""
+    """
+    Members and the group settings are read once, until the cache is dropped. The group state is read for each plan.
+    """
     znodes = Znodes()
     changes: list[str] = []
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
@@ -83,7 +85,9 @@ async def test_a_member_is_read_once_until_the_cache_is_dropped() -> None:
 
 
 async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
-    """The watch may fire before the answer of the read that set it. Such an answer is not cached."""
+    """
+    If a watch fires before the answer of the read that set it, the answer is not cached, and the member is read again.
+    """
     znodes = Znodes()
     changes: list[str] = []
 
@@ -100,7 +104,9 @@ async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
 
 
 async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The warning is not repeated for each plan, but is logged again if the mistake was corrected in between."""
+    """
+    A probable mistake in the settings is logged once, not for each plan, and again if it was corrected in between.
+    """
     znodes = Znodes()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
     misspelt = [
@@ -118,7 +124,7 @@ async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.
 
 @pytest.mark.parametrize("newer", ["m1", "m2"])
 async def test_the_newer_of_two_members_in_one_slot_is_used(newer: str) -> None:
-    """The member whose znode was created later is the newer one."""
+    """If two members have the same slot, the leader uses the member whose znode was created later."""
 
     class TwoMembers(Znodes):
         async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
@@ -136,7 +142,10 @@ async def test_the_newer_of_two_members_in_one_slot_is_used(newer: str) -> None:
 
 
 async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """A temporarily unreadable znode moves no partition. Weights are cached until they change."""
+    """
+    If the weights are unreadable, the previous weights are kept, and a line is logged. So a temporarily unreadable
+    znode moves no partition.
+    """
     znodes, metrics = Znodes(), Metrics()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
     loads = {TopicPartition("t", 0): 3.5}

@@ -50,8 +50,8 @@ class FakeZnodes:
 
 async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
     """
-    The same applies to leaders with the id −1, and to partitions whose state is missing or unreadable. All reads follow
-    one proof.
+    A member leaves a partition's leader to the brokers if the leader is not registered or has the id −1, or if the
+    partition's state is missing or unreadable. All reads follow one proof.
     """
     states = [b'{"leader":1,"leader_epoch":4,"isr":[1]}', b'{"leader":7}', b'{"leader":-1}', b"garbage"]
     znodes = FakeZnodes(
@@ -74,7 +74,10 @@ async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
 
 
 async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
-    """The member warns once and continues without these leaders. The loss of the session is raised."""
+    """
+    If an ACL hides the partition states, the member warns once, and leaves all leaders to the brokers. The loss of the
+    session is raised.
+    """
     errors: list[CoordinationError] = [CoordinationError("NoAuth"), CoordinationError("NoAuth")]
 
     class HiddenStates(FakeZnodes):

@@ -17,8 +17,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """
-    The warning has the reason. After a claim was opened or dropped, a later claim of the partition gets another
-    warning.
+    A claim that cannot be opened has one warning, with the reason. A later claim of the same partition has another one.
     """
     monkeypatch.setattr(unopened_claims, "PASSING_S", 0.0)
     claims = UnopenedClaims("g", Metrics())
@@ -37,7 +36,10 @@ async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplo
 
 
 async def test_a_temporary_failure_has_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The partitions of a new topic have no leaders for some tenths of a second."""
+    """
+    A claim that cannot be opened at first has no warning, because the partitions of a new topic have no leaders for
+    some tenths of a second.
+    """
     metrics = Metrics()
     UnopenedClaims("g", metrics).attempt_failed("t", {P0: BrokerError("no leader")})
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Reports of assignments with topics that their member was not subscribed to when they were written."""
+"""Reports of assignments with topics that their member was not subscribed to when the leader wrote them."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def reports(session: FakeSession, *assignments: Node, subscribed: str = "k
 
 async def test_each_written_assignment_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """
-    An assignment that is read again is not reported again. The report is a warning, because the leader may not have
-    read the registration yet.
+    An assignment of unsubscribed topics is reported once, however often it is read. The report is a warning, because
+    the leader may not have read the registration yet.
     """
     session = FakeSession("kept", zxid=10)
     assert await reports(session, written(11), written(11), written(12), written(12)) == 2
@@ -62,8 +62,8 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    The error is logged if the same assignment lasts, or if others follow. An assignment with subscribed topics only
-    ends the case.
+    If the same assignment of unsubscribed topics lasts, or further ones follow, an error is logged. An assignment of
+    subscribed topics ends the case.
     """
     topics = UnsubscribedTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
     now_s = asyncio.get_running_loop().time()
@@ -87,19 +87,26 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
 
 
 async def test_an_assignment_from_before_the_registration_is_not_reported() -> None:
-    """The leader wrote the assignment for the former subscription."""
+    """
+    An assignment that was written before the member's registration is not reported, because the leader wrote it for the
+    former subscription.
+    """
     assert await reports(FakeSession("kept", zxid=10), written(9)) == 0
 
 
 async def test_an_assignment_of_registered_topics_is_not_reported() -> None:
-    """The member has unsubscribed from a topic, but its member znode still names the topic."""
+    """
+    An assignment of a topic that the member znode still names is not reported, even if the member has unsubscribed from
+    the topic.
+    """
     assert await reports(FakeSession("kept", "other", zxid=10), written(11)) == 0
 
 
 @pytest.mark.parametrize("data", [None, b"garbage"])
 async def test_without_a_readable_registration_nothing_is_reported(data: bytes | None) -> None:
     """
-    Without a member znode, the member is about to give up its session. An unreadable one is reported by the leader.
+    Without a readable member znode, no assignment is reported. A member without its znode is about to give up its
+    session, and the leader reports an unreadable one.
     """
     session = FakeSession("kept", zxid=10)
     session.member = data

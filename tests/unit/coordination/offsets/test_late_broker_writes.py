@@ -1,4 +1,4 @@
-"""A broker stores an offset after the commit has failed for the client, and then the member leaves."""
+"""A broker stores an offset after the commit has failed for the client. Then the member releases its partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 class Session:
     """
-    A session on which offset znodes have other versions than their owner knows: 12 for partitions 0 and 1, 99 for
+    A session on which the stored offsets have another version than their owner knows: 12 for partitions 0 and 1, 99 for
     partition 2.
     """
 
@@ -64,7 +64,8 @@ class Session:
 
 async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pytest.LogCaptureFixture) -> None:
     """
-    Partitions whose stored offset is not the member's own are released without a commit, and one warning names them.
+    A stored offset that the member's own failed commit has sent is not another writer's. Partitions with a foreign
+    offset are released without a commit, and one warning names them.
     """
     session, tracker = Session(), OffsetTracker(CommitRules(autocommit=False, through_brokers=True))
     tracker.open(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))

@@ -50,7 +50,7 @@ class Topics:
 
 
 async def test_catch_up_waits_for_a_check_in_progress() -> None:
-    """``catch_up`` starts no second check."""
+    """``catch_up`` waits for a check in progress, and starts no second one."""
     topics = Topics()
     await topics.recreate()
     waiting = asyncio.ensure_future(topics.incarnations.catch_up())
@@ -63,7 +63,7 @@ async def test_catch_up_waits_for_a_check_in_progress() -> None:
 
 
 async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:
-    """The caller may be a commit that is cancelled during its check."""
+    """A check is repeated if its caller, such as a commit, is cancelled during the check."""
     topics = Topics()
     await topics.incarnations.follow({"t"})
     topics.may_answer.clear()
@@ -80,7 +80,10 @@ async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:
 
 
 async def test_a_failed_check_is_repeated() -> None:
-    """Waiting callers get the error. Without a repeated check, the next commit would be sent unchecked."""
+    """
+    A failed check raises its error to the caller, and the next call repeats it. Without this, the next commit would be
+    sent unchecked.
+    """
     topics = Topics()
     await topics.incarnations.follow({"t"})
     exists = topics.exists
@@ -99,7 +102,7 @@ async def test_a_failed_check_is_repeated() -> None:
 
 
 async def test_a_failed_check_on_a_lost_session_is_not_repeated() -> None:
-    """Other failed checks are repeated. On a lost session, each would fail at once, in a busy loop."""
+    """A failed check is not repeated on a lost session, where each check would fail at once, in a busy loop."""
     topics = Topics()
     await topics.incarnations.follow({"t"})
     before = topics.reads
@@ -120,8 +123,8 @@ async def test_a_failed_check_on_a_lost_session_is_not_repeated() -> None:
 
 async def test_a_check_that_is_garbage_collected_is_not_repeated() -> None:
     """
-    The simulator collects the coroutines of a killed process. A repeated check would be collected as well, in an
-    endless loop.
+    A check that is garbage-collected is not repeated. When the simulator collects the coroutines of a killed process, a
+    repeated check would be collected as well, in an endless loop.
     """
     topics = Topics()
     await topics.incarnations.follow({"t"})

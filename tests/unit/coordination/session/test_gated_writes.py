@@ -125,7 +125,7 @@ PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_open_gate_permits_each_operation(runtime: ManualRuntime, path: str) -> None:
-    """Each transaction starts with the check of the member znode."""
+    """An open gate permits each operation. Each transaction starts with the check of the member znode."""
     owner = Owner(runtime)
     await PATHS[path](owner)
     assert owner.session.sent
@@ -136,7 +136,7 @@ async def test_an_open_gate_permits_each_operation(runtime: ManualRuntime, path:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("end", ["over", "shut"])
 async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: str, end: str) -> None:
-    """Nothing is sent to ZooKeeper or to a broker after the lease has ended or the gate was shut."""
+    """After the lease has ended or the gate was shut, no operation sends anything to ZooKeeper or to a broker."""
     owner = Owner(runtime)
     if end == "over":
         runtime.now_s += 3
@@ -150,7 +150,10 @@ async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_operation_waits_while_the_connection_is_suspended(runtime: ManualRuntime, path: str) -> None:
-    """The operation continues when the session is connected again within the lease."""
+    """
+    While the connection is suspended, an operation waits. It continues when the session is connected again within the
+    lease.
+    """
     owner = Owner(runtime)
     owner.session.gate.suspended = True
     operation = asyncio.ensure_future(PATHS[path](owner))
@@ -163,7 +166,7 @@ async def test_an_operation_waits_while_the_connection_is_suspended(runtime: Man
 
 
 async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtime: ManualRuntime) -> None:
-    """Transactions that were sent are done; the others are not sent."""
+    """If the lease ends between two transactions of a commit, the remaining transactions are not sent."""
     owner = Owner(runtime)
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): Commit(1, 1) for number in range(3 * MOST_OPERATIONS)}
@@ -173,7 +176,10 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtim
 
 
 async def test_a_commit_waits_for_a_broker_at_most_until_the_lease_ends(runtime: ManualRuntime) -> None:
-    """A broker that does not answer must not delay the end of the session."""
+    """
+    A commit waits for a broker at most until the lease ends, so a broker that does not answer cannot delay the end of
+    the session.
+    """
     owner = Owner(runtime)
     runtime.now_s = owner.session.gate.deadline_s - 0.05
 
@@ -206,7 +212,7 @@ async def test_an_offset_that_is_outdated_after_an_outage_is_not_sent_to_a_broke
 
 @pytest.mark.parametrize("end", ["suspended", "over", "shut"])
 async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtime: ManualRuntime, end: str) -> None:
-    """An automatic commit fails at once, too."""
+    """Without a trusted session, a commit fails at once, and nothing is sent."""
     owner, commits = Owner(runtime), []
 
     class OwnedPartitions:
@@ -238,7 +244,8 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
 
 async def test_a_watch_that_fires_right_before_a_write_is_handled_first(runtime: ManualRuntime) -> None:
     """
-    The watch's callback, scheduled by kazoo's thread, has not yet run on the event loop.
+    A watch that fires right before a write is handled before the write, although its callback has only been scheduled
+    by kazoo's thread.
 
     ``wait_ready`` yields to the event loop once, even if the gate is open and no check is pending.
     """

@@ -27,7 +27,7 @@ TIMEOUT_MS = 6_000
 
 @pytest.fixture
 def gate(runtime: ManualRuntime) -> DeliveryGate:
-    """Return the gate of a session with a timeout of 6 seconds and a proof from now."""
+    """Return the gate of a session with a timeout of 6 seconds, whose last proof was sent now."""
     gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
     gate.renew(runtime.now_s)
@@ -35,7 +35,7 @@ def gate(runtime: ManualRuntime) -> DeliveryGate:
 
 
 def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
-    """The opening of a session proves nothing, so the lease starts with the first proof."""
+    """A gate is closed until the first proof. The opening of a session proves nothing."""
     gate = DeliveryGate()
     assert not gate.is_open(runtime.now_s)
     gate.grant(TIMEOUT_MS)
@@ -47,7 +47,8 @@ def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
 
 def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """
-    The lease lasts half of the timeout, regardless of when the answer arrived. An older proof does not shorten it.
+    A lease lasts half of the timeout from the sending of the proof, regardless of when the answer arrived. An older
+    proof does not shorten the lease.
     """
     sent_s = runtime.now_s
     gate.renew(sent_s + 1)
@@ -58,7 +59,7 @@ def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, ga
 
 
 def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """A late answer must not open the gate again after a caller has found it shut."""
+    """After a caller has found the gate shut at the end of the lease, no proof opens the gate again."""
     assert not gate.is_open(runtime.now_s + 3)
     gate.renew(runtime.now_s + 3.1)
     assert not gate.is_open(runtime.now_s + 3.2)
@@ -67,9 +68,9 @@ def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate)
 
 def test_a_lease_whose_end_was_reported_is_not_renewed(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """
-    A proof sent after the end does not reopen the gate.
+    A proof sent after the end of a lease does not reopen the gate.
 
-    Found by the simulator: a leader resumed after SIGSTOP, and its heartbeat kept the session of a member that could
+    The simulator found this: a leader resumed after SIGSTOP, and its heartbeat kept the session of a member that could
     neither claim nor leave.
     """
     runtime.now_s += 4
@@ -79,7 +80,9 @@ def test_a_lease_whose_end_was_reported_is_not_renewed(runtime: ManualRuntime, g
 
 
 def test_a_suspended_connection_closes_the_gate(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """If the session is connected again within the lease, the gate opens again."""
+    """
+    A suspended connection closes the gate. If the session is connected again within the lease, the gate opens again.
+    """
     gate.suspended = True
     assert not gate.is_open(runtime.now_s)
     gate.suspended = False
@@ -87,7 +90,7 @@ def test_a_suspended_connection_closes_the_gate(runtime: ManualRuntime, gate: De
 
 
 def test_a_gate_that_was_shut_stays_shut(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The first reason is kept."""
+    """A gate that was shut stays shut, and keeps the first reason."""
     gate.shut("closed")
     gate.shut("something else")
     gate.renew(runtime.now_s + 1)
@@ -96,7 +99,7 @@ def test_a_gate_that_was_shut_stays_shut(runtime: ManualRuntime, gate: DeliveryG
 
 
 def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Another server may grant a shorter timeout after a reconnection."""
+    """If another server grants a shorter timeout after a reconnection, the lease is shortened."""
     gate.grant(2_000)
     assert gate.deadline_s == runtime.now_s + 1
     gate.renew(runtime.now_s + 0.5)
@@ -104,7 +107,7 @@ def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: Deli
 
 
 def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Other members rely on the timeout in the member znode."""
+    """A longer timeout does not lengthen the lease, because other members rely on the timeout in the member znode."""
     gate.grant(2_000)
     gate.grant(10 * TIMEOUT_MS)
     gate.renew(runtime.now_s)
@@ -114,12 +117,15 @@ def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, ga
 
 @pytest.mark.parametrize(("asked_ms", "expected_s"), [(None, 1.0), (250, 0.25), (2_000, 2.0), (5_000, 2.0)])
 def test_the_heartbeat_interval(asked_ms: int | None, expected_s: float) -> None:
-    """The interval is a sixth of the granted timeout, or the setting, which may be at most a third of the timeout."""
+    """The heartbeat interval is a sixth of the granted timeout, or the setting, but at most a third of the timeout."""
     assert heartbeat_interval_s(TIMEOUT_MS, asked_ms) == pytest.approx(expected_s)
 
 
 def test_an_interval_beyond_a_third_of_the_granted_timeout_is_refused() -> None:
-    """The error has the setting, the largest possible value, and advice."""
+    """
+    A heartbeat interval above a third of the granted timeout is refused. The error has the setting, the largest
+    possible value, and advice.
+    """
     check_heartbeat_interval(TIMEOUT_MS, None)
     check_heartbeat_interval(TIMEOUT_MS, 2_000)
     with pytest.raises(ConfigError) as caught:
@@ -133,8 +139,8 @@ def test_an_interval_beyond_a_third_of_the_granted_timeout_is_refused() -> None:
 
 async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFixture) -> None:
     """
-    The first session refuses a setting that is too large. A session after a lost one uses the largest interval, with a
-    warning.
+    The first session refuses a heartbeat interval that is too large. A session after a lost one uses the largest
+    possible interval instead, with a warning.
     """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
@@ -152,7 +158,7 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "100", True])
 def test_a_heartbeat_interval_is_a_whole_number_of_milliseconds(given: Any) -> None:
-    """The interval is at least 1 ms."""
+    """The setting of the heartbeat interval must be a whole number of milliseconds, at least 1."""
     with pytest.raises(ConfigError, match=r"heartbeat_interval_ms: .* expected a whole number of at least 1"):
         ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=given)
 
@@ -234,7 +240,10 @@ class RunningHeartbeat:
 
 
 def test_heartbeats_are_a_sixth_of_the_timeout_apart(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The first heartbeat is sent at the start. Answered heartbeats keep the lease running."""
+    """
+    The first heartbeat is sent at the start, and further ones a sixth of the timeout apart. While they are answered,
+    the lease continues.
+    """
     running = RunningHeartbeat(runtime, gate)
     running.answered_for(4.5)
     assert running.client.times == pytest.approx([0, 1, 2, 3, 4], abs=0.05)
@@ -246,7 +255,7 @@ def test_heartbeats_are_a_sixth_of_the_timeout_apart(runtime: ManualRuntime, gat
 def test_the_interval_is_the_setting_up_to_a_third_of_the_timeout(
     runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int, gap_s: float
 ) -> None:
-    """A larger setting is reduced to a third."""
+    """Heartbeats have the configured interval. An interval above a third of the timeout is reduced to a third."""
     running = RunningHeartbeat(runtime, gate, interval_ms)
     running.answered_for(6.1)
     gaps = [later - earlier for earlier, later in zip(running.client.times, running.client.times[1:], strict=False)]
@@ -256,7 +265,7 @@ def test_the_interval_is_the_setting_up_to_a_third_of_the_timeout(
 
 
 def test_a_heartbeat_renews_the_lease_from_its_sending(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The lease does not depend on when the answer arrived."""
+    """A heartbeat renews the lease from the time of its sending, not from that of its answer."""
     running = RunningHeartbeat(runtime, gate)
     sent_s = runtime.now_s
     runtime.pass_s(0.9)
@@ -268,7 +277,7 @@ def test_a_heartbeat_renews_the_lease_from_its_sending(runtime: ManualRuntime, g
 def test_only_an_executed_heartbeat_renews_the_lease(
     runtime: ManualRuntime, gate: DeliveryGate, outcome: dict[str, Any]
 ) -> None:
-    """A lost answer and a refusal prove nothing."""
+    """A heartbeat whose answer was lost, or which was refused, does not renew the lease."""
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.5)
     before_s = gate.deadline_s
@@ -279,7 +288,8 @@ def test_only_an_executed_heartbeat_renews_the_lease(
 
 def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """
-    The socket is shut once, a sixth of the timeout after the heartbeat, so that kazoo can reconnect within the lease.
+    If a heartbeat is not answered within a sixth of the timeout, the socket is shut once, so that kazoo can reconnect
+    within the lease.
     """
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.99)
@@ -290,7 +300,10 @@ def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: 
 
 
 def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The lease continues. A later answer from the old connection does not shut the new socket."""
+    """
+    If a heartbeat is refused because the session has moved, the socket is shut, and the lease continues. A later answer
+    from the old connection does not shut the new socket.
+    """
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.5)
     before_s = gate.deadline_s
@@ -309,7 +322,7 @@ def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime,
 
 
 def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """No heartbeat is sent while the connection is suspended."""
+    """While the connection is suspended, no heartbeat is sent. A reconnection sends one at once."""
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(1.01)
     gate.suspended = True
@@ -328,7 +341,9 @@ def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: 
 def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(
     runtime: ManualRuntime, gate: DeliveryGate
 ) -> None:
-    """The socket is shut in time if the later heartbeat is not answered."""
+    """
+    If only the earlier of two heartbeats is answered, the socket is shut when the answer to the later one is overdue.
+    """
     running = RunningHeartbeat(runtime, gate)
     runtime.pass_s(0.5)
     running.heartbeat.beat_now()
@@ -341,7 +356,7 @@ def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(
 
 
 def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The end is reported before the next heartbeat is due, and nothing is sent after it."""
+    """The end of the lease is reported once, before the next heartbeat is due. No heartbeat is sent after it."""
     running = RunningHeartbeat(runtime, gate, 2_000)
     runtime.pass_s(2.99)
     assert not running.dead
@@ -355,7 +370,10 @@ def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: 
 
 
 def test_a_resumed_process_finds_that_its_lease_has_ended(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The process sends no heartbeat first, because its answer would prove nothing about the time before."""
+    """
+    A process that was stopped longer than its lease reports the end of the lease first. A heartbeat would prove nothing
+    about the time before, so none is sent.
+    """
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set()
     runtime.sleep_s(5)
@@ -365,7 +383,7 @@ def test_a_resumed_process_finds_that_its_lease_has_ended(runtime: ManualRuntime
 
 
 def test_a_session_without_its_member_znode_is_given_up(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The gate is shut before the end of the session is reported."""
+    """If the member znode is gone, the gate is shut, and the session is given up."""
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set(value=NoNodeError())
     assert not gate.is_open(runtime.now_s)
@@ -373,7 +391,9 @@ def test_a_session_without_its_member_znode_is_given_up(runtime: ManualRuntime, 
 
 
 def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
-    """The first answer starts the lease. Until then, the heartbeat's thread does not run in a busy loop."""
+    """
+    The answer to the first heartbeat starts the lease. Until then, the heartbeat's thread does not run in a busy loop.
+    """
     gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
     running = RunningHeartbeat(runtime, gate)
@@ -384,7 +404,10 @@ def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
 
 
 def test_an_error_in_the_heartbeat_ends_the_session(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """Without heartbeats, the lease would end later, and the reported reason would be misleading."""
+    """
+    An error in the heartbeat ends the session at once. Without heartbeats, the lease would end later, with a misleading
+    reason.
+    """
     running = RunningHeartbeat(runtime, gate)
     running.client.last.set()
     running.client.transaction = None  # type: ignore[assignment, method-assign]
@@ -394,7 +417,7 @@ def test_an_error_in_the_heartbeat_ends_the_session(runtime: ManualRuntime, gate
 
 
 def test_a_stopped_heartbeat_reports_nothing(runtime: ManualRuntime, gate: DeliveryGate) -> None:
-    """The session of a stopped heartbeat is being closed regularly."""
+    """A stopped heartbeat sends and reports nothing, because its session is being closed regularly."""
     running = RunningHeartbeat(runtime, gate)
     running.heartbeat.stop()
     runtime.pass_s(60)

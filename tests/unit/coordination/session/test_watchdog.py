@@ -26,7 +26,7 @@ PARTITIONS = frozenset({TopicPartition("t", 3), TopicPartition("t", 1)})
 
 
 class Watched:
-    """An application with a watchdog. ``works`` is its work in progress."""
+    """An application with a watchdog. ``works`` lists its work in progress."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Watched:
 
 
 async def test_slow_work_is_reported_and_then_ends_the_session(runtime: ManualRuntime) -> None:
-    """The hook is called once, at half of the limit. The session is given up once, at the limit."""
+    """For slow work, the hook is called once, at half of the limit, and the session is given up once, at the limit."""
     watched = Watched(runtime, work_ms=10_000)
     watched.busy()
     runtime.pass_s(4.9)
@@ -75,7 +75,7 @@ async def test_slow_work_is_reported_and_then_ends_the_session(runtime: ManualRu
 
 
 async def test_each_new_work_restarts_the_limit(runtime: ManualRuntime) -> None:
-    """The time restarts with another record or without work, even if the same record is delivered again later."""
+    """The limit restarts with each new work, also when the same record is delivered again later."""
     watched = Watched(runtime, work_ms=10_000)
     for token in ["a", "b", None, "a", "b", "a"]:
         watched.busy(token)
@@ -87,7 +87,7 @@ async def test_each_new_work_restarts_the_limit(runtime: ManualRuntime) -> None:
 
 
 async def test_an_equal_record_is_another_work(runtime: ManualRuntime) -> None:
-    """A record that is delivered again is new work, although it is equal."""
+    """A record that is delivered again counts as new work, although it equals the first one."""
     watched = Watched(runtime, work_ms=10_000)
     for number in range(4):
         watched.busy(TopicPartition("t", number - number))
@@ -96,7 +96,7 @@ async def test_an_equal_record_is_another_work(runtime: ManualRuntime) -> None:
 
 
 async def test_the_slowest_work_counts(runtime: ManualRuntime) -> None:
-    """A hook that hangs is detected although records make progress."""
+    """The slowest work counts: a hook that hangs is detected although records make progress."""
     watched = Watched(runtime, work_ms=10_000)
     hook = Work("hook", "listener", PARTITIONS)
     for number in range(6):
@@ -107,7 +107,9 @@ async def test_the_slowest_work_counts(runtime: ManualRuntime) -> None:
 
 
 async def test_a_blocked_loop_is_reported_and_ends_the_session(runtime: ManualRuntime) -> None:
-    """The test does not yield while it advances the time, so the event loop is blocked."""
+    """
+    A blocked event loop is reported, and then ends the session. The test does not yield while it advances the time.
+    """
     watched = Watched(runtime, loop_ms=10_000)
     runtime.pass_s(9.9)
     assert [(stall.kind, stall.partitions) for stall in watched.stalls] == [("loop", frozenset())]
@@ -119,7 +121,7 @@ async def test_a_blocked_loop_is_reported_and_ends_the_session(runtime: ManualRu
 
 
 async def test_a_loop_that_runs_once_within_the_limit_is_no_stall(runtime: ManualRuntime) -> None:
-    """One iteration of the event loop within the limit is enough."""
+    """An event loop that runs one iteration within the limit is not stalled."""
     watched = Watched(runtime, loop_ms=10_000)
     for _ in range(10):
         runtime.pass_s(9)
@@ -128,7 +130,9 @@ async def test_a_loop_that_runs_once_within_the_limit_is_no_stall(runtime: Manua
 
 
 async def test_the_time_in_which_the_process_is_stopped_does_not_count(runtime: ManualRuntime) -> None:
-    """SIGSTOP and a suspended computer stop the watchdog, too."""
+    """
+    The time in which the process or the computer is suspended does not count, because the watchdog is stopped as well.
+    """
     watched = Watched(runtime, work_ms=10_000, loop_ms=10_000)
     watched.busy()
     for _ in range(2):
@@ -141,7 +145,7 @@ async def test_the_time_in_which_the_process_is_stopped_does_not_count(runtime: 
 
 @pytest.mark.parametrize(("work_ms", "loop_ms"), [(0, 0), (0, 10_000), (10_000, 0)])
 async def test_a_limit_of_0_means_no_limit(runtime: ManualRuntime, work_ms: int, loop_ms: int) -> None:
-    """Each limit can be disabled separately. Without any limit, no thread is started."""
+    """A limit of 0 disables that limit. Without any limit, the watchdog does not tick."""
     watched = Watched(runtime, work_ms=work_ms, loop_ms=loop_ms)
     watched.busy()
     runtime.pass_s(60)
@@ -150,7 +154,7 @@ async def test_a_limit_of_0_means_no_limit(runtime: ManualRuntime, work_ms: int,
 
 
 async def test_a_stopped_watchdog_reports_nothing(runtime: ManualRuntime) -> None:
-    """The watchdog is stopped when its session has ended."""
+    """A watchdog is stopped when its session has ended, and then reports nothing."""
     watched = Watched(runtime, work_ms=10_000)
     watched.busy()
     runtime.pass_s(1)
@@ -162,7 +166,10 @@ async def test_a_stopped_watchdog_reports_nothing(runtime: ManualRuntime) -> Non
 
 
 async def test_the_watchdog_continues_after_an_error(runtime: ManualRuntime, caplog: pytest.LogCaptureFixture) -> None:
-    """A temporary error must not leave a member unmonitored."""
+    """
+    The watchdog logs an error in its check and continues, because a temporary error must not leave a member
+    unmonitored.
+    """
     watched = Watched(runtime, work_ms=10_000)
     watched.works = None  # type: ignore[assignment]
     runtime.pass_s(5)
@@ -173,7 +180,7 @@ async def test_the_watchdog_continues_after_an_error(runtime: ManualRuntime, cap
 
 
 class ThreadedRuntime(ManualRuntime):
-    """A runtime whose test triggers the watchdog's ticks, while the threads that it starts are real."""
+    """A runtime whose test triggers the watchdog's ticks. All other threads are real."""
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:  # type: ignore[override]
         return super().ticker(tick, name) if name == "watchdog" else Ticker(tick, name)
@@ -201,7 +208,10 @@ class BlockedLog(logging.Handler):
 
 @pytest.mark.parametrize("hanging", ["hook", "log"])
 async def test_a_hook_or_a_log_that_hangs_does_not_block_the_watchdog(hanging: str) -> None:
-    """The hook and the log calls run on another thread. The session is given up in time although they do not return."""
+    """
+    A hook or a log call that hangs does not block the watchdog, because both run on another thread. The session is
+    given up in time.
+    """
     test_thread, released, called = threading.current_thread(), threading.Event(), threading.Event()
     log, blocked_log = logging.getLogger("kiel_groups.coordination.session.watchdog"), BlockedLog()
     on_test_thread: list[bool] = []
@@ -235,7 +245,10 @@ async def test_a_hook_or_a_log_that_hangs_does_not_block_the_watchdog(hanging: s
 async def test_the_session_is_given_up_before_it_is_logged(
     runtime: ManualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A blocked event loop may hold the log's lock, which must not delay the end of the session."""
+    """
+    The session is given up before this is logged. A blocked event loop may hold the log's lock, which must not delay
+    the end of the session.
+    """
     watched = Watched(runtime, work_ms=10_000)
     logged_before: list[str] = []
     watched.given_up = logged_before
@@ -247,7 +260,10 @@ async def test_the_session_is_given_up_before_it_is_logged(
 
 
 async def test_an_exit_does_not_end_the_watchdog(runtime: ManualRuntime) -> None:
-    """SystemExit, which would end a thread silently, may be raised by an object of the application."""
+    """
+    If an object of the application raises SystemExit during a check, the watchdog continues. SystemExit would end a
+    thread silently.
+    """
     watched = Watched(runtime, work_ms=10_000)
 
     def exiting() -> list[Work]:
@@ -263,6 +279,6 @@ async def test_an_exit_does_not_end_the_watchdog(runtime: ManualRuntime) -> None
 
 @pytest.mark.parametrize("setting", ["max_poll_interval_ms", "loop_stall_ms"])
 def test_limits_are_whole_numbers(setting: str) -> None:
-    """A negative limit is refused."""
+    """The settings of the watchdog's limits refuse a negative number."""
     with pytest.raises(ConfigError, match=f"{setting}: -1 given; expected a whole number of at least 0"):
         GroupConfig(group="g", **{setting: -1})  # type: ignore[arg-type]

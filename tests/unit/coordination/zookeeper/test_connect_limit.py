@@ -50,14 +50,20 @@ class Servers:
 
 
 def test_without_a_session_each_attempt_has_twice_the_time() -> None:
-    """The limit doubles up to kazoo's own timeout, so that the client can connect to a slow server in the end."""
+    """
+    Without a session, each attempt to connect has twice the time of the one before, up to kazoo's own timeout. So the
+    client can connect to a slow server in the end.
+    """
     waits_s = Servers().fail(2_000)
     assert waits_s[:5] == [LIMIT_S, 2 * LIMIT_S, 4 * LIMIT_S, 8 * LIMIT_S, TIMEOUT_S]
     assert set(waits_s[4:]) == {TIMEOUT_S}
 
 
 def test_with_a_session_each_attempt_has_the_time_that_the_lease_allows() -> None:
-    """Earlier attempts, without a session, do not matter."""
+    """
+    With a session, each attempt to connect has the time that the lease allows, however many attempts failed before the
+    session.
+    """
     servers = Servers()
     servers.fail(3)
     servers.healthy = True
@@ -68,7 +74,10 @@ def test_with_a_session_each_attempt_has_the_time_that_the_lease_allows() -> Non
 
 
 def test_a_connection_without_a_timeout_has_the_limit() -> None:
-    """kazoo opens such connections when it looks for a server that accepts writes."""
+    """
+    A connection that kazoo opens without a timeout has the limit, too. kazoo opens such connections when it looks for a
+    server that accepts writes.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = ImmediateHandler(connect_limit_s=30.0).create_connection(server.getsockname())
         with connection:

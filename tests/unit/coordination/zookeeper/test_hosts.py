@@ -29,14 +29,14 @@ def _names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_without_any_address_are_an_error() -> None:
-    """The error has each host without the chroot, and the resolver's reason."""
+    """If no host has an address, the error names each host without the chroot, and has the resolver's reason."""
     with pytest.raises(NoZooKeeperError, match=r"^the host of ZooKeeper has no address: a.invalid \(Name or") as raised:
         check_hosts(ZooKeeperConfig.parse("a.invalid:2181,b.invalid/chroot"))
     assert str(raised.value).endswith("b.invalid (Name or service not known); is the name right?")
 
 
 def test_one_host_with_an_address_is_enough() -> None:
-    """The hosts without an address are named if the other one does not answer."""
+    """If one host has an address, the check passes. A later error still names the hosts without an address."""
     config = ZooKeeperConfig.parse("a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot")
     check_hosts(config)
     assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
@@ -44,7 +44,7 @@ def test_one_host_with_an_address_is_enough() -> None:
 
 
 async def test_a_process_that_joins_fails_at_once() -> None:
-    """kazoo itself would retry until its timeout."""
+    """A process whose ZooKeeper hosts have no address fails at once. kazoo itself would retry until its timeout."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
     candidate = AllocatorProcess(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):

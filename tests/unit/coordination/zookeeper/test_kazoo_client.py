@@ -38,7 +38,10 @@ def connected_client(wake: Socket | None) -> InterruptibleClient:
 
 
 def test_a_ctrl_c_during_a_request_is_raised() -> None:
-    """kazoo's own client would treat it as a closed connection, and the program would continue without its session."""
+    """
+    Ctrl-C during a request is raised. kazoo's own client would treat it as a closed connection, and the program would
+    continue without its session.
+    """
     wake = Socket(KeyboardInterrupt())
     interrupted = connected_client(wake)
     with pytest.raises(KeyboardInterrupt):
@@ -48,13 +51,13 @@ def test_a_ctrl_c_during_a_request_is_raised() -> None:
 
 @pytest.mark.parametrize("wake", [Socket(BrokenPipeError()), None])
 def test_a_request_on_a_dead_connection_is_answered_with_the_error(wake: Socket | None) -> None:
-    """The call itself raises nothing."""
+    """A request on a dead connection is answered with the error. The call itself raises nothing."""
     answer = connected_client(wake).get_async("/")
     assert isinstance(answer.exception, ConnectionClosedError)
 
 
 def test_a_request_after_the_close_is_answered_with_the_error() -> None:
-    """The answer is the same as that of kazoo's own client."""
+    """A request after the close is answered with the same error as by kazoo's own client."""
     closed = connected_client(Socket(AssertionError("a closed client wakes no thread")))
     closed._state = KeeperState.CLOSED
     assert isinstance(closed.get_async("/").exception, ConnectionClosedError)

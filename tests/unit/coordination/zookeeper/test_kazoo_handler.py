@@ -37,12 +37,12 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_the_client_of_a_session_has_this_handler() -> None:
-    """Each client has its own handler."""
+    """The runtime creates clients with an ImmediateHandler."""
     assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
 
 
 def test_an_attempt_to_connect_is_limited() -> None:
-    """If a host drops packets, time must remain for the next server."""
+    """An attempt to connect ends after the limit, so that time remains for the next server if a host drops packets."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
         try:
@@ -58,13 +58,16 @@ def test_an_attempt_to_connect_is_limited() -> None:
 
 
 def test_the_limit_leaves_time_within_the_lease() -> None:
-    """After a connection has died, a sixth of the session timeout remains: enough for that host and the next one."""
+    """
+    The limit is a twelfth of the session timeout. After a connection has died, a sixth remains: enough for that host
+    and the next one.
+    """
     handler = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
     assert handler._connect_limit_s == 1.0
 
 
 def test_callbacks_run_in_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
-    """Callbacks of answers and watches run on no other thread."""
+    """Callbacks of answers and watches run in order, on the thread that delivers them."""
     seen: list[tuple[str, int]] = []
     answer = handler.async_result()
     answer.rawlink(lambda result: seen.append((result.value, threading.get_ident())))
@@ -77,7 +80,7 @@ def test_callbacks_run_in_order_on_the_calling_thread(handler: ImmediateHandler)
 
 
 def test_an_error_in_a_callback_is_logged(handler: ImmediateHandler, caplog: pytest.LogCaptureFixture) -> None:
-    """The thread that reads from the server continues."""
+    """An error in a callback is logged and not raised, so the thread that reads from the server continues."""
     answer = handler.async_result()
     answer.rawlink(lambda _: 1 / 0)
     answer.set("value")
@@ -86,8 +89,8 @@ def test_an_error_in_a_callback_is_logged(handler: ImmediateHandler, caplog: pyt
 
 def test_sockets_are_polled_as_by_select(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
     """
-    A socket is readable if it has bytes or is at its end, and writable if it has space. After the timeout, the lists
-    are empty.
+    ``select()`` reports a socket as readable if it has bytes or is at its end, and as writable if it has space. After
+    the timeout, the lists are empty.
     """
     near, far = pair
     assert handler.select([near], [], [], 0) == ([], [], [])
@@ -102,7 +105,9 @@ def test_sockets_are_polled_as_by_select(handler: ImmediateHandler, pair: tuple[
 def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
     handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """kazoo reconnects after this error, which kazoo's own handler raises, too."""
+    """
+    ``select()`` with a closed socket raises the same error as kazoo's own handler. kazoo reconnects after this error.
+    """
     near, _ = pair
     near.close()
     with pytest.raises(ValueError, match="negative integer"):
@@ -112,7 +117,10 @@ def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
 def test_descriptors_may_have_high_numbers(
     handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """A program with thousands of connections has descriptors that ``select.select`` cannot poll."""
+    """
+    ``select()`` accepts descriptors with high numbers, as in a program with thousands of connections. ``select.select``
+    cannot poll them.
+    """
     near, far = pair
     number = 2_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,6 +12,9 @@ pytestmark = pytest.mark.unit
 
 
 def test_leases_are_measured_by_the_clock_that_counts_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session ends while a laptop is suspended. With a clock that stops meanwhile, its lease would still run."""
+    """
+    Leases are measured by a clock that also counts the time in which the computer is suspended. With another clock, a
+    lease would outlast its session.
+    """
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.5, time.CLOCK_MONOTONIC: 1.5}.__getitem__)
     assert boot_time_s() == 7.5

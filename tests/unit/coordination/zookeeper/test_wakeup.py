@@ -18,7 +18,7 @@ MANY = 100_000
 
 
 def test_each_wakeup_is_received_once() -> None:
-    """kazoo receives one byte for each request. The socket is ready while unread bytes remain."""
+    """kazoo receives one byte for each wake-up. The socket is ready while unread bytes remain."""
     handler = ImmediateHandler()
     reading, writing = handler.create_socket_pair()
     assert handler.select([reading], [], [], 0) == ([], [], [])
@@ -33,7 +33,7 @@ def test_each_wakeup_is_received_once() -> None:
 
 
 def test_a_closed_socket_raises_an_error() -> None:
-    """kazoo closes both ends in turn. A later call raises the error of a real socket."""
+    """After kazoo has closed both ends, a call raises the same error as a real socket."""
     reading, writing = ImmediateHandler().create_socket_pair()
     writing.close()
     reading.close()
@@ -43,7 +43,10 @@ def test_a_closed_socket_raises_an_error() -> None:
 
 
 def test_a_request_never_waits_for_the_thread_that_sends_it() -> None:
-    """Without a server, the thread receives no wake-ups; neither requests nor the close wait for it."""
+    """
+    A request never waits for the thread that sends it, even if that thread receives no wake-ups because there is no
+    server.
+    """
     client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     reading, client._connection._write_sock = client.handler.create_socket_pair()
     client._state = KeeperState.CONNECTING

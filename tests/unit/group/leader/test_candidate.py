@@ -38,7 +38,7 @@ def me(phase: ElectionPhase, name: str | None = None) -> Candidate:
 
 
 def that_followed(candidate: Candidate) -> Candidate:
-    """Return the candidate with the mark that it has been behind another candidate before."""
+    """Return the candidate with ``followed`` set: it has been behind another candidate before."""
     return replace(candidate, followed=True)
 
 
@@ -138,13 +138,16 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_step(case: str) -> None:
-    """Each case is one step: an event, and the candidate and effects that follow from it."""
+    """Each case is one step of a candidate: an event, the candidate after it, and the effects."""
     before, event, expected, effects = CASES[case]
     assert step(before, event) == (expected, effects)
 
 
 def test_every_change_of_leadership_has_an_effect() -> None:
-    """For each phase and event, one effect starts leadership, and another one ends it."""
+    """
+    In each phase and for each event, BecomeLeader is an effect if leadership starts, and ResignLeader if and only if
+    leadership ends.
+    """
     events = (
         *(EnterElection(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
         *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.unit
     ],
 )
 def test_an_allocator_is_described_when_it_fails_or_recovers(before: str | None, after: str, described: str) -> None:
-    """A failure that lasts is described once."""
+    """A generation's cause says that the allocator has failed or recovered. A failure that lasts is described once."""
     found = None if before is None else replace(group_state(), fallback=before)
     assert describe_allocator(found, replace(target(), fallback=after)) == described
 
@@ -62,12 +62,18 @@ CHANGES = {
 
 @pytest.mark.parametrize("described", CHANGES)
 def test_a_change_is_described(described: str) -> None:
-    """Joins, leaves, expiries, subscriptions, topics and settings are described; a change of brokers is not."""
+    """
+    A generation's cause describes joins, leaves, expiries, subscriptions, topics, settings and weights. A change of
+    brokers is no cause.
+    """
     assert describe_change(BEFORE, CHANGES[described]) == described
 
 
 def test_a_new_topic_is_described_only_if_it_was_subscribed_before() -> None:
-    """A topic of a new subscription is described as part of that subscription."""
+    """
+    A new topic is described if it was subscribed to before. A topic of a new subscription is described as part of that
+    subscription.
+    """
     without = Inputs(members=BEFORE.members, topics={}, brokers=1)
     assert describe_change(without, BEFORE) == "new topic t"
     widened = Inputs(members=members("a", "b", topics=("t", "u")), topics={"t": (0, 1), "u": (0,)}, brokers=1)
@@ -75,15 +81,15 @@ def test_a_new_topic_is_described_only_if_it_was_subscribed_before() -> None:
 
 
 def test_a_leader_change_is_described_if_there_was_a_leader_before() -> None:
-    """The first leader of a group is no change."""
+    """A new leader describes its election as a leader change, unless it is the group's first leader."""
     assert describe_change(None, BEFORE) == ""
     assert describe_change(None, inputs("a", "b", group_state=group_state())).startswith("leader change, 2 members")
 
 
 def test_a_new_leader_describes_members_that_joined_or_left_during_the_change() -> None:
     """
-    The new leader knows the former members from the stored assignments, which do not say whether a member left or
-    expired.
+    A new leader describes members that joined or left during the change. It knows former members from the stored
+    assignments, which do not say whether a member left or expired.
     """
     stored = {"a": MemberAssignment(1, "a", some(0)), "gone": MemberAssignment(1, "gone", some(1)), "one": KEPT}
     after = replace(inputs("a", "b", group_state=group_state()), assignments=stored, away={"one": KEPT})
@@ -91,14 +97,14 @@ def test_a_new_leader_describes_members_that_joined_or_left_during_the_change() 
 
 
 def test_many_causes_are_shortened() -> None:
-    """Ten causes are named, and the rest are counted."""
+    """If a generation has many causes, ten of them are named, and the rest are counted."""
     described = describe_change(BEFORE, inputs("a", "b", *(f"m{number:02d}" for number in range(25)), partitions=2))
     assert described.startswith("join of m00, join of m01, ")
     assert described.endswith("join of m09, and 15 more")
 
 
 def test_a_static_member_is_described_by_its_slot() -> None:
-    """The description says that the member is absent, that it returns, or that its grace ends."""
+    """A static member is described by its slot: that it is absent, that it returns, or that its grace ends."""
     here = Inputs(members=members("a") | STATIC, topics=BEFORE.topics, brokers=1)
     gone = Inputs(members=members("a"), topics=BEFORE.topics, brokers=1, away={"one": KEPT})
     over = Inputs(members=members("a"), topics=BEFORE.topics, brokers=1)

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.unit
 
 def test_a_session_owns_no_more_partitions_than_its_end_can_delete() -> None:
     """
-    Partitions beyond the limit are unassigned, with the limit as the reason. A plan below the limit is not changed.
+    A member gets no more partitions than the end of its session can delete. Partitions beyond this limit are
+    unassigned, with the limit as the reason. A plan below the limit is not changed.
     """
     many, few = some(*range(20_000)), some(0, topic="u")
     cut = limit_claims(target(a=many, b=few), LAYOUT, "/chroot")

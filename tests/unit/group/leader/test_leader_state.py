@@ -41,7 +41,7 @@ NOT_DONE: list[Answer] = [Refused(0, Failure.NO_NODE), Refused(1, Failure.BAD_VE
 
 
 class Bench:
-    """A leader state, and in ``effects`` all its effects."""
+    """A leader state. ``effects`` lists all its effects."""
 
     def __init__(self, debounce: DebounceConfig = DEBOUNCE) -> None:
         self.leader = LeaderState(debounce)
@@ -57,21 +57,21 @@ class Bench:
         return found
 
     def watching(self) -> Bench:
-        """Elect the leader at time 0. Its first plan, at 0.3, changes nothing."""
+        """Elect the leader at time 0. Its first plan, at 0.3 s, changes nothing."""
         self.feed(Elected(ME, 0.0), Tick(0.3), Planned(1, None, 0.3))
         assert self.leader.duty is LeaderPhase.WATCHING
         self.effects.clear()
         return self
 
     def publishing(self, *answered: Event) -> Bench:
-        """Do the same as ``watching``, and then plan at 10.1 a change from time 10."""
+        """Do the same as ``watching``. Then, at 10.1 s, plan a change from 10 s, and apply the events ``answered``."""
         self.watching().feed(Changed("join", 10.0), Tick(10.1), Planned(1, PLAN, 10.1), *answered)
         assert self.leader.duty is LeaderPhase.PUBLISHING
         return self
 
 
 def test_the_first_plan_waits_for_the_initial_delay() -> None:
-    """More members may join during the delay."""
+    """The first plan of a group waits for the initial delay, during which more members may join."""
     bench = Bench()
     bench.feed(Elected(ME, 5.0))
     assert bench.leader.due_s == pytest.approx(5.3)
@@ -81,8 +81,8 @@ def test_the_first_plan_waits_for_the_initial_delay() -> None:
 
 def test_a_successor_waits_for_the_quiet_time_only() -> None:
     """
-    The members of the group have joined already. If the bound is shorter than the quiet time, the successor waits for
-    the bound.
+    A leader that succeeds another one waits only for the quiet time, or for the bound if that is shorter, because the
+    members have already joined.
     """
     bench = Bench()
     bench.feed(Elected(ME, 5.0, succeeds=True))
@@ -93,7 +93,9 @@ def test_a_successor_waits_for_the_quiet_time_only() -> None:
 
 
 def test_an_urgent_change_ends_the_quiet_time() -> None:
-    """A returning static member gets its partitions at once. The plan includes all earlier changes."""
+    """
+    An urgent change, such as the return of a static member, ends the quiet time. The plan includes all earlier changes.
+    """
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
     assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
@@ -102,7 +104,7 @@ def test_an_urgent_change_ends_the_quiet_time() -> None:
 
 
 def test_another_debounce_applies_from_the_next_change() -> None:
-    """A pending change keeps its due time. The smallest debounce is 0."""
+    """A new debounce applies from the next change: a pending change keeps its due time."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), DebounceChanged(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
     assert bench.leader.due_s == pytest.approx(10.1)
@@ -111,7 +113,7 @@ def test_another_debounce_applies_from_the_next_change() -> None:
 
 
 def test_the_initial_delay_may_be_zero() -> None:
-    """With a delay of 0, the first tick starts planning."""
+    """With an initial delay of 0, the first tick starts planning."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0))
     assert bench.feed(Elected(ME, 5.0), Tick(5.0)) == [MakePlan(1, ME, "first plan")]
     bench.feed(Planned(1, None, 5.0), Changed("join", 6.0))
@@ -119,7 +121,7 @@ def test_the_initial_delay_may_be_zero() -> None:
 
 
 def test_changes_do_not_shorten_the_initial_delay() -> None:
-    """A change right after the election also waits for the end of the delay."""
+    """A change right after the election does not shorten the initial delay."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Changed("join", 0.01))
     assert bench.feed(Tick(0.2)) == []
@@ -127,21 +129,21 @@ def test_changes_do_not_shorten_the_initial_delay() -> None:
 
 
 def test_changes_before_the_first_plan_are_bounded() -> None:
-    """Repeated changes delay the first plan until the bound at most."""
+    """Repeated changes delay the first plan at most until the bound."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *(Changed("join", number / 20) for number in range(1, 40)))
     assert bench.leader.due_s == pytest.approx(1.0)
 
 
 def test_an_initial_delay_beyond_the_bound_is_kept() -> None:
-    """The bound limits only the wait for changes, not the configured delay."""
+    """An initial delay beyond the bound is kept, because the bound limits only the wait for changes."""
     bench = Bench(DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=3_000))
     bench.feed(Elected(ME, 0.0), Changed("join", 2.95))
     assert bench.leader.due_s == pytest.approx(3.0)
 
 
 def test_a_change_is_planned_after_a_quiet_time() -> None:
-    """Each further change restarts the quiet time."""
+    """A change is planned after the quiet time. Each further change restarts the quiet time."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Changed("leave", 10.08))
     assert bench.feed(Tick(10.17)) == []
@@ -150,7 +152,7 @@ def test_a_change_is_planned_after_a_quiet_time() -> None:
 
 
 def test_repeated_changes_are_planned_at_the_bound() -> None:
-    """The bound counts from the first change."""
+    """Repeated changes are planned at the bound, which counts from the first change."""
     bench = Bench().watching()
     bench.feed(*(Changed("join", 10 + number / 20) for number in range(30)))
     assert bench.leader.due_s == pytest.approx(11.0)
@@ -158,14 +160,14 @@ def test_repeated_changes_are_planned_at_the_bound() -> None:
 
 
 def test_a_quiet_time_beyond_the_bound_ends_at_the_bound() -> None:
-    """The bound also limits the wait after a single change."""
+    """A quiet time beyond the bound ends at the bound, even after a single change."""
     bench = Bench(DebounceConfig(quiet_ms=5_000, bound_ms=1_000, initial_delay_ms=0))
     bench.feed(Elected(ME, 0.0), Tick(0.0), Planned(1, None, 0.0), Changed("join", 10.0))
     assert bench.leader.due_s == pytest.approx(11.0)
 
 
 def test_each_cause_is_named_once_in_order() -> None:
-    """A thousand joins are one cause."""
+    """Each cause of a plan is named once, in the order of the changes. So a thousand joins are one cause."""
     bench = Bench().watching()
     bench.feed(*(Changed(cause, 10.0) for cause in ("join", "topic", "join", "leave", "topic")))
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "join, topic, leave")]
@@ -173,8 +175,8 @@ def test_each_cause_is_named_once_in_order() -> None:
 
 def test_a_publication_is_sent_write_by_write() -> None:
     """
-    Parents are created first. Each write is sent after the answer to the previous one, and ``Published`` is the last
-    effect.
+    A publication first creates parents. Each write is sent after the answer to the previous one, and ``Published`` is
+    the last effect.
     """
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
@@ -189,7 +191,7 @@ def test_a_publication_is_sent_write_by_write() -> None:
 
 
 def test_a_plan_that_changes_nothing_is_not_published() -> None:
-    """Nothing is written, and no further plan is scheduled."""
+    """A plan that changes nothing is not written, and no further plan is scheduled."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, None, 10.2), Tick(99.0)) == []
@@ -207,7 +209,9 @@ def test_a_plan_that_changes_nothing_is_not_published() -> None:
     ids=["planning", "preparing", "opening", "writing"],
 )
 def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) -> None:
-    """The current plan is completed first. The change then has its own quiet time."""
+    """
+    A change during a plan does not interrupt it. The change then has its own quiet time, and causes the next plan.
+    """
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), *during)
     assert bench.feed(Changed("leave", 10.3), Tick(20.0)) == []
@@ -218,7 +222,10 @@ def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) 
 
 
 def test_a_change_during_a_plan_without_effect_is_planned() -> None:
-    """The data of the plan may have been read before the change."""
+    """
+    A change during a plan that changes nothing is planned afterwards, because the plan's data may have been read before
+    the change.
+    """
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2), Planned(1, None, 10.3))
     assert bench.feed(Tick(10.4)) == [MakePlan(1, ME, "leave")]
@@ -227,7 +234,10 @@ def test_a_change_during_a_plan_without_effect_is_planned() -> None:
 @pytest.mark.parametrize("answered", range(3))
 @pytest.mark.parametrize("answer", NOT_DONE, ids=repr)
 def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Answer) -> None:
-    """No further write of the plan is sent, and a new plan is made after a pause."""
+    """
+    If a write of a plan is refused or its outcome is unknown, no further write is sent, and a new plan is made after a
+    pause.
+    """
     bench = Bench().publishing(Prepared(1, 10.2), *[Written(1, DONE, 10.3)] * answered)
     assert bench.feed(Written(1, answer, 11.0)) == []
     assert bench.leader.publication is None
@@ -239,7 +249,7 @@ def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Ans
     "failure", [Planned(1, None, 11.0, failed=True), Planned(1, PLAN, 11.0, failed=True)], ids=["no plan", "a plan"]
 )
 def test_a_failed_plan_is_retried(failure: Event) -> None:
-    """The next plan is made after a pause, and includes the changes until then."""
+    """If a plan fails, the next one is made after a pause, and includes the changes until then."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2))
     assert bench.feed(failure, Tick(11.0 + RETRY_S - 0.01)) == []
@@ -247,28 +257,33 @@ def test_a_failed_plan_is_retried(failure: Event) -> None:
 
 
 def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
-    """The writes of the plan would fail without these znodes."""
+    """
+    A plan whose parents cannot be created is discarded, because its writes would fail, and a new plan is made after a
+    pause.
+    """
     bench = Bench().publishing()
     assert bench.feed(Prepared(1, 11.0, failed=True), Written(1, DONE, 11.1), Prepared(1, 11.1)) == []
     assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "retry")]
 
 
 def test_changes_do_not_hasten_a_retry() -> None:
-    """The pause after a failure is not shortened, even with a debounce of 0."""
+    """Changes do not shorten the pause after a failure, even with a debounce of 0."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0)).publishing(Prepared(1, 10.2))
     bench.feed(Written(1, Unknown(), 11.0), Changed("join", 11.01))
     assert bench.leader.due_s == pytest.approx(11.0 + RETRY_S)
 
 
 def test_a_confirmed_leader_makes_a_new_plan() -> None:
-    """An election that confirms the leader's znode counts as a change."""
+    """A leader whose election znode is confirmed makes a new plan, as after a change."""
     bench = Bench().watching()
     bench.feed(Elected(ME, 10.0))
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "leader resumed")]
 
 
 def test_a_confirmed_leader_completes_its_publication_first() -> None:
-    """The same election znode still fences the publication."""
+    """
+    A leader whose election znode is confirmed completes its publication first, because the same znode still fences it.
+    """
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(ME, 10.3)) == []
     assert bench.feed(*[Written(1, DONE, 10.4)] * 3)[-1] == Published(7, 3)
@@ -276,7 +291,10 @@ def test_a_confirmed_leader_completes_its_publication_first() -> None:
 
 
 def test_another_election_znode_discards_the_publication() -> None:
-    """The writes of the publication check the former znode, so ZooKeeper would refuse them."""
+    """
+    A leader that is elected with another znode discards its publication. Its writes check the former znode, so
+    ZooKeeper would refuse them.
+    """
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(OTHER, 10.3), Written(1, DONE, 10.4)) == []
     assert bench.feed(Tick(10.7)) == [MakePlan(2, OTHER, "first plan")]
@@ -293,7 +311,7 @@ SITUATIONS = {
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_deposed_leader_has_no_effects(situation: str) -> None:
-    """Late answers and ticks cause no effects, whatever the leader was doing."""
+    """A deposed leader has no effects after late answers and ticks, whatever it was doing."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *SITUATIONS[situation], Changed("join", 0.7))
     assert bench.feed(Deposed()) == []
@@ -305,8 +323,8 @@ def test_a_deposed_leader_has_no_effects(situation: str) -> None:
 
 def test_an_answer_to_an_earlier_term_is_ignored() -> None:
     """
-    The leader was deposed during planning, and elected again. The late plan of the former term must not end the new
-    planning.
+    An answer to an earlier term is ignored. If a leader was deposed during planning and elected again, the late plan
+    must not end the new planning.
     """
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Tick(0.3), Deposed(), Elected(OTHER, 1.0), Tick(1.3))

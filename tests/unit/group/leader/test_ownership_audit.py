@@ -16,12 +16,14 @@ WANTED = {P0: "a", P1: "a", P2: "b"}
 
 
 def test_an_owner_as_planned_is_no_mismatch() -> None:
-    """The owner is the member that the plan assigns the partition to."""
+    """A partition has no mismatch if its owner is the member in the plan."""
     assert find_mismatches({}, WANTED, {P0: "a", P1: "a", P2: "b"}, 1.0) == {}
 
 
 def test_a_mismatch_lasts_from_the_first_reading_that_found_it() -> None:
-    """A change of the owner or of the plan starts another mismatch."""
+    """
+    A mismatch lasts from the first reading that found it. A change of the owner or of the plan starts another mismatch.
+    """
     first = find_mismatches({}, WANTED, {P0: None, P1: "b", P2: "b"}, 1.0)
     assert first == {P0: OwnerMismatch("a", None, 1.0), P1: OwnerMismatch("a", "b", 1.0)}
     second = find_mismatches(first, WANTED, {P0: None, P1: "c", P2: "b"}, 2.0)
@@ -32,14 +34,20 @@ def test_a_mismatch_lasts_from_the_first_reading_that_found_it() -> None:
 
 
 def test_a_mismatch_stays_until_its_owner_is_read_again() -> None:
-    """A reading may cover only some owners. The mismatch of a partition that is no longer assigned is dropped."""
+    """
+    A mismatch stays until its owner is read again, because a reading may cover only some owners. If the partition is no
+    longer assigned, the mismatch is dropped.
+    """
     first = find_mismatches({}, WANTED, {P1: "b"}, 1.0)
     assert find_mismatches(first, WANTED, {}, 2.0) == first
     assert find_mismatches(first, {P2: "b"}, {}, 2.0) == {}
 
 
 def test_one_alarm_names_all_partitions_of_the_same_owner_and_cause() -> None:
-    """The three causes are: no owner, a live owner that does not release, and an owner that is no member."""
+    """
+    One alarm names all partitions with the same owner and cause. The three causes are: no owner, a live owner that does
+    not release, and an owner that is no member.
+    """
     found = {
         P0: OwnerMismatch("a", None, 0.0),
         P1: OwnerMismatch("a", "b", 2.0),
@@ -60,7 +68,7 @@ def test_one_alarm_names_all_partitions_of_the_same_owner_and_cause() -> None:
 
 
 def test_owners_are_read_as_they_are_written() -> None:
-    """The owner data of this package and of Java consumers is read; other data raises an error."""
+    """The owner data that this package writes can be read back. Other data raises an error."""
     assert parse_owner(encode_owner("g_host-1-ab"), "/x") == "g_host-1-ab"
     for garbage in (b"", b"name", b"-0", b"name-x", b"\xff"):
         with pytest.raises(ProtocolError, match=r"^/x: a consumer id and the index of a thread were expected"):

@@ -55,7 +55,10 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_publication_that_lacks_only_its_end_is_completed() -> None:
-    """The former leader wrote every assignment, and died before it wrote the state "done"."""
+    """
+    If the former leader wrote every assignment, and died before it wrote the state "done", the next leader writes only
+    this state.
+    """
     settled = inputs("a", assignments=stored(a=some(0, 1, 2, 3)), group_state_version=3)
     whole = published(settled, target(a=some(0, 1, 2, 3)))
     written = parsed(group_state_write(whole))
@@ -68,7 +71,9 @@ def test_a_publication_that_lacks_only_its_end_is_completed() -> None:
 
 
 def test_a_first_plan_creates_group_state_and_assignments() -> None:
-    """In a new group, one transaction creates all znodes of generation 1."""
+    """
+    In a new group, one transaction creates the group state, all assignments and the history entry of generation 1.
+    """
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
     ((proof, state, *assignments, entry),) = publication.writes
     assert proof == Check(CANDIDATE)
@@ -85,7 +90,10 @@ def test_a_first_plan_creates_group_state_and_assignments() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_a_plan_of_several_transactions_is_done_with_the_last_one() -> None:
-    """The group state is first "publishing", then the assignments are written, and then it is "done"."""
+    """
+    A plan of several transactions first writes the group state "publishing", then the assignments, and finally the
+    group state "done".
+    """
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
     opening, first, second, closing = publication.writes
     assert opening[0] == closing[0] == Check(CANDIDATE)
@@ -101,7 +109,10 @@ def test_a_plan_of_several_transactions_is_done_with_the_last_one() -> None:
 
 @pytest.mark.usefixtures("large")
 def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
-    """The first write expects the version that was read, all others the version after it."""
+    """
+    A plan is fenced by the version of the group state: the first write expects the version that was read, all other
+    writes the version after it.
+    """
     read = inputs(
         "a", "b", group_state=group_state(4), group_state_version=9, assignments=stored(4, a=some(0), b=some(1))
     )
@@ -114,7 +125,10 @@ def test_a_plan_is_fenced_by_the_version_of_the_group_state() -> None:
 
 
 def test_a_generation_is_above_group_state_and_assignments() -> None:
-    """An earlier leader may have written either of them last."""
+    """
+    A new generation is above that of the group state and of all assignments, because an earlier leader may have written
+    either last.
+    """
     high = {**stored(12, a=some(0)), "b": None}
     assert (
         published(
@@ -132,14 +146,16 @@ def test_a_generation_is_above_group_state_and_assignments() -> None:
 
 
 def test_a_plan_that_is_stored_already_is_not_published() -> None:
-    """With equal assignments and a complete publication, nothing has to be written."""
+    """A plan is not published if its assignments are stored already, and their publication is complete."""
     complete = replace(group_state(), members=1, partitions=1)
     read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, target(a=some(0))) is None
 
 
 def test_a_group_state_with_other_counts_is_published_again() -> None:
-    """Operators read the counts, so the group state is written even if no assignment changes."""
+    """
+    A group state with other counts is written again even if no assignment changes, because operators read the counts.
+    """
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     state = group_state_write(published(read, target(a=some(0))))
     assert (parsed(state).members, parsed(state).partitions, parsed(state).generation) == (1, 1, 2)
@@ -151,7 +167,10 @@ def test_a_group_state_with_other_counts_is_published_again() -> None:
     ids=["left at publishing", "garbage", "deleted by hand"],
 )
 def test_an_incomplete_group_state_is_completed(found: GroupState | None, version: int | None) -> None:
-    """If the assignments are equal, only the group state is written, as "done"."""
+    """
+    If the assignments equal the plan, but the group state is incomplete, unreadable or missing, a group state "done" is
+    written.
+    """
     read = inputs("a", group_state=found, group_state_version=version, assignments=stored(a=some(0)))
     state = group_state_write(published(read, target(a=some(0))))
     assert isinstance(state, Create if version is None else Put)
@@ -159,7 +178,7 @@ def test_an_incomplete_group_state_is_completed(found: GroupState | None, versio
 
 
 def test_only_changed_assignments_are_written() -> None:
-    """A member that keeps its partitions is not notified."""
+    """Only changed assignments are written, so a member that keeps its partitions is not notified."""
     read = inputs(
         "a", "b", "c", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0), b=some(1, 2))
     )
@@ -173,8 +192,8 @@ def test_only_changed_assignments_are_written() -> None:
 
 def test_gains_are_written_first_and_deletions_last() -> None:
     """
-    A member that gains a partition can watch its owner znode before the release. Assignments of departed members are
-    deleted last.
+    Assignments that gain partitions are written first, so that a member can watch the owner znode before the release.
+    Assignments of departed members are deleted last.
     """
     read = inputs(
         "a",
@@ -194,7 +213,7 @@ def test_gains_are_written_first_and_deletions_last() -> None:
     "found", [None, MemberAssignment(1, "another", some(0))], ids=["garbage", "for another member"]
 )
 def test_an_assignment_that_is_unreadable_or_for_another_member_is_rewritten(found: MemberAssignment | None) -> None:
-    """The assignment is rewritten even if its partitions are right."""
+    """An assignment that is unreadable or names another member is rewritten, even if its partitions are right."""
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments={"a": found})
     assert assignment_writes(published(read, target(a=some(0)))) == [
         Put(f"{GROUP_STATE}/a", MemberAssignment(2, "a", some(0)).encode())
@@ -202,7 +221,10 @@ def test_an_assignment_that_is_unreadable_or_for_another_member_is_rewritten(fou
 
 
 def test_a_member_without_partitions_has_an_assignment() -> None:
-    """An empty assignment revokes all partitions; a missing one means "unknown"."""
+    """
+    A member without partitions has an empty assignment, which revokes all partitions. A missing assignment would mean
+    "unknown".
+    """
     publication = published(inputs("a"), target(a=some()))
     assert assignment_writes(publication) == [Create(f"{GROUP_STATE}/a", MemberAssignment(1, "a", some()).encode())]
 
@@ -217,13 +239,19 @@ def test_a_member_without_partitions_has_an_assignment() -> None:
     ids=["allocator", "fallback", "unassigned"],
 )
 def test_a_group_state_that_changes_alone_is_published(wanted: Target) -> None:
-    """Operators read the allocator, the fallback and the unassigned partitions in the group state."""
+    """
+    If only the allocator, the fallback or the unassigned partitions change, the group state is written without any
+    assignment, because operators read it.
+    """
     read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     assert assignment_writes(published(read, wanted)) == []
 
 
 def test_a_changed_error_text_alone_is_not_published() -> None:
-    """The text of the allocator's error may differ in every plan. The allocator's recovery is published."""
+    """
+    Another text of the allocator's error is not published, because it may differ in every plan. The allocator's
+    recovery is published.
+    """
     complete = replace(group_state(), members=1, partitions=1, fallback="sticky used: failure 1")
     read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, replace(target(a=some(0)), fallback="last plan kept: failure 2")) is None
@@ -231,7 +259,7 @@ def test_a_changed_error_text_alone_is_not_published() -> None:
 
 
 def test_the_group_state_counts_and_names_unassigned_partitions() -> None:
-    """Unassigned partitions are counted by reason, and the first hundred of them are named."""
+    """The group state counts unassigned partitions by reason, and names the first hundred."""
     reasons = dict.fromkeys(some(*range(150)), "no owner") | {TopicPartition("u", 0): "no subscriber"}
     wanted = Target(allocation={"a": some(200), "b": some(201, 202)}, unassigned=reasons, allocator="x", fallback="y")
     state = parsed(group_state_write(published(inputs("a", "b"), wanted)))
@@ -242,7 +270,10 @@ def test_the_group_state_counts_and_names_unassigned_partitions() -> None:
 
 
 def test_parents_of_owners_and_offsets_are_created_for_subscribed_topics() -> None:
-    """The folders are created for each subscribed topic that exists, and so is the history's folder."""
+    """
+    A plan creates the folder of the history, and the folders of owners and offsets for each subscribed topic that
+    exists.
+    """
     read = Inputs(
         members=members("a", topics=("u", "t", "missing")), topics={"t": (0,), "u": (0,), "x": (0,)}, brokers=1
     )
@@ -257,8 +288,8 @@ def test_parents_of_owners_and_offsets_are_created_for_subscribed_topics() -> No
 
 def test_transactions_are_bounded_in_operations_and_bytes() -> None:
     """
-    The writes of a thousand assignments are split into requests of legal size, each of which checks the candidate and
-    the group state.
+    The writes of a thousand assignments are split into transactions of legal size. Each of them checks the candidate
+    and the group state.
     """
     names = [f"m{number:04d}" for number in range(1_000)]
     big = {name: some(*range(index * 2_000, index * 2_000 + 2_000)) for index, name in enumerate(names[:100])}
@@ -274,7 +305,7 @@ def test_transactions_are_bounded_in_operations_and_bytes() -> None:
 
 def test_the_history_has_a_hundred_generations() -> None:
     """
-    Each entry has the cause, the number of moved partitions and the duration. The transaction that adds an entry
+    A history entry has the cause, the number of moved partitions and the duration. The transaction that adds entry 101
     deletes the oldest one.
     """
     kept = tuple(range(1, 101))
@@ -302,7 +333,7 @@ def test_the_history_has_a_hundred_generations() -> None:
 
 
 def test_empty_assignments_of_departed_members_cause_no_generation() -> None:
-    """The next generation deletes such assignments."""
+    """Empty assignments of departed members cause no generation of their own. The next generation deletes them."""
     complete = replace(group_state(), members=1, partitions=1)
     gone = stored(a=some(0), gone=some())
     assert (
@@ -317,7 +348,9 @@ FRESH = Target(allocation={"a": some(0, 2), "b": some(1, 3)}, allocator="round_r
 
 
 def test_a_plan_that_fits_is_kept_if_the_allocator_fails() -> None:
-    """The stored plan names exactly the present members, and each partition once, so nothing moves."""
+    """
+    If the allocator fails, the stored plan is kept if it names exactly the present members, and each partition once.
+    """
     kept = fallback_target(FITTING, FRESH, "it raised")
     assert kept.allocation == {"a": some(0, 1), "b": some(2, 3)}
     assert kept.fallback == "last plan kept: it raised"
@@ -342,21 +375,29 @@ def test_a_plan_that_fits_is_kept_if_the_allocator_fails() -> None:
     ids=["a join", "a leave", "a new partition", "one less", "one twice", "one unreadable", "not subscribed"],
 )
 def test_a_plan_that_no_longer_fits_is_replaced(read: Inputs) -> None:
-    """The plan of the sticky allocator is published, and the group state names it."""
+    """
+    If the allocator fails and the stored plan no longer fits, the plan of the sticky allocator is used, and the group
+    state says so.
+    """
     used = fallback_target(read, FRESH, "it raised")
     assert used.allocation == FRESH.allocation
     assert used.fallback == "sticky used: it raised"
 
 
 def test_the_assignment_of_a_static_slot_names_its_member() -> None:
-    """The slot is the instance id. The field "for" has the id of the current member."""
+    """
+    The assignment of a static member is stored under its instance id. The field "for" has the id of the current member.
+    """
     read = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1)
     fresh = MemberAssignment(1, "m1", some(0, 1))
     assert assignment_writes(published(read, target(one=some(0, 1)))) == [Create(f"{GROUP_STATE}/one", fresh.encode())]
 
 
 def test_the_assignment_of_an_absent_static_member_says_since_when_it_is_away() -> None:
-    """Nothing else in the assignment changes. When the instance returns, the assignment names the new member."""
+    """
+    The assignment of an absent static member says since when it is away, and keeps its partitions. When the instance
+    returns, the assignment names the new member.
+    """
     before = {"one": replace(KEPT, away_since_ms=None)}
     read = Inputs(members={}, topics={"t": (0, 1)}, brokers=1, assignments=before, away={"one": KEPT})
     assert assignment_writes(published(read, target(one=some(0, 1)))) == [
@@ -368,7 +409,10 @@ def test_the_assignment_of_an_absent_static_member_says_since_when_it_is_away() 
 
 
 def test_an_absent_static_member_subscribes_to_the_topics_of_its_partitions() -> None:
-    """A drained member subscribes to no topic."""
+    """
+    An absent static member counts as subscribed to the topics of its partitions. A drained member counts as subscribed
+    to no topic.
+    """
     read = Inputs(
         members=members("a", "b"),
         topics={},
@@ -380,9 +424,7 @@ def test_an_absent_static_member_subscribes_to_the_topics_of_its_partitions() ->
 
 
 def test_a_group_without_members_gets_no_first_plan() -> None:
-    """
-    A leader that is no member waits for the first member. After the last member has left, an empty plan is published.
-    """
+    """A group without members gets no first plan. After its last member has left, an empty plan is published."""
     untouched = Inputs(members={}, topics={}, brokers=1)
     assert publish(untouched, target()) is None
     assert publish(replace(untouched, assignments=stored(a=some(0))), target()) is not None

@@ -73,7 +73,7 @@ def subscribed(topics: Iterable[str], state: Claims, **phases: Phase) -> Claims:
 
 
 def replaced(**phases: Phase) -> Claims:
-    """Return a state of a member that was replaced by another one in its slot."""
+    """Return a state of a member that another member has replaced in its slot."""
     return dataclasses.replace(claims(some(1, 2), leaving=True, **phases), replaced=True)
 
 
@@ -319,14 +319,15 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rule(case: str) -> None:
-    """Each case has an event, the state after it, and the effects in order."""
+    """Each case is one step of a member's claims: an event, the state after it, and the effects in order."""
     before, event, after, effects = CASES[case]
     assert step(before, event) == (after, effects)
 
 
 def test_the_end_of_the_session_loses_each_partition_that_was_opened() -> None:
     """
-    Records of opened partitions may have been delivered. Claims that were not opened are dropped without an effect.
+    The end of the session loses each partition that was opened, because its records may have been delivered. Claims
+    that were not opened are dropped without an effect.
     """
     phases_by_partition = dict(zip(some(1, 2, 3, 4, 5, 6), Phase, strict=True))
     after, effects = step(Claims(want=some(1), phases=phases_by_partition), SessionEnded())
@@ -351,8 +352,8 @@ def every_event() -> Iterator[Event]:
 @pytest.mark.parametrize("event", list(every_event()), ids=repr)
 def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
     """
-    In each state and for each event, a partition that enters a phase, or is lost, has exactly the effect of this phase
-    or loss.
+    In each state and for each event, a partition that enters a phase has exactly the effect of this phase, and a lost
+    partition has ``Lose``.
     """
     partition = TopicPartition("t", 1)
     for before in one_partition():
@@ -372,7 +373,7 @@ def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
 
 @pytest.mark.parametrize("answer", ABOUT_PARTITIONS)
 def test_a_late_answer_is_ignored(answer: type) -> None:
-    """An answer is processed only in the phase that requested it."""
+    """An answer is ignored in every phase but the one that requested it."""
     asked = {
         OwnerGone: {WAITING},
         Claimed: {CLAIMING, WAITING},

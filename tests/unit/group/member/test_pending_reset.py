@@ -32,13 +32,13 @@ P0 = TopicPartition("t", 0)
     ],
 )
 def test_the_stored_offset(lost: int, start: int, end: int, policy: str, finished: int, stored: int) -> None:
-    """The offset is that of the policy, or an earlier one if the log has unfinished records."""
+    """A reset stores the offset of the policy, or an earlier offset if the log still has unfinished records."""
     reset = PendingReset(lost, start, end, start if policy == "earliest" else end)
     assert reset.offset_after(finished) == stored
 
 
 def test_commits_during_a_reset() -> None:
-    """Offsets beyond the end of the log are not stored; offsets within the log are."""
+    """During a reset, offsets beyond the end of the log are not committed. Offsets within the log are."""
     subscription = SubscriptionState()
     subscription.offsets.open({P0: StartPosition(80, 1, 1)})
     state = subscription.offsets.of(P0)
@@ -55,7 +55,10 @@ def test_commits_during_a_reset() -> None:
 
 
 def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() -> None:
-    """An application that calls ``commit()`` may not yet have stored the results of finished records."""
+    """
+    Without automatic commits, a reset stores no offset beyond the committed one, because the application may not yet
+    have stored the results of finished records.
+    """
     subscription = SubscriptionState()
     subscription.offsets.open({P0: StartPosition(50, 1, 1)})
     state = subscription.offsets.of(P0)

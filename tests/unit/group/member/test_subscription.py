@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 def test_subscribe_returns_whether_the_topics_changed() -> None:
-    """Another order of the topics, or a repeated topic, is no change."""
+    """``subscribe()`` returns whether the topics have changed. Another order or a repeated topic is no change."""
     state = SubscriptionState()
     assert state.subscribe(["t", "u"])
     assert not state.subscribe(["u", "t", "t"])

@@ -1,4 +1,4 @@
-"""The fields in the data of znodes, and data that is refused; test_golden_bytes.py has the bytes."""
+"""The fields in the data of znodes, and data that is refused. ``test_golden_bytes.py`` has the exact bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATH = "/some/path"
 
 
 def test_an_assignment_is_readable() -> None:
-    """An assignment has a generation, a member, and ascending partition numbers by topic."""
+    """The data of an assignment has a generation, a member, and ascending partition numbers by topic."""
     data = MemberAssignment(
         7, "m", frozenset({TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)})
     ).encode()
@@ -39,7 +39,10 @@ def test_an_assignment_is_readable() -> None:
 
 
 def test_a_member_describes_itself() -> None:
-    """The session timeout in the data is the one that the server granted."""
+    """
+    The data of a member has its session timeout as granted by the server, its sorted subscription, and fields for
+    operators.
+    """
     info = MemberInfo(
         member_id="m", session_timeout_ms=4_000, subscription=("u", "t"), host="h", pid=3, started_at_ms=5
     )
@@ -56,7 +59,7 @@ def test_a_member_describes_itself() -> None:
 
 
 def test_the_slot_of_a_static_member_is_its_instance_id() -> None:
-    """The slot of a dynamic member is its member id."""
+    """The slot of a static member is its instance id. The slot of a dynamic member is its member id."""
     settings: dict[str, Any] = {"member_id": "m", "session_timeout_ms": 4_000, "subscription": ()}
     assert MemberInfo(**settings, instance_id="i").slot == "i"
     assert MemberInfo(**settings).slot == "m"
@@ -64,14 +67,17 @@ def test_the_slot_of_a_static_member_is_its_instance_id() -> None:
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", 7, "x" * 256])
 def test_an_illegal_instance_id_is_unreadable(instance_id: object) -> None:
-    """An instance id becomes the name of a znode."""
+    """A member with an illegal instance id is unreadable, because the id becomes the name of a znode."""
     data = json.dumps({"subscription": [], "session_timeout_ms": 1, "instance_id": instance_id}).encode()
     with pytest.raises(ProtocolError, match="instance_id"):
         MemberInfo.parse("m", data, PATH)
 
 
 def test_a_consumer_id_has_the_fields_of_kafkas() -> None:
-    """The data has one stream for each topic, the pattern "static", and the time as a string."""
+    """
+    The data of a consumer id has Kafka's fields: one stream for each topic, the pattern "static", and the time as a
+    string.
+    """
     assert json.loads(encode_consumer_id(["u", "t", "t"], 1_700_000_000_123)) == {
         "version": 1,
         "subscription": {"t": 1, "u": 1},
@@ -81,7 +87,7 @@ def test_a_consumer_id_has_the_fields_of_kafkas() -> None:
 
 
 def test_owner_and_offset_are_plain_text() -> None:
-    """The data has no quotes and no newline."""
+    """The data of owners and offsets is plain text, without quotes and newline."""
     assert encode_owner("g_h-1-ab") == b"g_h-1-ab-0"
     assert encode_offset(0) == b"0"
     assert encode_offset(2**63 - 1) == b"9223372036854775807"
@@ -98,7 +104,7 @@ def test_owner_and_offset_are_plain_text() -> None:
     ],
 )
 def test_member_id(host: str, session: int, expected: str) -> None:
-    """The id has the form and characters of Java's, and ends in the whole session id, even a negative one."""
+    """A member id has the form and characters of Java's, and ends in the whole session id, even a negative one."""
     member_id = make_member_id("g", host, 1_700, session)
     assert member_id == expected
     assert re.fullmatch(r"[a-zA-Z0-9._-]+", member_id)
@@ -123,20 +129,23 @@ NO_OFFSETS = [
 
 @pytest.mark.parametrize("data", NO_OFFSETS)
 def test_an_offset_is_a_plain_decimal(data: bytes) -> None:
-    """Other data raises an error with the path and the data."""
+    """An offset is read only from plain decimal digits. Other data raises an error with the path."""
     with pytest.raises(ProtocolError, match=PATH):
         parse_offset(data, PATH)
 
 
 @pytest.mark.parametrize("data", [b"9" * 5_000, b"9223372036854775808"], ids=["5,000 digits", "beyond int64"])
 def test_an_offset_is_at_most_an_int64(data: bytes) -> None:
-    """Requests to brokers cannot have a larger offset, and ``int()`` raises an error for 5,000 digits."""
+    """
+    An offset above int64 is refused: requests to brokers cannot have it, and ``int()`` raises an error for 5,000
+    digits.
+    """
     with pytest.raises(ProtocolError, match=PATH):
         parse_offset(data, PATH)
 
 
 def test_offsets_of_other_tools_are_read() -> None:
-    """Other tools may write leading zeros."""
+    """Offsets of other tools are read, even with leading zeros."""
     assert parse_offset(b"0", PATH) == 0
     assert parse_offset(b"007", PATH) == 7
     assert parse_offset(b"9223372036854775807", PATH) == 2**63 - 1
@@ -194,7 +203,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_unreadable_data_raises_an_error_with_path_and_reason(case: str) -> None:
-    """The reason names the field."""
+    """Unreadable data raises an error with the path and the reason, such as the field."""
     kind, data, reason = UNREADABLE[case]
     with pytest.raises(ProtocolError, match=PATH) as caught:
         kind.parse("m", data, PATH) if kind is MemberInfo else kind.parse(data, PATH)
@@ -203,14 +212,19 @@ def test_unreadable_data_raises_an_error_with_path_and_reason(case: str) -> None
 
 @pytest.mark.parametrize("topic", ["", "a/b", "..", "a\ud800", "a\u0000", "x" * 256])
 def test_a_member_with_an_illegal_topic_is_unreadable(topic: str) -> None:
-    """The topic would become an illegal path, and fail every plan of the group."""
+    """
+    A member with an illegal topic is unreadable. The topic would become an illegal path, and fail every plan of the
+    group.
+    """
     data = json.dumps({"session_timeout_ms": 1, "subscription": ["t", topic]}).encode()
     with pytest.raises(ProtocolError, match="subscription"):
         MemberInfo.parse("m", data, PATH)
 
 
 def test_fields_for_operators_may_be_missing() -> None:
-    """Members do not need host, process, client, or the counts of a plan."""
+    """
+    Fields that only operators read may be missing or invalid, such as the host of a member or the counts of a plan.
+    """
     info = MemberInfo.parse("m", b'{"session_timeout_ms":1,"subscription":["t"],"pid":"x","started_at":null}', PATH)
     assert (info.host, info.pid, info.client, info.started_at_ms) == ("", 0, "", 0)
     state = GroupState.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
@@ -218,7 +232,7 @@ def test_fields_for_operators_may_be_missing() -> None:
 
 
 def test_settings_that_differ_are_listed() -> None:
-    """Each setting is listed with both values; equal settings are omitted."""
+    """Settings that differ are listed with both values. Equal settings are omitted."""
     here = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="latest")
     there = GroupSettings(store="zookeeper", mode="eager", auto_offset_reset="earliest")
     assert here.differences(there) == [("mode", "cooperative", "eager"), ("auto_offset_reset", "latest", "earliest")]
@@ -227,7 +241,9 @@ def test_settings_that_differ_are_listed() -> None:
 
 
 def test_topics_and_brokers_are_read_as_kafka_registers_them() -> None:
-    """Partitions are in numerical order; other data raises an error."""
+    """
+    Topics and brokers are read as Kafka registers them, with partitions in numerical order. Other data raises an error.
+    """
     assert parse_topic(b'{"version":1,"partitions":{"10":[1],"2":[1,2],"0":[]}}', PATH) == (0, 2, 10)
     assert parse_broker(b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}', PATH) == ("h", 9092)
     for data in (b"{}", b'{"partitions":{"x":[]}}', b'{"partitions":[]}', b""):

@@ -14,14 +14,17 @@ OWN = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
 
 
 def test_an_absent_field_means_the_leaders_own_setting() -> None:
-    """The settings that members have to agree on are in the same znode, and are ignored here."""
+    """
+    If a field is absent, the leader's own setting applies. Settings that members have to agree on are in the same
+    znode, and are ignored.
+    """
     dynamic_config = DynamicConfig.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
     assert dynamic_config == DynamicConfig()
     assert dynamic_config.debounced(OWN) == OWN
 
 
 def test_a_field_takes_precedence() -> None:
-    """Each field overrides only its own setting; 0 is a value, too."""
+    """A field in the znode overrides the leader's own setting, even if its value is 0. Other settings do not change."""
     data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
     dynamic_config = DynamicConfig.parse(data, "/config")
     assert (dynamic_config.allocator, dynamic_config.static_grace_ms, dynamic_config.drained) == (
@@ -51,14 +54,14 @@ def test_a_field_takes_precedence() -> None:
     ],
 )
 def test_an_invalid_field_is_refused(data: bytes, message: str) -> None:
-    """The error has the path, the field, its value and what was expected."""
+    """An invalid field is refused with an error that has the path, the field, its value and what was expected."""
     with pytest.raises(ProtocolError) as caught:
         DynamicConfig.parse(data, "/config")
     assert str(caught.value).startswith(message)
 
 
 def test_unknown_fields_are_named() -> None:
-    """A hint has the field that was probably meant."""
+    """An unknown field is named, with a hint about the field that was probably meant, or about all fields."""
     data = b'{"version":1,"store":"z","mode":"m","auto_offset_reset":"a","drain":[],"debonce":{},"x":1}'
     assert list(DynamicConfig.parse(data, "/config").unknown_field_hints()) == [
         "field 'debonce' means nothing here; did you mean 'debounce'?",
@@ -68,7 +71,9 @@ def test_unknown_fields_are_named() -> None:
 
 
 def test_misspelt_drained_ids_are_named() -> None:
-    """The id of a departed member is not named: it ends in a session id, so it is harmless."""
+    """
+    A misspelt drained id is named. The id of a departed member is not: it ends in a session id, so it is harmless.
+    """
     drained = frozenset({"m1", "typo", "eu_wset-1-a", "g_host-1400000000000-100000000000002"})
     assert DynamicConfig(drained=drained).unknown_drained({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
 
@@ -83,8 +88,8 @@ def test_misspelt_drained_ids_are_named() -> None:
 )
 def test_a_drained_id_with_the_session_of_a_member_is_named(given: str, named: bool) -> None:
     """
-    An id with a member's session is misspelt before the session. An id with another session is that of a departed
-    member.
+    A drained id that ends in a present member's session, but differs from its id, is misspelt and named. An id with
+    another session is a departed member's.
     """
     dynamic_config = DynamicConfig(drained=frozenset({given}))
     assert dynamic_config.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())

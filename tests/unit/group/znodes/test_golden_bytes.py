@@ -236,21 +236,21 @@ JSON = [name for name, golden in WRITTEN.items() if golden.data.startswith(b"{")
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_value_is_written_to_its_golden_bytes(name: str) -> None:
-    """The path is golden, too."""
+    """Each value is written to its golden bytes, at its golden path."""
     golden = WRITTEN[name]
     assert (PATHS[name], golden.written) == (golden.path, golden.data)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_golden_bytes_are_read_back(name: str) -> None:
-    """The parsed value equals the one that was written."""
+    """Golden bytes are parsed into the value from which they were written."""
     golden = WRITTEN[name]
     assert golden.read(golden.data, golden.path) == golden.value
 
 
 @pytest.mark.parametrize("name", JSON)
 def test_a_later_version_may_add_fields(name: str) -> None:
-    """This version ignores unknown fields, blanks, and the order of the fields."""
+    """A later version may add fields: unknown fields, blanks, and the order of the fields are ignored."""
     golden = WRITTEN[name]
     fields = {"of_a_later_version": [1], **dict(reversed(json.loads(golden.data).items()))}
     later = golden.read(json.dumps(fields, indent=1).encode(), golden.path)
@@ -261,18 +261,18 @@ def test_a_later_version_may_add_fields(name: str) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_data_of_other_programs_is_read(name: str) -> None:
-    """Kafka, Java consumers, operators and earlier versions write such bytes."""
+    """Data that Kafka, Java consumers, operators and earlier versions write is read."""
     data, value, read = FOREIGN[name]
     assert read(data, "/path") == value
 
 
 def test_paths_of_kafka() -> None:
-    """A group reads topics and partition leaders at these paths."""
+    """Topics and partition states are read at Kafka's paths."""
     assert topic_path("t") == "/brokers/topics/t"
     assert partition_state_path(T10) == "/brokers/topics/t/partitions/10/state"
 
 
-#: The weights of two partitions, compressed by zlib 1.2.13; other versions may return other bytes.
+#: The weights of two partitions, compressed by zlib 1.2.13. Other versions may return other bytes.
 PACKED = bytes.fromhex(
     "789cab562a4b2d2acecccf53b232d4512a4fcd4ccf282956b2aa562ab1323450b232d201328c94ac0cf44c6b6b013edb0d27"
 )
@@ -280,26 +280,32 @@ WEIGHTS = {T10: 2.0, T2: 0.5}
 
 
 def test_weights_are_written_to_their_golden_json_and_compressed() -> None:
-    """Only the JSON is golden, because versions of zlib may compress it differently."""
+    """
+    Weights are written to their golden JSON, and compressed. The compressed bytes are not golden, because they may
+    differ between versions of zlib.
+    """
     assert LAYOUT.weights == "/kiel-groups/g/weights"
     assert zlib.decompress(encode_weights(WEIGHTS)) == b'{"version":1,"weights":{"t:10":2,"t:2":0.5}}'
 
 
 def test_golden_weights_are_read_back() -> None:
-    """The bytes were compressed by an earlier version, or have a field of a later one."""
+    """Golden weights are read back, whether an earlier version compressed them, or a later version added a field."""
     assert parse_weights(PACKED, LAYOUT.weights) == WEIGHTS
     later = zlib.compress(b'{"version":1,"weights":{"t:10":2,"t:2":0.5},"unit":"bytes"}')
     assert parse_weights(later, LAYOUT.weights) == WEIGHTS
 
 
 def test_a_history_entry_is_written_to_its_golden_path() -> None:
-    """The name has ten digits, so that a listing is in the order of the generations."""
+    """The name of a history entry has ten digits, so that a listing is in the order of the generations."""
     (operation,) = record(LAYOUT, ENTRY, kept=())
     assert operation == Create("/kiel-groups/g/history/0000000007", WRITTEN["history entry"].data)
     assert generation_of("0000000007") == 7
 
 
 def test_an_election_znode_has_its_golden_name() -> None:
-    """ZooKeeper appends ten digits to the candidate's prefix, and the lowest number decides which candidate leads."""
+    """
+    An election znode has its golden prefix, to which ZooKeeper appends ten digits. The lowest number decides which
+    candidate leads.
+    """
     assert LAYOUT.candidate_prefix("0f3a") == "/kiel-groups/g/election/0f3a-n_"
     assert sequence("0f3a-n_0000000012") == 12

@@ -41,13 +41,15 @@ PATHS = {
 
 @pytest.mark.parametrize("name", PATHS)
 def test_path(name: str) -> None:
-    """Other tools and other versions use the same paths."""
+    """Each path of a group is the one that other tools and other versions use."""
     found, expected = PATHS[name]
     assert found == expected
 
 
 def test_parents_are_listed_before_their_children() -> None:
-    """The parents can be created in this order, and afterwards a member can register."""
+    """
+    Parents are listed before their children, so they can be created in this order. Afterwards, a member can register.
+    """
     created = [""]
     for path in LAYOUT.parents:
         assert path.rpartition("/")[0] in created

@@ -24,7 +24,7 @@ weights = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "a.b",
 
 @given(weights)
 def test_written_weights_are_read_back(written: dict[TopicPartition, float]) -> None:
-    """Weights are rounded to six significant digits; writing them again changes nothing."""
+    """Written weights are read back, rounded to six significant digits. Writing them again changes nothing."""
     read = parse_weights(encode_weights(written), PATH)
     assert read.keys() == written.keys()
     assert all(read[each] == pytest.approx(load, rel=1e-5, abs=1e-300) for each, load in written.items())
@@ -33,7 +33,7 @@ def test_written_weights_are_read_back(written: dict[TopicPartition, float]) -> 
 
 
 def test_the_data_is_compressed_json() -> None:
-    """The JSON has a version, and whole numbers without a fraction."""
+    """The data of weights is compressed JSON with a version, and with whole numbers without a fraction."""
     data = encode_weights({TopicPartition("t", 10): 2.0, TopicPartition("t", 9): 1234567.8})
     assert zlib.decompress(data) == b'{"version":1,"weights":{"t:10":2,"t:9":1234570}}'
 
@@ -71,7 +71,10 @@ def test_the_data_is_compressed_json() -> None:
     ],
 )
 def test_other_data_is_refused_in_one_line(data: bytes, message: str) -> None:
-    """The error has the path and only printable characters. Data that expands to a gigabyte is not decompressed."""
+    """
+    Other data is refused with one printable line that has the path. Data that expands to more than 32 MiB is refused,
+    too.
+    """
     with pytest.raises(ProtocolError) as caught:
         parse_weights(data, PATH)
     assert str(caught.value).isprintable()
@@ -81,20 +84,26 @@ def test_other_data_is_refused_in_one_line(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("load", [-1, -0.5, float("nan"), float("inf"), 10**15 + 1, "1", None, True, [1]])
 def test_an_illegal_load_is_refused(load: Any) -> None:
-    """A load is a number of at least 0, in any unit."""
+    """A load that is not a number from 0 to 10 to the power of 15 is refused."""
     with pytest.raises(ConfigError, match=r"^weights: .* given for t:0; expected a load, a number from 0 to 1,000"):
         checked_weights({"t:0": load})
 
 
 @pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648", *ILLEGAL_TOPICS])
 def test_an_illegal_partition_is_refused(name: str) -> None:
-    """A partition's name has only characters that Kafka allows: no lone surrogate, escape sequence or path."""
+    """
+    The name of a partition with other characters than Kafka allows is refused, such as a lone surrogate, an escape
+    sequence or a path.
+    """
     with pytest.raises(ConfigError, match=r"^weights: .* given; expected a partition such as page-views:3$"):
         checked_weights({name: 1})
 
 
 def test_weights_that_are_too_large_are_refused_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compressed and the uncompressed size are limited, because a server would close the connection."""
+    """
+    Weights above the limit of the compressed or of the uncompressed size are refused with their size, because a server
+    would close the connection.
+    """
     many = {TopicPartition("t", number): number for number in range(1_000)}
     monkeypatch.setattr(partition_weights, "LARGEST_BYTES", 1 << 10)
     with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB packed, expected at most 1; leave"):
@@ -106,7 +115,7 @@ def test_weights_that_are_too_large_are_refused_with_their_size(monkeypatch: pyt
 
 
 def test_the_weights_of_a_large_group_fit() -> None:
-    """The group has 100,000 partitions, each with another load."""
+    """The weights of 100,000 partitions, all different, take less than 700 KiB."""
     loads = {
         TopicPartition(f"topic-{number % 20}", number // 20): (number * 7919 % 99991) / 7 for number in range(100_000)
     }

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.unit
 
 
 def test_a_chunk_has_a_bounded_number_of_operations() -> None:
-    """All operations are kept in order, and only the last chunk is shorter."""
+    """
+    A chunk has a bounded number of operations. All operations are kept in order, and only the last chunk is shorter.
+    """
     operations: list[Operation] = [Delete(f"/{number}") for number in range(2 * MOST_OPERATIONS + 1)]
     split = list(chunks(operations))
     assert [operation for chunk in split for operation in chunk] == operations
@@ -29,7 +31,7 @@ def test_a_chunk_has_a_bounded_number_of_operations() -> None:
 
 
 def test_a_chunk_has_a_bounded_size() -> None:
-    """Large data ends a chunk early. An operation larger than a chunk has its own chunk."""
+    """A chunk has a bounded size, so large data ends it early. An operation larger than a chunk has its own chunk."""
     half = bytes(MOST_BYTES // 2 - 100)
     operations: list[Operation] = [Create("/a", half), Put("/b", half), Put("/c", half), Put("/d", bytes(MOST_BYTES))]
     operations.append(Check("/e"))

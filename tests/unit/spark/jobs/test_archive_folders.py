@@ -37,7 +37,10 @@ def existing_archive(folder: Path, *topics: str, **given: Any) -> ArchiveSetting
 
 
 def write_lists(folder: Path, **lists: list[str]) -> None:
-    """Write lists as Spark's sink does. Each argument is a list's name, after an underscore, and its files."""
+    """
+    Write lists of files as Spark's sink does. Each keyword is a list's name after an underscore, and its value lists
+    the files.
+    """
     metadata = folder / "archive" / "_spark_metadata"
     metadata.mkdir(parents=True)
     for name, files in lists.items():
@@ -48,7 +51,9 @@ def write_lists(folder: Path, **lists: list[str]) -> None:
 
 
 def write_batches(folder: Path, ends: list[int], done: int) -> None:
-    """Write planned and finished batches as Spark does, for one partition with these end offsets."""
+    """
+    Write a planned batch for each end offset of a partition, and finish the first ``done`` batches, as Spark does.
+    """
     checkpoint = folder / "archive" / "_checkpoint"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
@@ -65,7 +70,7 @@ def write_batches(folder: Path, ends: list[int], done: int) -> None:
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
 def test_an_archive_cannot_be_in_a_file(tmp_path: Path, name: str) -> None:
-    """A folder below a file is refused, too."""
+    """An archive's folder that is a file, or is below one, is refused."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "in" / "it"):
         with pytest.raises(ConfigError, match=f"^{name}: {tmp_path}/file is a file; name a folder that can be written"):
@@ -73,7 +78,10 @@ def test_an_archive_cannot_be_in_a_file(tmp_path: Path, name: str) -> None:
 
 
 def test_a_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the parent folder. ``os.access`` is replaced, because root may write everywhere."""
+    """
+    A folder without write permission is refused, and the error names the parent folder. ``os.access`` is replaced,
+    because root may write everywhere.
+    """
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
     with pytest.raises(ConfigError, match=f"^output: this user may not write into {tmp_path}; name a folder"):
@@ -81,7 +89,10 @@ def test_a_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatc
 
 
 def test_a_folder_in_which_no_file_can_be_created_is_refused(tmp_path: Path) -> None:
-    """The permissions of /proc let root write, but no file can be created there. The check leaves no file."""
+    """
+    A folder in which no file can be created is refused, even if its permissions let root write, as in /proc. The check
+    leaves no file.
+    """
     with pytest.raises(ConfigError, match=r"^output: (nothing can be made in|this user may not write into) /proc"):
         folders(settings(tmp_path, "views", output="/proc/lake"))
     folders(settings(tmp_path, "views"))
@@ -99,12 +110,12 @@ def test_a_folder_in_which_no_file_can_be_created_is_refused(tmp_path: Path) -> 
     ],
 )
 def test_a_place_has_one_uri(given: str, uri: str) -> None:
-    """Each process gets the same URI for the folder, however it is written."""
+    """A folder has one URI for all processes, however its path is written."""
     assert located(given) == uri
 
 
 def test_a_relative_path_is_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The path is relative to the current folder."""
+    """A relative path is a local folder below the current one."""
     monkeypatch.chdir(tmp_path)
     assert local_path(located("views")) == tmp_path / "views"
     assert local_path("hdfs://namenode/views") is None
@@ -114,7 +125,7 @@ def test_a_relative_path_is_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 class Disk:
-    """Records fsyncs and renames in order."""
+    """A recorder of fsyncs and renames, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.steps: list[tuple[str, str]] = []
@@ -137,7 +148,10 @@ class Disk:
 
 
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash of the computer, the file has its whole content and all its parent folders, or does not exist."""
+    """
+    A file's content and parent folders are synced before it gets its name. So after a crash of the computer, the file
+    is complete or does not exist.
+    """
     disk = Disk(monkeypatch, tmp_path)
     LocalFolder(tmp_path / "archive").write("a/file", "text")
     assert disk.steps == [
@@ -153,7 +167,9 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
 
 
 def test_a_leftover_is_moved_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content is synced, then the file is renamed, then the new and the old folder are synced."""
+    """
+    A leftover is moved durably: its content is synced, then it is renamed, then the new and the old folder are synced.
+    """
     archive = folders(existing_archive(tmp_path, "t"))
     folder = tmp_path / "archive" / "topic=t" / "date=2026-01-01"
     folder.mkdir(parents=True)
@@ -171,14 +187,17 @@ def test_a_leftover_is_moved_durably(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_written_before_the_claim(tmp_path: Path) -> None:
-    """Reading an archive does not change it."""
+    """Before ``claim()``, an archive's folders are only read."""
     assert folders(settings(tmp_path, "views")).is_new
     assert list(tmp_path.iterdir()) == []
     assert not folders(existing_archive(tmp_path, "views")).is_new
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    """The error names some of the files. An empty folder is accepted."""
+    """
+    A new archive's folder with other files is refused, and the error names some of the files. An empty folder is
+    accepted.
+    """
     (tmp_path / "archive").mkdir()
     assert folders(settings(tmp_path, "views")).is_new
     for number in range(4):
@@ -188,7 +207,10 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_draft_of_a_killed_claim_is_overwritten(tmp_path: Path) -> None:
-    """The killed run has written a draft of the archive's first file."""
+    """
+    If a claim is killed and leaves a draft of the archive's first file, the folder still counts as new. The next claim
+    overwrites the draft.
+    """
 
     def fail(*_: object) -> None:
         raise OSError("no space left")
@@ -204,7 +226,7 @@ def test_a_draft_of_a_killed_claim_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
-    """Such a checkpoint has no description of an archive."""
+    """A checkpoint folder of another query is refused, because it has no description of an archive."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").touch()
     with pytest.raises(ConfigError, match=r"^checkpoint: .*checkpoint is no archive.*metadata"):
@@ -212,7 +234,13 @@ def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
 
 
 def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
-    """With another checkpoint, Spark would skip its first batches. With another output, they would be missing."""
+    """
+    An archive is refused if its output is used with another checkpoint, or its checkpoint with another output or after
+    it was emptied.
+
+    With another checkpoint, Spark would skip that checkpoint's first batches. With another output, the batches already
+    done would be missing.
+    """
     existing_archive(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
         folders(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
@@ -224,7 +252,10 @@ def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
 
 
 def test_topics_may_be_added_but_not_omitted(tmp_path: Path) -> None:
-    """The source would report an omitted topic as lost data."""
+    """
+    Topics may be added to an archive. Omitting a topic is refused, because the source would report it as lost data, and
+    so is a pattern instead of names.
+    """
     existing_archive(tmp_path, "views", "orders")
     folders(settings(tmp_path, "orders", "views", "payments"))
     with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
@@ -234,7 +265,10 @@ def test_topics_may_be_added_but_not_omitted(tmp_path: Path) -> None:
 
 
 def test_another_cluster_is_refused(tmp_path: Path) -> None:
-    """A cluster with one broker in common is accepted. The error says where to record that a cluster has moved."""
+    """
+    An archive of another cluster is refused, and the error says where to record that a cluster has moved. A cluster
+    with one broker in common is accepted.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     folders(archive_settings).check_brokers(["kafka-2:9092", "kafka-3:9092"])
     with pytest.raises(ConfigError, match=r"^brokers: .*kafka-1:9092.*kafka-9:9092 are others.*archive.json"):
@@ -243,7 +277,7 @@ def test_another_cluster_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"output": "x"}'])
 def test_an_invalid_description_is_refused(tmp_path: Path, text: str) -> None:
-    """The description may have been changed by hand."""
+    """An invalid description of an archive, for example one changed by hand, is refused."""
     archive_settings = existing_archive(tmp_path, "views")
     (tmp_path / "archive" / "_archive.json").write_text(text)
     with pytest.raises(ConfigError, match=r"_archive\.json is not what an archive has written"):
@@ -254,7 +288,9 @@ def test_an_invalid_description_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
-    """A batch that is only planned will be read again."""
+    """
+    The position of an archive is the end of its last finished batch. A batch that is only planned will be read again.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     partition = TopicPartition("views", 0)
     assert folders(archive_settings).positions() is None
@@ -266,7 +302,9 @@ def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_first_batch_leaves_the_start_offsets(tmp_path: Path) -> None:
-    """The position is the start offsets that the source has stored."""
+    """
+    If the first batch is not finished, the position of an archive is the start offsets that the source has stored.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10], done=0)
     progress = folders(archive_settings).positions()
@@ -275,7 +313,7 @@ def test_an_unfinished_first_batch_leaves_the_start_offsets(tmp_path: Path) -> N
 
 
 def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
-    """The offsets of the missing batch are unknown."""
+    """A missing batch in the checkpoint is an error, because its offsets are unknown."""
     archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
@@ -285,7 +323,10 @@ def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
 
 
 def test_only_listed_files_count(tmp_path: Path) -> None:
-    """Spark compacts lists from time to time; a compacted list has the older entries."""
+    """
+    The files of an archive are those in Spark's lists. Spark compacts the lists from time to time: a compacted list has
+    the older entries.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _9_compact=["a", "b"], _10=["c"], _11=["d"])
     write_batches(tmp_path, [10] * 12, done=12)
@@ -295,7 +336,10 @@ def test_only_listed_files_count(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
-    """The checksums of leftovers are deleted. Listed files, and files that Spark has not written, stay."""
+    """
+    Files that Spark has written but not listed are moved aside, and their checksums deleted. Listed files, and files
+    that Spark has not written, stay.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
     day.mkdir(parents=True)
@@ -317,7 +361,7 @@ def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["all", "the list of the last batch", "the content of the list of the last batch"])
 def test_lost_lists_are_an_error(tmp_path: Path, lost: str) -> None:
-    """Without the lists, files of the archive would be mistaken for leftovers."""
+    """Lost lists are an error. Without them, files of the archive would be mistaken for leftovers."""
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20], done=2)
@@ -333,7 +377,7 @@ def test_lost_lists_are_an_error(tmp_path: Path, lost: str) -> None:
 
 
 def test_a_gap_in_the_lists_is_an_error(tmp_path: Path) -> None:
-    """The checkpoint may no longer have the batch of the missing list."""
+    """A gap in the lists is an error, even if the batch of the missing list is not finished."""
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _2=["c"])
     write_batches(tmp_path, [10, 20, 30], done=0)
@@ -343,7 +387,10 @@ def test_a_gap_in_the_lists_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_checkpoint_without_listed_batches_is_refused(tmp_path: Path, left: int) -> None:
-    """Spark would skip the next batches, because the lists have their numbers already."""
+    """
+    A checkpoint that lacks listed batches is refused. Spark would skip the next batches, because the lists have their
+    numbers already.
+    """
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20][:left], done=left)
@@ -353,8 +400,8 @@ def test_a_checkpoint_without_listed_batches_is_refused(tmp_path: Path, left: in
 
 def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
     """
-    A run may be killed after a batch was listed and before it is finished. A batch that is planned and not listed is
-    accepted, too.
+    A batch that is listed and not finished is accepted, because a run may be killed in between. So is a batch that is
+    planned and not listed.
     """
     archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
@@ -376,13 +423,15 @@ def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_settings_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    """Settings are checked before any folder is read."""
+    """Invalid settings of an archive are refused before any folder is read."""
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, "views", **given)
 
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
 def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
-    """Otherwise ``file://host/lake`` would be read as a local folder."""
+    """
+    A file URI with a host, such as ``file://host/lake``, is refused. Otherwise, it would be read as a local folder.
+    """
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})

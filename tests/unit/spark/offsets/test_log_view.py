@@ -19,7 +19,7 @@ TRIES = 4
 
 @pytest.fixture
 def unreachable() -> Iterator[ReadOptions]:
-    """Return options whose only broker is a reserved port on which no process listens."""
+    """Yield options whose only broker is a reserved port on which no process listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         texts = {
@@ -37,8 +37,8 @@ def test_a_patient_view_retries(
     unreachable: ReadOptions, caplog: pytest.LogCaptureFixture, patient: bool, again: int
 ) -> None:
     """
-    The first failure is logged as a warning, further ones as infos, and the last one is raised. Without ``patient``,
-    the first failure is raised.
+    A log view with ``patient`` retries: the first failure is logged as a warning, further ones as infos, and the last
+    one is raised. Without ``patient``, the first failure is raised.
     """
     with (
         caplog.at_level(logging.INFO, "kiel_groups.spark.offsets.log_view"),

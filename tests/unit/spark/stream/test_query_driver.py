@@ -39,7 +39,10 @@ class OffsetsThatFailOnce:
 
 
 def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a query restarted before its first batch is done would resolve ``latest`` again, and skip records."""
+    """
+    If the start of a query could not be stored, the next call stores it. Otherwise, a query restarted before its first
+    batch is done would resolve ``latest`` again, and skip records.
+    """
     monkeypatch.setattr(query_driver, "LogView", LogViewOfOnePartition)
     monkeypatch.setattr(query_driver, "GroupOffsets", OffsetsThatFailOnce)
     monkeypatch.setattr(query_driver, "resolve", lambda *arguments: {P0: 7})

@@ -158,7 +158,7 @@ def name(value: object) -> str | None:
 
 @pytest.mark.parametrize(("request_", "expected"), BODIES, ids=name)
 def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expected: bytes) -> None:
-    """Partitions are grouped by topic."""
+    """A request is encoded as the protocol describes it, with its partitions grouped by topic."""
     assert request_.encode_body() == expected
 
 
@@ -168,7 +168,7 @@ def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expecte
     ids=name,
 )
 def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any], key: int) -> None:
-    """These fields come before the body."""
+    """The frame of a request starts with size, API key, version, correlation id and client id. Then comes the body."""
     rest = int16(key) + int16(0) + int32(77) + string("me") + request_.encode_body()
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
 
@@ -177,13 +177,13 @@ def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any
 def test_a_response_is_read_from_the_bytes_of_the_protocol(
     request_: Request[Any], payload: bytes, expected: object
 ) -> None:
-    """Error codes are returned as values."""
+    """A response is decoded as the protocol describes it. Error codes are returned as values."""
     assert request_.decode_response(payload) == expected
 
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES, ids=name)
 def test_response_truncated_anywhere_is_refused(request_: Request[Any], payload: bytes, expected: object) -> None:
-    """No prefix of a response is a valid response."""
+    """A truncated response is refused: no prefix of a response is a valid response."""
     for end in range(len(payload)):
         with pytest.raises(ProtocolError):
             request_.decode_response(payload[:end])
@@ -191,7 +191,7 @@ def test_response_truncated_anywhere_is_refused(request_: Request[Any], payload:
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES, ids=name)
 def test_response_with_bytes_after_its_end_is_refused(request_: Request[Any], payload: bytes, expected: object) -> None:
-    """Such a response answers another request."""
+    """A response with bytes after its end is refused, because it answers another request."""
     with pytest.raises(ProtocolError, match="1 bytes after its end"):
         request_.decode_response(payload + b"\0")
 
@@ -201,26 +201,26 @@ def test_response_with_bytes_after_its_end_is_refused(request_: Request[Any], pa
 def test_count_beyond_the_bytes_left_is_refused(
     request_: Request[Any], payload: bytes, expected: object, count: int
 ) -> None:
-    """A count is accepted only if the remaining bytes can have that many elements."""
+    """A count is refused if the remaining bytes cannot have that many elements."""
     with pytest.raises(ProtocolError, match=f"array of {count} elements"):
         request_.decode_response(int32(count) + payload[4:])
 
 
 def test_a_count_is_limited_by_the_smallest_size_of_an_element() -> None:
-    """Three brokers do not fit into the bytes of one."""
+    """A count is limited by the smallest size of an element. Three brokers do not fit into 14 bytes."""
     with pytest.raises(ProtocolError, match="array of 3 elements, with 14 bytes left, at byte 0"):
         METADATA.decode_response(int32(3) + bytes(14))
 
 
 def test_partition_named_twice_is_refused() -> None:
-    """Two answers for one partition would contradict each other."""
+    """A response that names a partition twice is refused, because the two answers could contradict each other."""
     payload = array(string("a") + array(int32(0) + int16(0), int32(0) + int16(3)))
     with pytest.raises(ProtocolError, match="partition a:0 twice"):
         COMMIT.decode_response(payload)
 
 
 def test_topic_that_is_no_utf8_is_refused() -> None:
-    """A ProtocolError is raised instead of a UnicodeDecodeError."""
+    """A topic that is not UTF-8 raises a ProtocolError instead of a UnicodeDecodeError."""
     payload = array(int16(2) + b"\xff\xfe" + array())
     with pytest.raises(ProtocolError, match="no UTF-8, at byte 4"):
         COMMIT.decode_response(payload)
@@ -228,13 +228,13 @@ def test_topic_that_is_no_utf8_is_refused() -> None:
 
 @pytest.mark.parametrize("topic", [int16(-1), int16(-2)])
 def test_topic_of_negative_length_is_refused(topic: bytes) -> None:
-    """A topic is never null."""
+    """A topic of negative length is refused, because a topic is never null."""
     with pytest.raises(ProtocolError, match="a length of -"):
         COMMIT.decode_response(array(topic + array()))
 
 
 def test_fetched_message_set_is_a_view() -> None:
-    """Message sets are not copied out of the response. A null set is read as an empty one."""
+    """A fetched message set is a view of the response, not a copy. A null set is read as an empty one."""
     one, null = int16(0) + int64(1) + blob(b"x"), int16(0) + int64(1) + blob(None)
     payload = bytearray(array(string("a") + array(int32(0) + one, int32(1) + null)))
     partitions = FETCH.decode_response(payload).partitions
@@ -251,7 +251,7 @@ def test_only_produce_without_acks_expects_no_response() -> None:
 
 
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
-    """The caller gets a ConfigError with the reason, never a ``struct.error``."""
+    """A field that does not fit into its type raises a ConfigError with the reason, never a ``struct.error``."""
     with pytest.raises(ConfigError, match="not an int16"):
         ProduceRequest(40_000, 500, {}).encode_body()
     with pytest.raises(ConfigError, match="not an int64"):
@@ -263,7 +263,7 @@ def test_fields_that_do_not_fit_are_the_callers_error() -> None:
 
 
 def test_longest_text_is_written() -> None:
-    """A text may have 32,767 bytes."""
+    """A text of 32,767 bytes, the longest one, is written."""
     assert MetadataRequest(("t" * 32_767,)).encode_body()[4:6] == int16(32_767)
 
 

@@ -53,7 +53,9 @@ def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIM
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_compressed_data_is_read_by_package_and_reference(name: str, content: bytes) -> None:
-    """The reference follows the descriptions of the formats."""
+    """
+    Compressed data is read by the package, and by the reference decoder that follows the descriptions of the formats.
+    """
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, LIMIT) == content
@@ -62,7 +64,10 @@ def test_compressed_data_is_read_by_package_and_reference(name: str, content: by
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_size_limit_is_exact(name: str) -> None:
-    """Content of this size is read. One byte more raises an error with the limit and the setting."""
+    """
+    The size limit is exact: content of this size is read, and one byte more raises an error with the limit and the
+    setting.
+    """
     codec, content = codec_by_name(name), CONTENTS["text"]
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -74,7 +79,8 @@ def test_the_size_limit_is_exact(name: str) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_truncated_stream_is_refused_or_shorter(name: str) -> None:
     """
-    A snappy stream has no end mark. If it is truncated between blocks, only the decoder of the message set detects it.
+    A truncated stream is refused. Only a snappy stream that is truncated between blocks is read, because it has no end
+    mark. The decoder of the message set detects this.
     """
     codec, content = codec_by_name(name), b"some text, some more text " * 20
     data = packed(name, content)
@@ -90,7 +96,7 @@ def test_a_truncated_stream_is_refused_or_shorter(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["snappy", "lz4"])
 def test_the_error_of_a_truncated_wrapper_names_its_offset(name: str) -> None:
-    """The error also has topic and partition, however few bytes are missing."""
+    """The error of a truncated wrapper has topic, partition and offset, however few bytes are missing."""
     plain = encode([(4, None, b"four"), (5, b"k", b"five")])
     for cut in (1, 4, 9):
         data = message(5, None, packed(name, plain)[:-cut], attributes=NUMBERS[name])
@@ -101,7 +107,7 @@ def test_the_error_of_a_truncated_wrapper_names_its_offset(name: str) -> None:
 @pytest.mark.parametrize("outer", NUMBERS)
 @pytest.mark.parametrize("inner", NUMBERS)
 def test_nested_wrappers_are_refused(outer: str, inner: str) -> None:
-    """Each pair of codecs is refused."""
+    """A wrapper inside a wrapper is refused, for each pair of codecs."""
     data = wrapper(wrapper(encode([(5, None, b"v")]), 5, codec=inner), 5, codec=outer)
     with pytest.raises(ProtocolError, match="offset 5: a compressed message inside a compressed message"):
         decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
@@ -121,7 +127,9 @@ BOMBS = {
 
 
 def peak_bytes_of(action: Callable[[], object]) -> int:
-    """Return the largest growth of this process's memory, including the memory of compiled codecs."""
+    """
+    Run ``action``, and return the largest growth of this process's memory, including the memory of compiled codecs.
+    """
 
     def measured(field: str) -> int:
         found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
@@ -136,7 +144,7 @@ def peak_bytes_of(action: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(("number", "bomb"), BOMBS.values(), ids=BOMBS)
 def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
-    """The 30 to 160 MB to which the data would expand are not allocated."""
+    """Decompression bombs are refused without allocating the 30 to 160 MB to which they would expand."""
     data = message(5, None, bomb, attributes=number)
 
     def read() -> None:
@@ -150,14 +158,17 @@ def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
 
 
 def test_bare_snappy_block_is_read() -> None:
-    """Some clients wrote one block without xerial's header."""
+    """A single snappy block without xerial's header is read, as some clients wrote it."""
     for content in CONTENTS.values():
         assert snappy.unpack(raw_snappy(content), LIMIT) == content
         assert snappy.unpack(bytes(cramjam.snappy.compress_raw(content)), LIMIT) == content
 
 
 def test_xerial_stream_is_written_as_java_writes_it() -> None:
-    """The stream has the magic, version 1, compatible version 1, and blocks of 32 KiB."""
+    """
+    A snappy stream is written as Java writes it: with xerial's magic, version 1, compatible version 1, and blocks of 32
+    KiB.
+    """
     data = snappy.pack(NO_REPEATS[:40_000])
     assert data[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     (size,) = struct.unpack_from(">i", data, 16)
@@ -165,7 +176,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
 
 
 def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
-    """Each block has its own size; 32 KiB is only the choice of writers."""
+    """The blocks of a snappy stream may have any size. Writers usually choose 32 KiB."""
     assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
 
 
@@ -192,7 +203,7 @@ DAMAGED_SNAPPY = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_SNAPPY.values(), ids=DAMAGED_SNAPPY)
 def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
-    """The error has the size of the stream or block. It is never a MessageTooLargeError."""
+    """Damaged snappy is refused with the size of the stream or block, and never as too large."""
     error = refusal(snappy.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
@@ -202,7 +213,10 @@ def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
 
 
 def test_lz4_is_written_with_kafkas_header_checksum() -> None:
-    """Java clients of 0.8 include the magic in the checksum, and refuse any other one. Blocks have 64 KiB."""
+    """
+    An lz4 frame is written with Kafka's header checksum, which includes the magic, because Java clients of 0.8 refuse
+    any other. Its blocks have 64 KiB.
+    """
     data = lz4.pack(NO_REPEATS[: 65 << 10])
     assert data[:7] == bytes.fromhex("04224d18 60 40 1a")
     assert data[7:11] == struct.pack("<I", 64 << 10 | 1 << 31)
@@ -212,13 +226,16 @@ def test_lz4_is_written_with_kafkas_header_checksum() -> None:
 @pytest.mark.parametrize("kafka", [True, False], ids=["Kafka's checksum", "the right checksum"])
 @pytest.mark.parametrize("flags", range(0x40, 0x80, 4), ids=hex)
 def test_every_kind_of_lz4_frame_is_read(flags: int, kafka: bool) -> None:
-    """Frames have or lack linked blocks, block checksums, a content size and a content checksum."""
+    """
+    Every kind of lz4 frame is read: with or without linked blocks, block checksums, a content size and a content
+    checksum.
+    """
     content = CONTENTS["text"][:1_000] + bytes(500) + NO_REPEATS[:300]
     assert lz4.unpack(lz4_frame(content, kafka=kafka, flags=flags), LIMIT) == content
 
 
 def test_lz4_frames_of_other_writers_are_read() -> None:
-    """liblz4 links blocks, and writes a content checksum and the correct header checksum."""
+    """Frames of liblz4 are read. They have linked blocks, a content checksum and the correct header checksum."""
     for content in CONTENTS.values():
         assert lz4.unpack(bytes(cramjam.lz4.compress(content)), LIMIT) == content
 
@@ -261,14 +278,14 @@ DAMAGED_LZ4 = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_LZ4.values(), ids=DAMAGED_LZ4)
 def test_damaged_lz4_is_refused(data: bytes, words: str) -> None:
-    """The error has the reason, and is not a MessageTooLargeError."""
+    """Damaged lz4 is refused with the reason, and not as too large."""
     error = refusal(lz4.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
 
 
 def test_a_wrong_content_size_is_refused() -> None:
-    """The content must have the size that the header declares."""
+    """An lz4 frame whose content has another size than its header declares is refused."""
     valid = lz4_frame(bytes(90), flags=0x68, kafka=False)
     header = valid[4:6] + struct.pack("<Q", 91)
     frame = LZ4_MAGIC + header + bytes((xxh32(header) >> 8 & 255,)) + valid[15:]
@@ -276,14 +293,20 @@ def test_a_wrong_content_size_is_refused() -> None:
 
 
 def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
-    """The decoder would have to decompress the data to find out. In both cases it is refused within the limit."""
+    """
+    Damaged lz4 data counts as too large if its blocks could expand beyond the limit, because the decoder, which stops
+    at the limit, cannot tell damage from size.
+    """
     data = with_body(b"\xf0" + b"\xff" * 1_000)
     assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)
     assert not isinstance(refusal(lz4.unpack, data, 1 << 16), MessageTooLargeError)
 
 
 def test_lz4_copy_from_distance_zero_is_refused() -> None:
-    """The format forbids such a copy. liblz4 decodes it to arbitrary bytes, which the message's CRC detects."""
+    """
+    An lz4 copy from distance 0, which the format forbids, is refused. liblz4 decodes it to arbitrary bytes, which the
+    message's CRC detects.
+    """
     plain = message(5, None, b"v" * 40)
     body = b"\xf0" + bytes((len(plain) - 15 - 15,)) + plain[:-15] + b"\0\0" + b"\xb0" + plain[-11:]
     valid = body.replace(b"\0\0\xb0", b"\1\0\xb0")

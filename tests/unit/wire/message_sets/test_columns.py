@@ -24,7 +24,7 @@ SETS = {"plain": encode(PLAIN), "wrapped": wrapper(encode(PLAIN), 12)}
 
 @pytest.fixture(autouse=True, params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run each test with each implementation; all decode the same columns."""
+    """Run each test with each implementation. All of them decode the same columns."""
     with reading(request.param):
         yield request.param
 
@@ -52,8 +52,8 @@ def values(column: BinaryColumn) -> list[bytes | None]:
 
 def test_columns_have_the_layout_of_arrow() -> None:
     """
-    Offsets are int64, and ends are int32 from 0 on. The lowest validity bit is first; without nulls, there are no
-    validity bits.
+    Columns have the layout of Arrow: offsets are int64, ends are int32 and start at 0, and the lowest validity bit
+    comes first. Without nulls, there are no validity bits.
     """
     columns = read(encode([(7, b"k", b"seven"), (8, b"", None), (12, b"key", b"")]))
     assert columns.offsets == struct.pack("=3q", 7, 8, 12)
@@ -64,7 +64,7 @@ def test_columns_have_the_layout_of_arrow() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17])
 def test_bits_of_nulls_fill_their_bytes(count: int) -> None:
-    """Every third value is null. Bits after the last row are 0."""
+    """The validity bits have one bit for each row, rounded up to bytes. Bits after the last row are 0."""
     sent = [(n, b"" if n % 2 else None, None if n % 3 == 0 else b"%d" % n) for n in range(count)]
     columns = read(encode(sent))
     assert rows(columns) == sent
@@ -77,7 +77,10 @@ def test_bits_of_nulls_fill_their_bytes(count: int) -> None:
 @pytest.mark.parametrize("position", range(6, 14))
 @pytest.mark.parametrize("end", [*range(6, 15), None])
 def test_rows_are_limited_by_position_and_end(kind: str, position: int, end: int | None) -> None:
-    """The end is exclusive. A message at or after the end proves that all messages before it were read."""
+    """
+    Rows start at the position and stop before the end. A message at or after the end proves that all messages before it
+    were read.
+    """
     end = end if end is None else max(position, end)
     wanted = [one for one in PLAIN if position <= one[0] and (end is None or one[0] < end)]
     columns = read(SETS[kind], position, end)
@@ -86,7 +89,7 @@ def test_rows_are_limited_by_position_and_end(kind: str, position: int, end: int
 
 
 def test_data_after_the_end_is_not_read() -> None:
-    """Garbage or an unfinished message after the end is no error."""
+    """Data after the end is not read, so garbage or an unfinished message there is no error."""
     for tail in (b"garbage" * 9, message(9, None, b"unfinished")[:-1], wrapper(encode(PLAIN), 12)):
         columns = read(encode(PLAIN[:2]) + tail, 0, 8)
         assert rows(columns) == PLAIN[:1]
@@ -94,7 +97,10 @@ def test_data_after_the_end_is_not_read() -> None:
 
 
 def test_an_unfinished_message_does_not_prove_the_end() -> None:
-    """The offset of an unfinished message may be garbage, so only a complete message with a valid CRC is trusted."""
+    """
+    An unfinished message does not prove that the end was reached, because its offset may be garbage. Only a complete
+    message with a valid CRC does.
+    """
     with pytest.raises(PartialMessage) as caught:
         read(message(20, None, b"unfinished")[:-1], 5, 10)
     assert caught.value.needed_bytes == len(message(20, None, b"unfinished"))
@@ -103,26 +109,26 @@ def test_an_unfinished_message_does_not_prove_the_end() -> None:
 
 
 def test_a_gap_up_to_the_end_is_skipped() -> None:
-    """The messages were removed by compaction, so there are no rows, and the next offset is the end."""
+    """If compaction has removed all messages up to the end, there are no rows, and the next offset is the end."""
     columns = read(message(4, None, b"before") + message(20, None, b"behind") + b"rest", 5, 10)
     assert (rows(columns), columns.next_offset) == ([], 10)
 
 
 def test_older_messages_alone_leave_the_position() -> None:
-    """Older messages are skipped, and prove nothing about later ones."""
+    """A set of only older messages leaves the position, because they prove nothing about later ones."""
     columns = read(encode(PLAIN), 20, 30)
     assert (rows(columns), columns.next_offset) == ([], 20)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_read(kind: type) -> None:
-    """The buffer of an answer need not be copied."""
+    """Any buffer of bytes is read, so the buffer of an answer need not be copied."""
     assert rows(read(kind(SETS["plain"]))) == PLAIN
     assert rows(read(kind(SETS["wrapped"]))) == PLAIN
 
 
 def test_an_empty_set_makes_empty_columns() -> None:
-    """Empty columns have one end, as Arrow requires."""
+    """An empty set makes empty columns, which have one end, as Arrow requires."""
     columns = read(b"", 5)
     assert (rows(columns), columns.next_offset) == ([], 5)
     assert columns.keys == BinaryColumn(b"", struct.pack("=i", 0), None, 0)
@@ -130,7 +136,10 @@ def test_an_empty_set_makes_empty_columns() -> None:
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
 def test_invalid_sets_are_refused(data: bytes, offset: int, words: str) -> None:
-    """The messages before the damage are returned first. Then the error, one line, has the position and the reason."""
+    """
+    Messages before the damage of an invalid set are returned first. Then an error of one line has the position and the
+    reason.
+    """
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
@@ -145,7 +154,7 @@ def read_on(data: bytes) -> None:
 
 
 def test_columns_stay_within_int32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends are int32, which limits the decompressed size. Messages that fit are returned first."""
+    """The decompressed size of columns is limited, because ends are int32. Messages that fit are returned first."""
     first, second = wrapper(message(0, None, b"v" * 500), 0), wrapper(message(1, None, b"v" * 500), 1)
     monkeypatch.setattr(columns_module, "_MOST_BYTES", 1000)
     assert [offset for offset, _, _ in rows(read(first + second))] == [0]

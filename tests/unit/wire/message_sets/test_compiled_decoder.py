@@ -60,7 +60,7 @@ INVALID_RUNS = {
 @READERS
 @pytest.mark.parametrize("run", INVALID_RUNS.values(), ids=INVALID_RUNS)
 def test_invalid_runs_are_refused(read: Callable[[Any], Any], run: tuple[bytes, int, int]) -> None:
-    """The readers check the bounds themselves, and do not rely on ``check()``."""
+    """The compiled readers refuse invalid runs: they check the bounds themselves, and do not rely on ``check()``."""
     with pytest.raises(ValueError, match="a run"):
         read((run,))
     with pytest.raises(ValueError, match="a run"):
@@ -72,20 +72,20 @@ def test_invalid_runs_are_refused(read: Callable[[Any], Any], run: tuple[bytes, 
     "given", [None, [], [(DATA, 0, 1)], (None,), ((),), ((DATA,),), (("text", 0, 1),), ((DATA, 0.5, 1),), (DATA,)]
 )
 def test_arguments_of_other_types_are_refused(read: Callable[[Any], Any], given: object) -> None:
-    """A TypeError is raised."""
+    """The compiled readers raise a TypeError for arguments of other types."""
     with pytest.raises(TypeError):
         read(given)
 
 
 @READERS
 def test_without_runs_there_are_no_messages(read: Callable[[Any], Any]) -> None:
-    """Empty runs have no messages either, wherever they start."""
+    """Neither no runs nor empty runs have messages, wherever they start."""
     assert read(()) == read(((DATA, 0, 0), (b"", 0, 0), (DATA, len(DATA), len(DATA))))
 
 
 @pytest.mark.parametrize("start", [-1, len(DATA) + 1, sys.maxsize, -sys.maxsize - 1])
 def test_a_check_starts_within_the_bytes(start: int) -> None:
-    """A check may start at the end of the bytes, where nothing is left to check."""
+    """A check must start within the bytes or at their end, where nothing is left to check."""
     assert _messages.check(DATA, len(DATA), -1, HIGHEST) == (len(DATA), -1, _messages.STOPPED)
     with pytest.raises(ValueError, match="start is"):
         _messages.check(DATA, start, -1, HIGHEST)
@@ -93,7 +93,10 @@ def test_a_check_starts_within_the_bytes(start: int) -> None:
 
 @pytest.mark.parametrize("size", [*range(300), 1_000, 1_023, 1_024, 10_000])
 def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
-    """The CRC of short messages is computed by tables, that of long ones by folding. Each byte must have an effect."""
+    """
+    Messages of any length are checked to their last byte. The CRC of short messages is computed by tables, and that of
+    long ones by folding.
+    """
     whole = message(1, None, random.Random(size).randbytes(size))
     assert _messages.check(whole, 0, -1, HIGHEST) == (len(whole), 1, _messages.STOPPED)
     for at in range(len(whole) - size, len(whole), max(1, size // 40)):
@@ -103,14 +106,17 @@ def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
 
 
 def test_a_record_is_a_tuple() -> None:
-    """Objects of other types have no memory for the fields."""
+    """The class of a record must be a tuple's, because objects of other types have no memory for the fields."""
     for kind in (dict, int, object, list):
         with pytest.raises(TypeError, match="a type of tuple"):
             _messages.records(((DATA, 0, len(DATA)),), LOWEST, HIGHEST, kind, "t", 0)  # type: ignore[arg-type]
 
 
 def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> None:
-    """The owner of a buffer may change it, so each pass reads the lengths again."""
+    """
+    Bytes that change after the check are read within their bounds. The owner of a buffer may change it, so each pass
+    reads the lengths again.
+    """
     data = bytearray(DATA)
     stop, _, _ = _messages.check(data, 0, -1, HIGHEST)
     data[8:12] = int32(1 << 30)
@@ -121,7 +127,7 @@ def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> Non
 
 @READERS
 def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
-    """Buffers are released after a result and after an error. A bytearray in use could not grow."""
+    """Buffers are released after a result and after an error, so a bytearray can grow again."""
     data = bytearray(DATA)
     read(((data, 0, len(data)), (data, 0, len(data))))
     with pytest.raises(ValueError, match="a run"):
@@ -132,7 +138,7 @@ def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
 
 @READERS
 def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
-    """A thousand results and a thousand errors need no more memory than the first of each."""
+    """The decoder leaks no memory: a thousand results and errors need no more than the first ones."""
     large = encode([(n, b"k" * 100, b"v" * 1000 if n % 2 else None) for n in range(10)])
     whole, cut = ((large, 0, len(large)),), ((large, 0, len(large)), (large, 0, len(large) - 1))
 

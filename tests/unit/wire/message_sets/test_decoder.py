@@ -24,7 +24,7 @@ SOURCE = TopicPartition("clicks", 3)
 
 @pytest.fixture(autouse=True, params=WAYS)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run each test with each implementation; results and errors are the same."""
+    """Run each test with each implementation. Results and errors are the same."""
     with reading(request.param):
         yield
 
@@ -38,17 +38,19 @@ def read(message_set: bytes | memoryview, position: int = 0, limit: int = 1 << 2
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_plain_messages_are_read(kind: type) -> None:
-    """Keys and values are bytes or None. An empty value is not null, and offsets may have gaps."""
+    """
+    Plain messages are read. Keys and values are bytes or None, an empty value is not null, and offsets may have gaps.
+    """
     assert read(kind(encode(PLAIN))) == PLAIN
 
 
 def test_wrapper_is_unpacked_with_its_own_offsets() -> None:
-    """Offsets inside a wrapper are absolute."""
+    """A wrapper is unpacked with the offsets of its messages, which are absolute."""
     assert read(wrapper(encode(PLAIN), 12)) == PLAIN
 
 
 def test_plain_messages_and_wrappers_mix() -> None:
-    """One set may have both kinds of messages, in any order."""
+    """One set may have plain messages and wrappers, in any order."""
     later = [(20, b"a", b"b"), (21, None, b"c")]
     data = message(1, None, b"one") + wrapper(encode(PLAIN), 12) + message(13, None, b"x") + wrapper(encode(later), 21)
     assert read(data + message(30, None, b"end")) == [
@@ -61,33 +63,36 @@ def test_plain_messages_and_wrappers_mix() -> None:
 
 
 def test_wrapper_may_have_a_key() -> None:
-    """The key of a wrapper has no meaning."""
+    """A wrapper may have a key, which has no meaning."""
     assert read(wrapper(encode(PLAIN), 12, key=b"whatever")) == PLAIN
 
 
 @pytest.mark.parametrize("position", range(14))
 def test_records_before_the_position_are_skipped(position: int) -> None:
-    """A wrapper may also have older records, which were read before."""
+    """Records before the position are skipped. A wrapper, too, may have older records, which were read before."""
     expected = [one for one in PLAIN if one[0] >= position]
     assert read(encode(PLAIN), position) == expected
     assert read(wrapper(encode(PLAIN), 12), position) == expected
 
 
 def test_wrapper_that_ends_before_the_position_is_not_unpacked() -> None:
-    """The content of the wrapper was read before, so it need not be checked."""
+    """A wrapper that ends before the position is neither unpacked nor checked, because its content was read before."""
     old = message(5, None, b"no gzip at all", attributes=1)
     assert read(old + message(6, None, b"new"), 6) == [(6, None, b"new")]
 
 
 @pytest.mark.parametrize("cut", range(1, len(message(12, b"k", b"twelve"))))
 def test_unfinished_last_message_is_dropped(cut: int) -> None:
-    """A broker truncates the set at ``max_bytes``."""
+    """An unfinished last message is dropped. A broker truncates the set at ``max_bytes``."""
     assert read(encode(PLAIN)[:-cut]) == PLAIN[:-1]
 
 
 @pytest.mark.parametrize("data", [message(7, None, b"v" * 100), wrapper(encode(PLAIN), 12)], ids=["plain", "wrapper"])
 def test_a_single_unfinished_message_needs_more_bytes(data: bytes) -> None:
-    """The exception has the size of the message, if the size field was received."""
+    """
+    A single unfinished message raises PartialMessage. The exception has the size of the message, if the size field was
+    received.
+    """
     for end in range(1, len(data)):
         with pytest.raises(PartialMessage, match=r"clicks:3 at offset 7: .* larger max_bytes") as caught:
             read(data[:end], 7)
@@ -95,13 +100,16 @@ def test_a_single_unfinished_message_needs_more_bytes(data: bytes) -> None:
 
 
 def test_an_unfinished_message_after_older_records_needs_more_bytes() -> None:
-    """With an empty result, the fetcher would repeat the same request forever."""
+    """
+    An unfinished message after only older records raises PartialMessage. With an empty result, the fetcher would repeat
+    the same request forever.
+    """
     with pytest.raises(PartialMessage):
         read(message(1, None, b"old") + message(2, None, b"new")[:-1], 2)
 
 
 def test_partial_message_survives_pickling() -> None:
-    """The exception keeps its fields, because errors are sent to other processes."""
+    """PartialMessage keeps its fields when it is pickled, because errors are sent to other processes."""
     with pytest.raises(PartialMessage) as caught:
         read(message(1, None, b"x")[:-1])
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -109,13 +117,15 @@ def test_partial_message_survives_pickling() -> None:
 
 
 def test_empty_set_has_no_records() -> None:
-    """A broker sends an empty set if it has no new records."""
+    """An empty set, as a broker sends it if it has no new records, has no records."""
     assert read(b"") == []
 
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
 def test_an_invalid_set_is_refused_with_topic_partition_and_offset(data: bytes, offset: int, words: str) -> None:
-    """The error is one line. Exceptions of the compiled codec are translated."""
+    """
+    An invalid set is refused with one line that has topic, partition and offset, whichever codec has found the damage.
+    """
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
@@ -133,35 +143,38 @@ def read_on(data: bytes) -> None:
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("data", [data for data, _, _ in REFUSED.values()], ids=REFUSED)
 def test_messages_before_invalid_data_are_read(data: bytes, packed: bool) -> None:
-    """The messages before the damage are returned. The next fetch starts with the invalid data and fails."""
+    """Messages before invalid data are returned. The next fetch starts with the invalid data and fails."""
     head = message(0, b"key", b"value")
     assert read((wrapper(head, 0) if packed else head) + data)[0] == (0, b"key", b"value")
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 9, 20])
 def test_truncated_gzip_is_refused(cut: int) -> None:
-    """The gzip stream must be complete, including its trailer."""
+    """A truncated gzip stream is refused, even if only its trailer is incomplete."""
     packed = zlib.compress(WRAPPED, 6, 31)
     with pytest.raises(ProtocolError, match=r"offset 12: .*gzip stream of .* is truncated"):
         read(message(12, None, packed[:-cut], attributes=1))
 
 
 def test_bytes_after_the_gzip_stream_are_refused() -> None:
-    """A wrapper has exactly one stream."""
+    """Bytes after the gzip stream are refused, because a wrapper has exactly one stream."""
     packed = zlib.compress(WRAPPED, 6, 31)
     with pytest.raises(ProtocolError, match="3 bytes follow its gzip stream"):
         read(message(12, None, packed + b"abc", attributes=1))
 
 
 def test_decompression_stops_at_the_limit() -> None:
-    """Content of exactly this size is read. One byte more raises an error that names the setting."""
+    """
+    Decompression stops at the limit: content of exactly this size is read, and one byte more raises an error that names
+    the setting.
+    """
     assert read(wrapper(WRAPPED, 12), limit=len(WRAPPED)) == PLAIN
     with pytest.raises(MessageTooLargeError, match=r"clicks:3 at offset 12: .*max_decompressed_bytes"):
         read(wrapper(WRAPPED, 12), limit=len(WRAPPED) - 1)
 
 
 def test_messages_before_a_wrapper_that_is_too_large_are_read() -> None:
-    """The next fetch starts with the wrapper and fails."""
+    """Messages before a wrapper that is too large are returned. The next fetch starts with the wrapper and fails."""
     data = message(4, None, b"before") + wrapper(WRAPPED, 12)
     assert read(data, limit=len(WRAPPED) - 1) == [(4, None, b"before")]
     with pytest.raises(MessageTooLargeError, match="clicks:3 at offset 12: "):
@@ -169,7 +182,7 @@ def test_messages_before_a_wrapper_that_is_too_large_are_read() -> None:
 
 
 def test_a_decompression_bomb_is_refused() -> None:
-    """The 100 MB to which its 100 kB would expand are not allocated."""
+    """A decompression bomb is refused without allocating the 100 MB to which it would expand."""
     bomb = wrapper(message(5, None, bytes(100_000_000)), 5)
     tracemalloc.start()
     with pytest.raises(MessageTooLargeError):
@@ -180,7 +193,10 @@ def test_a_decompression_bomb_is_refused() -> None:
 
 
 def test_a_set_beyond_the_limit_is_read_in_parts() -> None:
-    """Each wrapper fits, but not all together. Those that fit are returned, and the next fetch reads the others."""
+    """
+    If each wrapper of a set fits into the limit, but not all together, the first ones are returned, and the next fetch
+    reads the rest.
+    """
     parts = [[(n * 10 + i, None, b"v" * 50) for i in range(5)] for n in range(3)]
     data = b"".join(wrapper(encode(part), part[-1][0]) for part in parts)
     limit = 2 * len(encode(parts[0]))
@@ -190,7 +206,10 @@ def test_a_set_beyond_the_limit_is_read_in_parts() -> None:
 
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
 def test_written_sets_are_read_by_the_reference(compression: str | None) -> None:
-    """Offsets count from 0, and a wrapper has the offset of its last message, as Java's producer writes them."""
+    """
+    The reference decoder reads written sets. Offsets count from 0, and a wrapper has the offset of its last message, as
+    Java's producer writes them.
+    """
     messages = [(None, b"a"), (b"k", None), (b"", b"")]
     found: list[Message] = []
     left = decode(encode_message_set(messages, compression), found)
@@ -200,13 +219,13 @@ def test_written_sets_are_read_by_the_reference(compression: str | None) -> None
 
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
 def test_no_messages_make_an_empty_set(compression: str | None) -> None:
-    """With compression, too, the set has no bytes: no wrapper is written."""
+    """Without messages, a written set has no bytes, even with compression."""
     assert encode_message_set([], compression) == b""
 
 
 @pytest.mark.parametrize(("codec", "number"), NUMBERS.items())
 def test_compressed_set_is_one_message(codec: str, number: int) -> None:
-    """The wrapper has the offset of its last message, the codec in its attributes, and no key."""
+    """A compressed set is one wrapper with the offset of its last message, the codec in its attributes, and no key."""
     data = encode_message_set([(None, b"v")] * 5, codec)
     assert data[:8] == int64(4)
     assert data[8:12] == int32(len(data) - 12)
@@ -215,7 +234,7 @@ def test_compressed_set_is_one_message(codec: str, number: int) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "LZ4", "none", ""])
 def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
-    """The error lists the supported codecs."""
+    """An unsupported compression raises a ConfigError that lists the supported codecs."""
     expected = f"compression: '{compression}' is not supported; expected 'gzip', 'snappy', 'lz4' or None"
     with pytest.raises(ConfigError, match=expected):
         encode_message_set([(None, b"v")], compression)
@@ -223,6 +242,6 @@ def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("text", b""), (None, "text"), (5, None)])
 def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
-    """The error has the number of the message, and the types of its key and value."""
+    """A key or value that is not bytes raises a ConfigError with the number of the message, and the types of both."""
     with pytest.raises(ConfigError, match=r"message 1: key and value are \w+ and \w+; expected bytes or None"):
         encode_message_set([(None, b"fine"), (key, value)])  # type: ignore[list-item]
