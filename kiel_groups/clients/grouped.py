@@ -31,7 +31,6 @@ from kiel_groups.config import (
     topic_names,
 )
 from kiel_groups.errors import ClosedError, ConfigError
-from kiel_groups.group.member.offset_tracker import CommitRules
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
@@ -180,7 +179,7 @@ class GroupedConsumer(MemberAttributes):
             listener=listener,
             metrics=self.metrics,
         )
-        self._subscription = SubscriptionState(CommitRules.of(self._settings.group))
+        self._subscription = SubscriptionState(self._settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
         #: Calls of consume() in progress; for each, the latest calls of its coroutine, one for each topic.
         self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}

@@ -16,7 +16,6 @@ from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.member.offset_tracker import CommitRules
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
@@ -79,7 +78,7 @@ class Consumer:
         self.closed = False
         self._finished_some = asyncio.Event()
         config, zookeeper = world.settings(instance_id)
-        self._subscription = SubscriptionState(CommitRules.of(config))
+        self._subscription = SubscriptionState(config)
         self._subscription.subscribe(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()

@@ -13,11 +13,12 @@ from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.offset_tracker import OffsetTracker
-from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
+from tests.sim.commits import process_all
 from tests.sim.session_bench import SessionBench, owner_znodes_of
-from tests.sim.topics import recreate
+from tests.sim.topics import recreate, stored_offsets
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
@@ -113,3 +114,30 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
 
     other.start()
     assert bench.run(claim) == frozenset()
+
+
+def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        partitions = world.partitions()
+        world.close(20.0)
+        complete = ClaimOpener._find_or_create
+
+        async def completing(opener: ClaimOpener, topic: str, *rest: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            world.operator.delete_async(topic_path("t0"))
+            await asyncio.sleep(0.3)
+            return await complete(opener, topic, *rest, **options)
+
+        monkeypatch.setattr(ClaimOpener, "_find_or_create", completing)
+        joined = world.join(world.topics)
+        world.run_for(6.0)
+        znodes = world.ensemble.tree.znodes
+        assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
+        world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        world.run_for(6.0)
+        world.settle(20.0)
+        assert stored_offsets(world) == [0, 0, 0, 0]
+        assert set(joined.opened) == set(partitions)

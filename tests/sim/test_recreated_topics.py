@@ -363,34 +363,6 @@ def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monke
     assert stored_offsets(world) == [0, 0, 0, 0]
 
 
-def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
-    (consumer,) = world.consumers
-    process_all(world, consumer)
-    partitions = world.partitions()
-    world.close(20.0)
-    complete = ClaimOpener._find_or_create
-
-    async def completing(opener: ClaimOpener, topic: str, *rest: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        world.operator.delete_async(topic_path("t0"))
-        await asyncio.sleep(0.3)
-        return await complete(opener, topic, *rest, **options)
-
-    monkeypatch.setattr(ClaimOpener, "_find_or_create", completing)
-    joined = world.join(world.topics)
-    world.run_for(6.0)
-    znodes = world.ensemble.tree.znodes
-    assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
-    world.operator.create(topic_path("t0"), world.topic_data("t0"))
-    world.run_for(6.0)
-    world.settle(20.0)
-    assert stored_offsets(world) == [0, 0, 0, 0]
-    assert set(joined.opened) == set(partitions)
-
-
 def test_a_partly_opened_claim_is_reset_when_brokers_know_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -67,8 +67,8 @@ class CommitRules:
 class OffsetTracker:
     """The offsets of the partitions of one consumer, used on its event loop only."""
 
-    def __init__(self, rules: CommitRules = CommitRules()) -> None:
-        self.rules = rules
+    def __init__(self, rules: CommitRules | None = None) -> None:
+        self.rules = rules or CommitRules()
         self._claims: dict[TopicPartition, ClaimedPartition] = {}
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kiel_groups.config import topic_names
+from kiel_groups.config import GroupConfig, topic_names
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 
 __all__ = ["SubscriptionState"]
@@ -13,9 +13,9 @@ __all__ = ["SubscriptionState"]
 class SubscriptionState:
     """The subscribed topics and the ``offsets`` of one consumer, used on its event loop only."""
 
-    def __init__(self, rules: CommitRules = CommitRules()) -> None:  # noqa: B008 -- immutable
+    def __init__(self, config: GroupConfig | None = None) -> None:
         self.topics: frozenset[str] = frozenset()
-        self.offsets = OffsetTracker(rules)
+        self.offsets = OffsetTracker(CommitRules() if config is None else CommitRules.of(config))
 
     def subscribe(self, topics: str | Iterable[str]) -> bool:
         """

@@ -18,7 +18,6 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.group.member.offset_tracker import CommitRules
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -71,7 +70,7 @@ class SparkMember:
         self._loop = loop
         self._group = config.group
         self._fail_on_commit_error = fail_on_commit_error
-        self._subscription = SubscriptionState(CommitRules.of(config))
+        self._subscription = SubscriptionState(config)
         self._handler = BatchHandler(config.group, cluster, self._subscription, self.metrics)
         self._failure: KielGroupsError | None = None
         self._member = GroupMember(
