@@ -94,7 +94,7 @@ class GroupedConsumer(MemberAttributes):
         ConfigError: A setting is not valid.
     """
 
-    _consuming: ConnectedConsumer | None = None
+    _connected: ConnectedConsumer | None = None
     _records: weakref.ref[RecordLoop] | None = None
     _connecting: asyncio.Task[None] | None = None
     _closing: asyncio.Future[None] | None = None
@@ -206,14 +206,14 @@ class GroupedConsumer(MemberAttributes):
 
     async def _connect(self) -> None:
         self._check_open()
-        consuming = ConnectedConsumer(self._settings, self._subscription)
+        connected = ConnectedConsumer(self._settings, self._subscription)
         try:
-            await consuming.start()
+            await connected.start()
         except asyncio.CancelledError:
             # If close() cancelled this task, callers of connect() get a ClosedError, since they did not cancel it.
             self._check_open()
             raise
-        self._consuming = consuming
+        self._connected = connected
         # close() may have come too late to cancel this task. It then closes the connected consumer.
         self._check_open()
 
@@ -221,11 +221,11 @@ class GroupedConsumer(MemberAttributes):
         if self._closed:
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
-    def _connected(self) -> ConnectedConsumer:
+    def _require_connected(self) -> ConnectedConsumer:
         self._check_open()
-        if self._consuming is None:
+        if self._connected is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
-        return self._consuming
+        return self._connected
 
     def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
@@ -242,8 +242,8 @@ class GroupedConsumer(MemberAttributes):
         """
         self._closed = True
         running = running_loop() is not None
-        if self._consuming is not None:
-            self._end_in_flight(self._consuming.delivery, running=running)
+        if self._connected is not None:
+            self._end_in_flight(self._connected.delivery, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
@@ -257,11 +257,11 @@ class GroupedConsumer(MemberAttributes):
         if records is None or not running or records.caller is current_caller():
             self._end_record(finished=finished)
         # A coroutine that waits in consume() has finished the values of its earlier calls.
-        delivery.finish_topics(takers=frozenset().union(*self._waiting_calls.values()))
+        delivery.finish_topics(calls=frozenset().union(*self._waiting_calls.values()))
         if finished:
-            for taker in consume_calls_here(self):
-                taker.superseded = True
-            delivery.finish_topics(takers=consume_calls_here(self))
+            for call in consume_calls_here(self):
+                call.superseded = True
+            delivery.finish_topics(calls=consume_calls_here(self))
         else:
             delivery.drop_values(consume_calls_here(self) if running else None)
 
@@ -273,8 +273,8 @@ class GroupedConsumer(MemberAttributes):
     def _abandon(self) -> None:
         """Close the session without a loop, so that other members need not wait for its timeout."""
         self._closed = True
-        if self._consuming is not None:
-            self._consuming.abandon()
+        if self._connected is not None:
+            self._connected.abandon()
 
     async def _close(self, connecting: asyncio.Task[None] | None, timeout_s: float | None) -> None:
         if connecting is not None:
@@ -282,8 +282,8 @@ class GroupedConsumer(MemberAttributes):
             await asyncio.wait({connecting})
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
-        if self._consuming is not None:
-            await self._consuming.close(timeout_s)
+        if self._connected is not None:
+            await self._connected.close(timeout_s)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -296,12 +296,12 @@ class GroupedConsumer(MemberAttributes):
         await self.close()
 
     def _end_record(self, *, finished: bool) -> None:
-        if self._consuming is None:
+        if self._connected is None:
             return
         if finished:
-            self._consuming.delivery.finish()
+            self._connected.delivery.finish()
         else:
-            self._consuming.delivery.put_back()
+            self._connected.delivery.put_back()
 
     # ------------------------------------------------------------------ consume and commit
 
@@ -320,15 +320,15 @@ class GroupedConsumer(MemberAttributes):
         """
         self._check_open()
         changed = self._change_subscription(topics)
-        if changed and self._consuming is not None:
-            await self._consuming.member.resubscribe()
+        if changed and self._connected is not None:
+            await self._connected.member.resubscribe()
 
     def _change_subscription(self, topics: str | Iterable[str]) -> bool:
         """Replace the subscription, and return whether it changed. Raise ConfigError if the topics are not allowed."""
         wanted = topic_names(topics)
-        if self._consuming is None:
+        if self._connected is None:
             return self._subscription.subscribe(wanted)
-        return self._consuming.subscribe(wanted)
+        return self._connected.subscribe(wanted)
 
     def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
         """
@@ -356,38 +356,38 @@ class GroupedConsumer(MemberAttributes):
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")
         try:
-            taker = new_consume_call(self, check_name(topic, "topic"))
+            call = new_consume_call(self, check_name(topic, "topic"))
         except ConfigError as error:
             return failed_future(error, "GroupedConsumer.consume")
-        if self._consuming is not None:
-            self._consuming.finish_topic(topic)
-        self._waiting_calls[taker] = consume_calls_here(self)
-        return start_consume_call(self._consume(topic, taker), taker, "GroupedConsumer.consume")
+        if self._connected is not None:
+            self._connected.finish_topic(topic)
+        self._waiting_calls[call] = consume_calls_here(self)
+        return start_consume_call(self._consume(topic, call), call, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
         """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
         return await self.consume(topic)
 
-    async def _consume(self, topic: str, taker: ConsumeCall) -> Values:
+    async def _consume(self, topic: str, call: ConsumeCall) -> Values:
         try:
-            values = None if self._closed else await self._values(topic, taker)
+            values = None if self._closed else await self._values(topic, call)
         finally:
-            del self._waiting_calls[taker]
+            del self._waiting_calls[call]
         if values is None:
             await self._left_loop.closed.wait()
         return values
 
-    async def _values(self, topic: str, taker: ConsumeCall) -> Values:
+    async def _values(self, topic: str, call: ConsumeCall) -> Values:
         changed = self._change_subscription(self.subscription | {topic})
         connecting = self.connect()
         await asyncio.wait({connecting})
         if self._closed:
             return None
         connecting.result()
-        assert self._consuming is not None
+        assert self._connected is not None
         if changed:
-            await self._consuming.member.resubscribe()
-        return await self._consuming.next_values(topic, taker)
+            await self._connected.member.resubscribe()
+        return await self._connected.next_values(topic, call)
 
     def __aiter__(self) -> RecordLoop:
         """
@@ -400,9 +400,9 @@ class GroupedConsumer(MemberAttributes):
             ClosedError: The consumer was not connected, or was closed.
             ConfigError: Another loop is active, or values that ``consume()`` returned are in flight.
         """
-        consuming = self._connected()
-        consuming.delivery.begin_loop()
-        records = RecordLoop(consuming)
+        connected = self._require_connected()
+        connected.delivery.begin_loop()
+        records = RecordLoop(connected)
         self._records = weakref.ref(records)
         return records
 
@@ -419,9 +419,9 @@ class GroupedConsumer(MemberAttributes):
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             ClosedError: The consumer is not connected, or was closed.
         """
-        consuming = self._connected()
-        consuming.delivery.count_in_flight()
-        return await consuming.commit_shielded()
+        connected = self._require_connected()
+        connected.delivery.count_in_flight()
+        return await connected.commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
@@ -433,13 +433,13 @@ class GroupedConsumer(MemberAttributes):
         Args:
             metadata: A text for stores that have room for one; by default "committed by" and this member's name.
         """
-        if self._consuming is not None:
-            self._consuming.delivery.finish_topics(takers=consume_calls_here(self) or None)
+        if self._connected is not None:
+            self._connected.delivery.finish_topics(calls=consume_calls_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:
-        if self._consuming is not None:
-            await self._consuming.commit_values(f"committed by {self.name}" if metadata is None else metadata)
+        if self._connected is not None:
+            await self._connected.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: kiel's name for ``close()``."""

@@ -166,9 +166,9 @@ def _follows(view: GroupView) -> Iterator[str]:
         yield f"debounce {name} {milliseconds:,}"
     if dynamic_config.static_grace_ms is not None:
         yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
-    strangers = dynamic_config.unknown_drained(view.slots)
+    unknown = dynamic_config.unknown_drained(view.slots)
     for slot in sorted(dynamic_config.drained):
-        if slot in strangers:
+        if slot in unknown:
             yield f"drained {slot} (not a member)"
         elif slot in view.slots:
             yield f"drained {slot}"

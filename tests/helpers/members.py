@@ -108,7 +108,7 @@ class Member:
 
 def end_session(cluster: Cluster, member: Member) -> None:
     """End a member's session on the server, by a second client that resumes the session and closes it."""
-    session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
+    session = member.consumer._connected.member._member_session.session  # type: ignore[union-attr]
     thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
     thief.start()
     thief.stop()

@@ -33,7 +33,7 @@ def proxy_of(cluster: Cluster) -> FaultProxy:
 
 
 def gate_of(member: Member) -> DeliveryGate:
-    return member.consumer._consuming.member.gate  # type: ignore[union-attr]
+    return member.consumer._connected.member.gate  # type: ignore[union-attr]
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:

@@ -150,10 +150,10 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     await produce(cluster_39, topic, 1)
     consumer = consumer_of(cluster_39, group, autocommit=False)
     assert await values(consumer, topic, 1) == [1]
-    assert consumer._consuming is not None
-    consumer._consuming.member.gate.suspended = True
+    assert consumer._connected is not None
+    consumer._connected.member.gate.suspended = True
     await consumer.commit_offsets()
-    consumer._consuming.member.gate.suspended = False
+    consumer._connected.member.gate.suspended = False
     assert consumer.metrics.counter("commits_failed") == 1
     assert "were not committed" in caplog.text
     await produce(cluster_39, topic, 2)

@@ -173,15 +173,15 @@ MUTANTS = (
     Mutant(
         "a caller receives values that a drain has given up",
         "clients/calls/consume_future.py",
-        "return Batch() if self._taker.redelivered and values else values",
+        "return Batch() if self._call.redelivered and values else values",
         "return values",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a drain waits for values that were declared finished",
         "clients/delivery/in_flight.py",
-        "delivered.done or (finishes and delivered.taker.ended)",
-        "finishes and (delivered.done or delivered.taker.ended)",
+        "delivered.done or (finishes and delivered.call.ended)",
+        "finishes and (delivered.done or delivered.call.ended)",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(

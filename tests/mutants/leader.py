@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         "a leader ignores all changes after its first plan",
         _LEADER_STATE,
-        "        case Changed(cause, now_s, urgent) if leader.duty is not LeaderPhase.NONE:",
-        "        case Changed(cause, now_s, urgent) if leader.duty is LeaderPhase.SETTLING:",
+        "        case Changed(cause, now_s, urgent) if leader.phase is not LeaderPhase.NONE:",
+        "        case Changed(cause, now_s, urgent) if leader.phase is LeaderPhase.SETTLING:",
         "tests/unit/group/leader/test_leader_state.py",
     ),
     Mutant(

@@ -136,7 +136,7 @@ class ElectionFolder:
             assert session.candidate.name == own[0]
             assert session.candidate.leads == (rank == 0)
             if rank:
-                assert session.candidate.standing is e.ElectionPhase.FOLLOWING
+                assert session.candidate.phase is e.ElectionPhase.FOLLOWING
                 assert session.watched == ranked[rank - 1]
 
 

@@ -40,7 +40,7 @@ class Driver:
 
     def feed(self, event: leader_state.Event) -> None:
         if isinstance(event, leader_state.Deposed) or (
-            isinstance(event, leader_state.Elected) and self.leader.duty is leader_state.LeaderPhase.NONE
+            isinstance(event, leader_state.Elected) and self.leader.phase is leader_state.LeaderPhase.NONE
         ):
             self.request = self.first_change_s = None
         self.leader, effects = leader_state.step(self.leader, event)
@@ -56,9 +56,9 @@ class Driver:
                 assert effect.operations == WRITES[self.written]
 
     def change(self) -> None:
-        if self.leader.duty is not leader_state.LeaderPhase.NONE:
+        if self.leader.phase is not leader_state.LeaderPhase.NONE:
             self.unplanned = True
-            if self.leader.duty is leader_state.LeaderPhase.WATCHING:
+            if self.leader.phase is leader_state.LeaderPhase.WATCHING:
                 self.first_change_s = self.now_s
         self.feed(leader_state.Changed("change", self.now_s))
 
@@ -83,9 +83,9 @@ class Driver:
 
     def assert_due(self) -> None:
         """Assert that a leader in its quiet time has a due time, at most the bound after the first change."""
-        settling = self.leader.duty is leader_state.LeaderPhase.SETTLING
+        settling = self.leader.phase is leader_state.LeaderPhase.SETTLING
         assert (self.leader.due_s is not None) == settling
-        assert not (self.leader.duty is leader_state.LeaderPhase.WATCHING and self.unplanned), "a change is forgotten"
+        assert not (self.leader.phase is leader_state.LeaderPhase.WATCHING and self.unplanned), "a change is forgotten"
         if settling and self.first_change_s is not None:
             assert self.leader.due_s is not None
             assert self.leader.due_s <= self.first_change_s + self.leader.debounce.bound_ms / 1000 + 1e-9
@@ -135,6 +135,6 @@ def test_every_change_is_planned_by_one_request_at_a_time(
     for _ in range(100):
         driver.answer(PLAN, DONE)
         driver.pass_time(1.0)
-    assert driver.leader.duty in (leader_state.LeaderPhase.WATCHING, leader_state.LeaderPhase.NONE)
+    assert driver.leader.phase in (leader_state.LeaderPhase.WATCHING, leader_state.LeaderPhase.NONE)
     assert not driver.unplanned
     assert driver.request is None

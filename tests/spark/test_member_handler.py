@@ -46,7 +46,7 @@ class MemberSession:
 
     def read(self, partition: TopicPartition, to: int, known: dict[TopicPartition, Span] | None = None) -> Span:
         """Plan a batch of one partition up to an offset, and return its span."""
-        span = self.handler.standing(known or {})[partition]
+        span = self.handler.positions(known or {})[partition]
         return self.handler.plan({partition: span.up_to(to)}, may_read=True)[partition]
 
 
@@ -100,7 +100,7 @@ async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSessi
     await waiting
     # The offset is committed together with the release.
     assert member.finished(FIRST) == 5
-    assert member.handler.standing({FIRST: span}) == {}
+    assert member.handler.positions({FIRST: span}) == {}
 
 
 def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
@@ -109,7 +109,7 @@ def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
     already.
     """
     member.claim(FIRST, 0, token=7)
-    standing = member.handler.standing({})
+    standing = member.handler.positions({})
     assert member.handler.stop([FIRST]) == frozenset()
     assert member.handler.plan({FIRST: standing[FIRST].up_to(5)}, may_read=True) == {}
     member.claim(FIRST, 3, token=9)
@@ -119,7 +119,7 @@ def test_a_revoked_partition_is_not_planned(member: MemberSession) -> None:
 def test_without_a_lease_no_record_is_read(member: MemberSession) -> None:
     """Without a lease, the batch is empty, and the query keeps its position."""
     member.claim(FIRST, 4, token=7)
-    standing = member.handler.standing({})
+    standing = member.handler.positions({})
     planned = member.handler.plan({FIRST: standing[FIRST].up_to(9)}, may_read=False)
     assert planned == {FIRST: Span(4, 4, 7, 4)}
     assert member.handler.stop([FIRST]) == frozenset()
@@ -136,7 +136,7 @@ def test_a_batch_of_a_lost_partition_is_not_finished(member: MemberSession) -> N
     member.claim(FIRST, 0, token=9)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
     assert member.finished(FIRST) == 0
-    assert member.handler.standing({})[FIRST] == Span(0, 0, 9, 0)
+    assert member.handler.positions({})[FIRST] == Span(0, 0, 9, 0)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_restarted_query_resumes_after_its_last_batch(member: MemberSession, s
     """
     known = {FIRST: Span(0, 20, 7, 10)}
     member.claim(FIRST, stored, token=9)
-    standing = member.handler.standing(known)
+    standing = member.handler.positions(known)
     assert standing[FIRST][:3] == (begins, begins, 9)
     # No record counts as finished before the log is known to reach that offset.
     assert member.finished(FIRST) == stored
@@ -174,7 +174,7 @@ def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
     member.subscription.offsets.stored(FIRST, 2, 1)
     member.handler.offset_changed(FIRST, 2)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
-    started = member.handler.standing({FIRST: span})[FIRST]
+    started = member.handler.positions({FIRST: span})[FIRST]
     assert (started.begin, started.to) == (2, 2)
     assert started.token not in (7, None)
 
@@ -186,7 +186,7 @@ def test_a_recreated_log_is_read_from_its_start(member: MemberSession) -> None:
     known = {FIRST: Span(0, 20, 7, 20)}
     member.claim(FIRST, 20, token=9)
     member.handler.restart({FIRST: 3, SECOND: 0})
-    standing = member.handler.standing(known)
+    standing = member.handler.positions(known)
     assert standing.keys() == {FIRST}
     assert standing[FIRST][:2] == (3, 3)
     assert standing[FIRST].token not in (7, 9)

@@ -66,10 +66,10 @@ class ConsumeCall:
 class _Known:
     """A reference to a call, kept by the contexts of its coroutine and of the tasks that the coroutine started."""
 
-    __slots__ = ("__weakref__", "taker")
+    __slots__ = ("__weakref__", "call")
 
-    def __init__(self, taker: ConsumeCall) -> None:
-        self.taker = taker
+    def __init__(self, call: ConsumeCall) -> None:
+        self.call = call
 
 
 #: The latest calls of the running coroutine, by consumer and topic. A context belongs to one coroutine, be it a task of
@@ -81,19 +81,17 @@ def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
     """Create a call of the running coroutine, and remember it as the coroutine's latest call for this topic."""
     key, latest = (id(consumer), topic), _LATEST.get()
     if key in latest:
-        latest[key].taker.superseded = True
-    coroutines = [known.taker.coroutine for (owner, _), known in latest.items() if owner == id(consumer)]
-    taker = ConsumeCall(*coroutines[:1])
-    _LATEST.set({**latest, key: taker.known()})
-    return taker
+        latest[key].call.superseded = True
+    coroutines = [known.call.coroutine for (owner, _), known in latest.items() if owner == id(consumer)]
+    call = ConsumeCall(*coroutines[:1])
+    _LATEST.set({**latest, key: call.known()})
+    return call
 
 
 def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
     """Return the running coroutine's latest calls of a consumer, one for each topic, without superseded calls."""
     latest = _LATEST.get().items()
-    return frozenset(
-        known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.superseded
-    )
+    return frozenset(known.call for (owner, _), known in latest if owner == id(consumer) and not known.call.superseded)
 
 
 def context_without_calls() -> Context:

@@ -35,34 +35,34 @@ class _ConsumeTask(LoggedTask[Values]):
     reads them after its time was up.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Values], call: ConsumeCall, name: str) -> None:
         super().__init__(work, loop=home_loop(), name=name, context=context_without_calls())
-        self._taker = taker
+        self._call = call
 
     def __await__(self) -> Generator[Any, None, Values]:
         try:
             values = yield from super().__await__()
         except asyncio.CancelledError:
             # The event loop called result() before it cancelled the caller.
-            self._taker.received = False
+            self._call.received = False
             raise
-        self._taker.received = True
+        self._call.received = True
         return self._unless_given_up(values)
 
     def result(self) -> Values:
         values = super().result()
-        self._taker.received = self._taker.received or not _only_drops_outcome(sys._getframe(1))
+        self._call.received = self._call.received or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 
     def _unless_given_up(self, values: Values) -> Values:
         """Return the values, or [] if they are delivered again because no caller received them in time."""
-        return Batch() if self._taker.redelivered and values else values
+        return Batch() if self._call.redelivered and values else values
 
 
 def _only_drops_outcome(frame: FrameType) -> bool:
     return frame.f_code in _DROPS_OUTCOME
 
 
-def start_consume_call(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
-    """Start a call of ``consume()``; ``taker`` records whether a caller received its values."""
-    return keep_alive(_ConsumeTask(work, taker, name))
+def start_consume_call(work: Coroutine[Any, Any, Values], call: ConsumeCall, name: str) -> asyncio.Task[Values]:
+    """Start a call of ``consume()``; ``call`` records whether a caller received its values."""
+    return keep_alive(_ConsumeTask(work, call, name))

@@ -55,7 +55,7 @@ class MemberAttributes(ConsumerAttributes):
 
     _settings: ConsumerSettings
     _subscription: SubscriptionState
-    _consuming: ConnectedConsumer | None
+    _connected: ConnectedConsumer | None
     _closed: bool
 
     @property
@@ -71,7 +71,7 @@ class MemberAttributes(ConsumerAttributes):
     @property
     def member_id(self) -> str | None:
         """This member's id in the group, or None before the first session. Each new session has a new id."""
-        return self._consuming.member.member_id if self._consuming else None
+        return self._connected.member.member_id if self._connected else None
 
     @property
     def name(self) -> str:
@@ -96,12 +96,12 @@ class MemberAttributes(ConsumerAttributes):
     @property
     def is_leader(self) -> bool:
         """Whether this member is the group's leader."""
-        return self._consuming is not None and self._consuming.member.leads
+        return self._connected is not None and self._connected.member.leads
 
     @property
     def settled(self) -> bool:
         """Whether this member owns exactly the partitions that the group's leader assigned to it."""
-        return self._consuming is not None and self._consuming.member.settled
+        return self._connected is not None and self._connected.member.settled
 
     def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
@@ -124,15 +124,15 @@ class MemberAttributes(ConsumerAttributes):
             the group's offset. In this case, discard the record's results.
         """
         if isinstance(of, Record):
-            return None if self._consuming is None else self._consuming.delivery.fencing_token_of(of)
+            return None if self._connected is None else self._connected.delivery.fencing_token_of(of)
         state = self._subscription.offsets.of(of)
         return None if state is None else state.token
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of undelivered messages of each owned partition, except partitions not fetched yet."""
-        if self._consuming is None:
+        if self._connected is None:
             return {}
-        lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.offsets.open_partitions()}
+        lags = {tp: self._connected.fetcher.lag(tp) for tp in self._subscription.offsets.open_partitions()}
         return {partition: lag for partition, lag in lags.items() if lag is not None}
 
 

@@ -187,7 +187,7 @@ class ConnectedConsumer:
         self._raise_failure()
         return None
 
-    async def next_values(self, topic: str, taker: ConsumeCall) -> Batch | None:
+    async def next_values(self, topic: str, call: ConsumeCall) -> Batch | None:
         """
         Return values of one topic, or None once the consumer is closed.
 
@@ -198,16 +198,16 @@ class ConnectedConsumer:
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
         callers = self._callers[topic]
-        callers.append(taker)
+        callers.append(call)
         try:
-            values = await self._take_values(topic, taker, callers)
+            values = await self._take_values(topic, call, callers)
         finally:
-            callers.remove(taker)
+            callers.remove(call)
         if values is None:
             self._raise_failure()
         return values
 
-    async def _take_values(self, topic: str, taker: ConsumeCall, callers: Sequence[ConsumeCall]) -> Batch | None:
+    async def _take_values(self, topic: str, call: ConsumeCall, callers: Sequence[ConsumeCall]) -> Batch | None:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000
@@ -215,11 +215,11 @@ class ConnectedConsumer:
         await asyncio.sleep(0)
         while not self._over.done():
             # Only the newest call receives values: the callers of older ones may have given up.
-            newest = callers[-1] is taker and not taker.superseded
-            values = self.delivery.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
+            newest = callers[-1] is call and not call.superseded
+            values = self.delivery.take_topic(topic, fetching.max_bytes, call) if newest else Batch()
             remaining_s = give_up_s - loop.time()
-            if values or taker.superseded or remaining_s <= 0:
-                if not values and not taker.superseded and (unreachable := self._cluster.unreachable) is not None:
+            if values or call.superseded or remaining_s <= 0:
+                if not values and not call.superseded and (unreachable := self._cluster.unreachable) is not None:
                     raise unreachable
                 return values
             unclaimed = self.delivery.redeliver_unclaimed(topic)

@@ -88,16 +88,16 @@ class Span(NamedTuple):
 class _Delivered:
     """The values that one call returned at ``at_s``. ``done``: the values are marked as finished."""
 
-    taker: ConsumeCall
+    call: ConsumeCall
     spans: dict[TopicPartition, Span]
     at_s: float
     done: bool = False
 
     def received(self, now_s: float) -> bool | None:
         """Return whether a caller has received the values, or None while a caller may still receive them."""
-        if self.taker.received:
+        if self.call.received:
             return True
-        return False if self.taker.superseded or now_s - self.at_s > UNCLAIMED_S else None
+        return False if self.call.superseded or now_s - self.at_s > UNCLAIMED_S else None
 
 
 class ValuesInFlight:
@@ -114,36 +114,34 @@ class ValuesInFlight:
         self._delivered: list[_Delivered] = []
 
     @property
-    def takers(self) -> set[ConsumeCall]:
+    def calls(self) -> set[ConsumeCall]:
         """The calls that returned the values in flight."""
-        return {delivered.taker for delivered in self._delivered}
+        return {delivered.call for delivered in self._delivered}
 
-    def add(self, spans: dict[TopicPartition, Span], taker: ConsumeCall, now_s: float) -> None:
+    def add(self, spans: dict[TopicPartition, Span], call: ConsumeCall, now_s: float) -> None:
         """Add the values that a call returns."""
-        self._delivered.append(_Delivered(taker, spans, now_s))
+        self._delivered.append(_Delivered(call, spans, now_s))
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
         """Return each call and the partitions of its in-flight values. Safe on any thread."""
-        return [(delivered.taker, frozenset(delivered.spans)) for delivered in self._delivered]
+        return [(delivered.call, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
         """Whether a caller may still receive some of the values."""
         return any(delivered.received(now_s) is None for delivered in self._delivered)
 
-    def finish(self, takers: Collection[ConsumeCall] | None) -> None:
+    def finish(self, calls: Collection[ConsumeCall] | None) -> None:
         """
         Mark values as finished, if a caller has received them.
 
         Args:
-            takers: The calls that returned the values. None means all calls.
+            calls: The calls that returned the values. None means all calls.
         """
         for delivered in self._delivered:
-            delivered.done = delivered.done or (
-                delivered.taker.received and (takers is None or delivered.taker in takers)
-            )
+            delivered.done = delivered.done or (delivered.call.received and (calls is None or delivered.call in calls))
 
     def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
@@ -163,7 +161,7 @@ class ValuesInFlight:
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
         for delivered in self._delivered:
-            received, done = delivered.received(now_s), delivered.done or (finishes and delivered.taker.ended)
+            received, done = delivered.received(now_s), delivered.done or (finishes and delivered.call.ended)
             kept: dict[TopicPartition, Span] = {}
             for tp, span in delivered.spans.items():
                 if tp in resume_at and span.state is not None:
@@ -179,7 +177,7 @@ class ValuesInFlight:
                         span.state.finished = span.end
                     elif span.state is not None:
                         resume_at[tp] = span.start
-                        delivered.taker.redelivered = True
+                        delivered.call.redelivered = True
                     continue
                 kept[tp] = span
                 if span.state is not None:

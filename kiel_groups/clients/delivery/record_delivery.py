@@ -134,7 +134,7 @@ class RecordDelivery:
             return True
         return False
 
-    def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
+    def take_topic(self, topic: str, most_bytes: int, call: ConsumeCall) -> Batch:
         """
         Return buffered values of a topic, about ``most_bytes`` as fetched, or [] if none or if the gate is not open.
 
@@ -144,7 +144,7 @@ class RecordDelivery:
         """
         if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
-        self._last_call = taker
+        self._last_call = call
         parts: list[PartitionBatch] = []
         spans: dict[TopicPartition, Span] = {}
         room = most_bytes
@@ -161,11 +161,11 @@ class RecordDelivery:
             room -= batch.size_bytes
         if spans:
             values = self._topics.setdefault(topic, ValuesInFlight())
-            values.add(spans, taker, boot_time_s())
+            values.add(spans, call, boot_time_s())
             if not any(part.values for part in parts):
                 # The deserializer failed on all values, so none are in flight: finish them without a receiver.
-                taker.received = True
-                self.finish_topics([topic], {taker})
+                call.received = True
+                self.finish_topics([topic], {call})
         return Batch(part for part in parts if part.values)
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
@@ -180,7 +180,7 @@ class RecordDelivery:
                 raise
             return None
 
-    def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
+    def finish_topics(self, topics: Iterable[str] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
         """
         Finish values that a caller has received, and return whether values of these topics were in flight.
 
@@ -188,11 +188,11 @@ class RecordDelivery:
 
         Args:
             topics: The topics of the values. None means all topics.
-            takers: The calls that returned the values. None means all calls.
+            calls: The calls that returned the values. None means all calls.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
-            self._topics[topic].finish(takers)
+            self._topics[topic].finish(calls)
             self._settle(topic)
         return bool(asked)
 
@@ -203,7 +203,7 @@ class RecordDelivery:
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
         values, now_s = self._topics[topic], boot_time_s() if now_s is None else now_s
         self._redeliver(values.settle(now_s, finishes=finishes))
-        if not values.takers:
+        if not values.calls:
             del self._topics[topic]
         self._progress.set()
         return values.is_awaited(now_s)
@@ -223,10 +223,10 @@ class RecordDelivery:
             self._progress.clear()
             await self._progress.wait()
 
-    def drop_values(self, takers: Collection[ConsumeCall] | None) -> None:
+    def drop_values(self, calls: Collection[ConsumeCall] | None) -> None:
         """Stop tracking topics whose values all come from these calls (None: all). The values are delivered again."""
         for topic, values in list(self._topics.items()):
-            if takers is None or values.takers <= set(takers):
+            if calls is None or values.calls <= set(calls):
                 del self._topics[topic]
         self._progress.set()
 
@@ -318,8 +318,8 @@ class RecordDelivery:
         # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
         for values in list(self._topics.values()):
-            for taker, partitions in values.busy():
-                busy[self._last_call if taker.ended else taker.coroutine.latest] |= partitions
+            for call, partitions in values.busy():
+                busy[self._last_call if call.ended else call.coroutine.latest] |= partitions
         return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
 
     # ------------------------------------------------------------------ the group's side

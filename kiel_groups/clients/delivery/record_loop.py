@@ -20,11 +20,11 @@ class RecordLoop:
     When the loop is left, Python drops this object. How the loop was left decides whether its record is finished.
     """
 
-    __slots__ = ("__weakref__", "_consuming", "_left", "_take", "caller")
+    __slots__ = ("__weakref__", "_connected", "_left", "_take", "caller")
 
-    def __init__(self, consuming: ConnectedConsumer) -> None:
-        self._consuming = consuming
-        self._take = consuming.delivery.take
+    def __init__(self, connected: ConnectedConsumer) -> None:
+        self._connected = connected
+        self._take = connected.delivery.take
         self._left = False
         self.caller = current_caller()
 
@@ -39,20 +39,20 @@ class RecordLoop:
             await asyncio.sleep(0)
             raise
         if record is None:
-            record = await self._consuming.next_record()
+            record = await self._connected.next_record()
             if record is None:
                 raise StopAsyncIteration
         return record
 
     def put_back(self) -> None:
         """Deliver the record in flight once more, because its caller did not receive it."""
-        self._consuming.delivery.put_back()
+        self._connected.delivery.put_back()
 
     def end_loop(self, *, finished: bool) -> None:
         """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""
         if not self._left:
             self._left = True
-            self._consuming.delivery.end_loop(finished=finished)
+            self._connected.delivery.end_loop(finished=finished)
 
     def __del__(self) -> None:
         self.end_loop(finished=dropped_by_loop_exit())

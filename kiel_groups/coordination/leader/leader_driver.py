@@ -89,7 +89,7 @@ class LeaderDriver:
 
     @property
     def is_leader(self) -> bool:
-        return self._state.duty is not leader_state.LeaderPhase.NONE
+        return self._state.phase is not leader_state.LeaderPhase.NONE
 
     @property
     def alone(self) -> bool:
@@ -226,7 +226,7 @@ class LeaderDriver:
             if not self._check(proof, "leadership could not be proved"):
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
-            self._apply_tuning(inputs)
+            self._apply_dynamic_config(inputs)
             publication = None
             if self._may_plan(inputs):
                 target = limit_claims(await self._allocate(inputs), self._layout, self._session.client.chroot)
@@ -273,7 +273,7 @@ class LeaderDriver:
         stored, published, wanted = map(_owned, (inputs.stored, self._allocation, target.allocation))
         return "allocator" if stored == published != wanted else "manual"
 
-    def _apply_tuning(self, inputs: Inputs) -> None:
+    def _apply_dynamic_config(self, inputs: Inputs) -> None:
         """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
         self._feed(leader_state.DebounceChanged(inputs.dynamic_config.debounced(self._config.debounce)))
         if self._grace_timer is not None:

@@ -81,7 +81,9 @@ class PlanReader:
             self._read_assignments(),
             self._session.children(self._layout.history),
             # Nested because gather() is typed for at most six arguments.
-            asyncio.gather(self._cached("config", self._read_tuning), self._cached("weights", self._read_weights)),
+            asyncio.gather(
+                self._cached("config", self._read_dynamic_config), self._cached("weights", self._read_weights)
+            ),
         )
         self._weights = weights
         away = absences(assignments, members, wall_ms(), self.grace_ms)
@@ -189,7 +191,7 @@ class PlanReader:
             if node is not None
         }
 
-    async def _read_tuning(self) -> DynamicConfig:
+    async def _read_dynamic_config(self) -> DynamicConfig:
         """Read the group's dynamic settings. If the settings cannot be read, return the previous ones."""
         node = await self._watched(self._layout.config, "config")
         if node is None:

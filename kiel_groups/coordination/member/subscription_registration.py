@@ -185,7 +185,7 @@ class SubscriptionRegistration:
                 # Until there is an answer, either subscription may be the registered one. If the application returns to
                 # the previous subscription, that must be registered again, too.
                 self._registered = None
-                answer = await self._register_anew(wanted)
+                answer = await self._register_again(wanted)
                 if isinstance(answer, Done):
                     self._registered = wanted
                     await self.warn_of_missing_topics()
@@ -196,9 +196,9 @@ class SubscriptionRegistration:
     async def withdraw(self) -> bool:
         """Register an empty subscription, so that the leader revokes all partitions; return False if refused."""
         async with self._writing:
-            return not isinstance(await self._register_anew(()), Refused)
+            return not isinstance(await self._register_again(()), Refused)
 
-    async def _register_anew(self, topics: Collection[str]) -> Answer:
+    async def _register_again(self, topics: Collection[str]) -> Answer:
         removal: list[Operation] = [Delete(self._path), Delete(self._consumer_id)]
         return await self._session.transact([*removal, *self._creation(topics)])
 

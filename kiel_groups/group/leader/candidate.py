@@ -67,13 +67,13 @@ class Candidate:
     """
 
     uuid: str
-    standing: ElectionPhase = ElectionPhase.OUT
+    phase: ElectionPhase = ElectionPhase.OUT
     name: str | None = None
     followed: bool = False
 
     @property
     def leads(self) -> bool:
-        return self.standing is ElectionPhase.LEADING
+        return self.phase is ElectionPhase.LEADING
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +163,17 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
     match event:
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()
-            return replace(candidate, standing=ElectionPhase.OUT, name=None), resign
-        case EnterElection() if candidate.standing is ElectionPhase.OUT:
-            return replace(candidate, standing=ElectionPhase.CREATING), (CreateCandidate(),)
-        case Created(name) if candidate.standing is ElectionPhase.CREATING:
-            return replace(candidate, standing=ElectionPhase.READING, name=name), (ReadCandidates(),)
-        case PredecessorGone() if candidate.standing is ElectionPhase.FOLLOWING:
-            return replace(candidate, standing=ElectionPhase.READING), (ReadCandidates(),)
-        case Resumed() if candidate.standing in (ElectionPhase.FOLLOWING, ElectionPhase.LEADING, ElectionPhase.READING):
+            return replace(candidate, phase=ElectionPhase.OUT, name=None), resign
+        case EnterElection() if candidate.phase is ElectionPhase.OUT:
+            return replace(candidate, phase=ElectionPhase.CREATING), (CreateCandidate(),)
+        case Created(name) if candidate.phase is ElectionPhase.CREATING:
+            return replace(candidate, phase=ElectionPhase.READING, name=name), (ReadCandidates(),)
+        case PredecessorGone() if candidate.phase is ElectionPhase.FOLLOWING:
+            return replace(candidate, phase=ElectionPhase.READING), (ReadCandidates(),)
+        case Resumed() if candidate.phase in (ElectionPhase.FOLLOWING, ElectionPhase.LEADING, ElectionPhase.READING):
             # A leader continues to lead while it reads: it stops only if its znode is gone.
             return candidate, (ReadCandidates(),)
-        case Candidates(names) if candidate.standing not in (ElectionPhase.OUT, ElectionPhase.CREATING):
+        case Candidates(names) if candidate.phase not in (ElectionPhase.OUT, ElectionPhase.CREATING):
             return _place(candidate, names)
     return candidate, ()
 
@@ -185,13 +185,11 @@ def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple
     # The uuid finds the candidate's znode even if the answer to its creation was lost.
     own = next(((number, name) for number, name in ranked if name.startswith(candidate.uuid)), None)
     if own is None:
-        return replace(candidate, standing=ElectionPhase.CREATING, name=None), (*resign, CreateCandidate())
+        return replace(candidate, phase=ElectionPhase.CREATING, name=None), (*resign, CreateCandidate())
     lower = [name for number, name in ranked if (number, name) < own]
     if not lower:
-        return replace(candidate, standing=ElectionPhase.LEADING, name=own[1]), (
-            BecomeLeader(own[1], candidate.followed),
-        )
-    return replace(candidate, standing=ElectionPhase.FOLLOWING, name=own[1], followed=True), (
+        return replace(candidate, phase=ElectionPhase.LEADING, name=own[1]), (BecomeLeader(own[1], candidate.followed),)
+    return replace(candidate, phase=ElectionPhase.FOLLOWING, name=own[1], followed=True), (
         *resign,
         WatchPredecessor(lower[-1]),
     )

@@ -76,7 +76,7 @@ class LeaderState:
 
     debounce: DebounceConfig
     term: int = 0
-    duty: LeaderPhase = LeaderPhase.NONE
+    phase: LeaderPhase = LeaderPhase.NONE
     candidate: str | None = None
     due_s: float | None = None
     bound_s: float = 0.0
@@ -202,21 +202,21 @@ def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, 
             return LeaderState(leader.debounce, leader.term), ()
         case Elected(candidate, now_s, succeeds):
             return _elected(leader, candidate, now_s, succeeds=succeeds), ()
-        case Changed(cause, now_s, urgent) if leader.duty is not LeaderPhase.NONE:
+        case Changed(cause, now_s, urgent) if leader.phase is not LeaderPhase.NONE:
             changed = _changed(leader, cause, now_s)
             return (replace(changed, due_s=now_s) if urgent and changed.due_s is not None else changed), ()
         case DebounceChanged(debounce):
             return replace(leader, debounce=debounce), ()
-        case Tick(now_s) if leader.duty is LeaderPhase.SETTLING and leader.due_s is not None and now_s >= leader.due_s:
+        case Tick(now_s) if leader.phase is LeaderPhase.SETTLING and leader.due_s is not None and now_s >= leader.due_s:
             return _plan(leader)
-        case Planned(term) if leader.duty is LeaderPhase.PLANNING and term == leader.term:
+        case Planned(term) if leader.phase is LeaderPhase.PLANNING and term == leader.term:
             return _planned(leader, event)
-        case Prepared(term, now_s, failed) if leader.duty is LeaderPhase.PUBLISHING and term == leader.term:
+        case Prepared(term, now_s, failed) if leader.phase is LeaderPhase.PUBLISHING and term == leader.term:
             assert leader.publication is not None
             if failed:
                 return _replan_later(leader, "retry", now_s), ()
             return leader, (Write(term, leader.publication.writes[0]),)
-        case Written(term, answer, now_s) if leader.duty is LeaderPhase.PUBLISHING and term == leader.term:
+        case Written(term, answer, now_s) if leader.phase is LeaderPhase.PUBLISHING and term == leader.term:
             assert leader.publication is not None
             return _written(leader, leader.publication, answer, now_s)
     return leader, ()
@@ -225,7 +225,7 @@ def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, 
 def _plan(leader: LeaderState) -> tuple[LeaderState, tuple[Effect, ...]]:
     assert leader.candidate is not None
     cause = ", ".join(dict.fromkeys(leader.causes))
-    planning = replace(leader, duty=LeaderPhase.PLANNING, due_s=None, causes=())
+    planning = replace(leader, phase=LeaderPhase.PLANNING, due_s=None, causes=())
     return planning, (MakePlan(leader.term, leader.candidate, cause, leader.since_s),)
 
 
@@ -235,7 +235,7 @@ def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[
         return _replan_later(leader, "retry", planned.now_s), ()
     if publication is None:
         return _finish(leader, planned.now_s), ()
-    publishing = replace(leader, duty=LeaderPhase.PUBLISHING, publication=publication, written=0)
+    publishing = replace(leader, phase=LeaderPhase.PUBLISHING, publication=publication, written=0)
     return publishing, (Prepare(leader.term, publication.folders),)
 
 
@@ -245,14 +245,14 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
 
     The first leader of a group waits for ``initial_delay_ms``, a successor for the debounce.
     """
-    if leader.duty is not LeaderPhase.NONE and leader.candidate == candidate:
+    if leader.phase is not LeaderPhase.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
     debounce = leader.debounce
     due_s = now_s + (min(debounce.quiet_ms, debounce.bound_ms) if succeeds else debounce.initial_delay_ms) / 1000
     return LeaderState(
         leader.debounce,
         leader.term + 1,
-        duty=LeaderPhase.SETTLING,
+        phase=LeaderPhase.SETTLING,
         candidate=candidate,
         due_s=due_s,
         # Changes before the first plan must not postpone it beyond the ordinary bound.
@@ -269,21 +269,21 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     A change during planning or publishing is kept until the plan ends.
     """
     causes = (*leader.causes, cause)
-    if leader.duty in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):
+    if leader.phase in (LeaderPhase.PLANNING, LeaderPhase.PUBLISHING):
         return replace(leader, causes=causes)
     quiet_s = now_s + leader.debounce.quiet_ms / 1000
-    if leader.duty is LeaderPhase.SETTLING and leader.due_s is not None:
+    if leader.phase is LeaderPhase.SETTLING and leader.due_s is not None:
         # Changes extend the wait up to the bound, and never shorten it: the initial delay of a first leader stays.
         return replace(leader, causes=causes, due_s=max(leader.due_s, min(quiet_s, leader.bound_s)))
     bound_s = now_s + leader.debounce.bound_ms / 1000
     return replace(
-        leader, duty=LeaderPhase.SETTLING, causes=causes, due_s=min(quiet_s, bound_s), bound_s=bound_s, since_s=now_s
+        leader, phase=LeaderPhase.SETTLING, causes=causes, due_s=min(quiet_s, bound_s), bound_s=bound_s, since_s=now_s
     )
 
 
 def _finish(leader: LeaderState, now_s: float) -> LeaderState:
     """End a plan: return to watching, or to settling if an input changed meanwhile."""
-    idle = replace(leader, duty=LeaderPhase.WATCHING, publication=None, written=0, due_s=None, causes=())
+    idle = replace(leader, phase=LeaderPhase.WATCHING, publication=None, written=0, due_s=None, causes=())
     for cause in leader.causes:
         idle = _changed(idle, cause, now_s)
     return idle

@@ -70,7 +70,7 @@ class Phase(Enum):
     #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are read.
     OPENING = "opening"
     #: Entry: the position is read. Duty: fetch and deliver. Exit: revoked, leaving, or lost.
-    OWNED = "held"
+    OWNED = "owned"
     #: Entry: revoked. Duty: wait for in-flight records, notify the listener. Exit: both are done.
     DRAINING = "draining"
     #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: the znode is gone.

@@ -129,7 +129,7 @@ class BatchHandler:
                 self._subscription.offsets.seek(partition, first)
                 self.offset_changed(partition, first)
 
-    def standing(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
+    def positions(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
         Return the position of every partition that may be read.
 

@@ -198,7 +198,7 @@ class SparkMember:
                     " committed, and their present owners read it again"
                 )
             )
-        return self._handler.standing(known)
+        return self._handler.positions(known)
 
     async def _commit(self) -> None:
         if not self._subscription.offsets.has_uncommitted():
@@ -228,7 +228,7 @@ class SparkMember:
     ) -> dict[TopicPartition, Span]:
         self._handler.restart(firsts)
         await self._commit()
-        return {each: span for each, span in self._handler.standing(known).items() if each in firsts}
+        return {each: span for each, span in self._handler.positions(known).items() if each in firsts}
 
     async def _close(self, done: Mapping[TopicPartition, Span], timeout_s: float) -> None:
         self._handler.finish(done)

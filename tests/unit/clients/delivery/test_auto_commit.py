@@ -30,7 +30,7 @@ async def test_the_automatic_commit_continues_after_a_failure(
         group=GroupConfig(group="g", auto_commit_interval_ms=1),
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
-    consuming, again, tries = ConnectedConsumer(settings, subscription), asyncio.Event(), []
+    connected, again, tries = ConnectedConsumer(settings, subscription), asyncio.Event(), []
 
     async def commit(_metadata: str = "") -> frozenset[TopicPartition]:
         tries.append(error)
@@ -39,9 +39,9 @@ async def test_the_automatic_commit_continues_after_a_failure(
         again.set()
         return frozenset({PARTITION})
 
-    monkeypatch.setattr(consuming.member, "commit_on_session", commit)
+    monkeypatch.setattr(connected.member, "commit_on_session", commit)
     monkeypatch.setattr(subscription.offsets, "has_uncommitted", lambda: True)
-    committing = asyncio.ensure_future(consuming._auto_commit.run())
+    committing = asyncio.ensure_future(connected._auto_commit.run())
     try:
         async with asyncio.timeout(5.0):
             await again.wait()

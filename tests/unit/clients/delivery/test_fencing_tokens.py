@@ -27,7 +27,7 @@ class TokenReader(MemberAttributes):
             delivery = bench.delivery
 
         self._subscription = bench.subscription
-        self._consuming = cast(ConnectedConsumer, Consuming())
+        self._connected = cast(ConnectedConsumer, Consuming())
 
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
@@ -99,7 +99,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
     """Before the consumer is connected, the token of any record or partition is None."""
     consumer = TokenReader(DeliveryBench())
-    consumer._consuming = None
+    consumer._connected = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
     assert consumer.fencing_token(TopicPartition("t", 2)) is None
 

@@ -133,10 +133,10 @@ async def test_callers_of_one_topic_finish_their_own_values() -> None:
     assert take_values(bench, call=OTHER_CALL) == []
     bench.delivery.finish_topics(["t"], ())
     assert bench.finished == {}
-    bench.delivery.finish_topics(takers=[CALL])
+    bench.delivery.finish_topics(calls=[CALL])
     assert bench.finished == {P0: 11}
     assert bench.delivery.stop([P0, P1]) == {P1}
-    bench.delivery.finish_topics(takers=[OTHER_CALL])
+    bench.delivery.finish_topics(calls=[OTHER_CALL])
     assert bench.finished == {P0: 11, P1: 11}
 
 

@@ -401,10 +401,10 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
         group=GroupConfig(group="g"),
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
-    consuming = ConnectedConsumer(settings, SubscriptionState())
-    consuming.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
-    assert consuming._cluster.leader_of(T0) == ELECTED
-    consuming.lost([T0])
-    assert consuming._cluster.leader_of(T0) is None
-    consuming.fetcher.close()
-    consuming._cluster.close()
+    connected = ConnectedConsumer(settings, SubscriptionState())
+    connected.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
+    assert connected._cluster.leader_of(T0) == ELECTED
+    connected.lost([T0])
+    assert connected._cluster.leader_of(T0) is None
+    connected.fetcher.close()
+    connected._cluster.close()

@@ -59,14 +59,14 @@ class Bench:
     def watching(self) -> Bench:
         """Elect the leader at time 0. Its first plan, at 0.3 s, changes nothing."""
         self.feed(Elected(ME, 0.0), Tick(0.3), Planned(1, None, 0.3))
-        assert self.leader.duty is LeaderPhase.WATCHING
+        assert self.leader.phase is LeaderPhase.WATCHING
         self.effects.clear()
         return self
 
     def publishing(self, *answered: Event) -> Bench:
         """Do the same as ``watching``. Then, at 10.1 s, plan a change from 10 s, and apply the events ``answered``."""
         self.watching().feed(Changed("join", 10.0), Tick(10.1), Planned(1, PLAN, 10.1), *answered)
-        assert self.leader.duty is LeaderPhase.PUBLISHING
+        assert self.leader.phase is LeaderPhase.PUBLISHING
         return self
 
 
@@ -100,7 +100,7 @@ def test_an_urgent_change_ends_the_quiet_time() -> None:
     bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
     assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
     assert bench.feed(Changed("return", 10.03, urgent=True)) == []
-    assert bench.leader.duty is LeaderPhase.PLANNING
+    assert bench.leader.phase is LeaderPhase.PLANNING
 
 
 def test_another_debounce_applies_from_the_next_change() -> None:
@@ -185,7 +185,7 @@ def test_a_publication_is_sent_write_by_write() -> None:
     assert bench.feed(Written(1, DONE, 10.4)) == [Write(1, BATCH)]
     assert bench.feed(Written(1, DONE, 10.5)) == [Write(1, CLOSING)]
     assert bench.feed(Written(1, DONE, 10.6)) == [Published(7, 3)]
-    assert bench.leader.duty is LeaderPhase.WATCHING
+    assert bench.leader.phase is LeaderPhase.WATCHING
     assert bench.leader.due_s is None
     assert bench.feed(Written(1, DONE, 10.7), Prepared(1, 10.7), Planned(1, PLAN, 10.7), Tick(99.0)) == []
 
@@ -195,7 +195,7 @@ def test_a_plan_that_changes_nothing_is_not_published() -> None:
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, None, 10.2), Tick(99.0)) == []
-    assert bench.leader.duty is LeaderPhase.WATCHING
+    assert bench.leader.phase is LeaderPhase.WATCHING
 
 
 @pytest.mark.parametrize(
