@@ -107,10 +107,8 @@ class OwnedPartition(RuleBasedStateMachine):
         if (is_executed or is_answered) and fits:
             self.write(commits[P0].offset)
         if is_answered:
-            self.tracker.answered(sent)
-            if fits:
-                self.tracker.stored(P0, commits[P0].offset, self.znode.version)
-            else:
+            self.tracker.answered(sent, {P0: self.stored} if fits else {})
+            if not fits:
                 self.audit()
 
     @precondition(lambda self: self.is_open and self.tracker.rules.through_brokers)
@@ -137,7 +135,7 @@ class OwnedPartition(RuleBasedStateMachine):
     @rule()
     def audit(self) -> None:
         """Read the stored offset, unless the partition is outdated."""
-        if P0 not in self.tracker.versions([P0]):
+        if not self.tracker.verifiable([P0]):
             return
         before, seen = self.state.position, self.state.version
         found = self.tracker.read(P0, self.stored)
@@ -214,11 +212,11 @@ class OwnedPartition(RuleBasedStateMachine):
     def release(self, is_read_first: bool) -> None:
         """Release the claim; if the expected version is not there, decide again."""
         found = self.stored if is_read_first or self.state.outdated else None
-        decision = self.tracker.release(P0, found, self.known_topic)
+        decision = self.tracker.release(P0, found)
         for _ in range(3):
             if decision.version in (None, self.znode.version):
                 break
-            decision = self.tracker.release_changed(P0, self.stored, self.known_topic)
+            decision = self.tracker.release_changed(P0, self.stored)
         assert decision.version in (None, self.znode.version), "the release does not end"
         if decision.offset is not None:
             self.write(decision.offset, is_release=True)

@@ -58,5 +58,4 @@ class SessionBench:
 def owner_znodes_of(session: Session, writer: FencedWriter, tracker: OffsetTracker) -> OwnerZnodes:
     """Return the owner znodes of the member "m" of group "g" on this session."""
     context = member_context(session, tracker)
-    topics = TopicIncarnations(session, context.tasks, tracker)
-    return OwnerZnodes(context, writer, OffsetZnodes(context, writer), topics)
+    return OwnerZnodes(context, writer, OffsetZnodes(context, writer))

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kiel_groups.coordination.offsets.offset_znodes import Written
-from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
 from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import process_some
@@ -37,15 +36,15 @@ def process_and_commit(world: World) -> None:
 
 def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call ``do`` right before the member writes the offset that the reset policy chose."""
-    put, calls = OwnedOffsets._put, []
+    commit, calls = OffsetZnodes.commit, []
 
-    async def putting(offsets: OwnedOffsets, commits: Mapping[TopicPartition, Commit]) -> Written:
+    async def committing(znodes: OffsetZnodes, commits: Mapping[TopicPartition, Commit]) -> Written:
         if not calls:
             calls.append(do())
             await asyncio.sleep(0.1)
-        return await put(offsets, commits)
+        return await commit(znodes, commits)
 
-    monkeypatch.setattr(OwnedOffsets, "_put", putting)
+    monkeypatch.setattr(OffsetZnodes, "commit", committing)
 
 
 def expected(world: World) -> int:

@@ -79,7 +79,7 @@ class MemberSession(GroupSession):
         offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(
             context,
-            OwnerZnodes(context, offsets.writer, offsets.znodes, offsets.topics),
+            OwnerZnodes(context, offsets.writer, offsets.znodes),
             offsets,
             PartitionLeaders(session, offsets.writer, self._handler, metrics),
             self._subscription,

@@ -119,7 +119,8 @@ class OwnedPartitions:
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
-        self._offsets.commits.hurry(LEAVING_S)
+        if self._offsets.brokers is not None:
+            self._offsets.brokers.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
         await self.all_released()

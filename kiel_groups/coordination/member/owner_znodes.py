@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Release, StoredOffset
@@ -33,16 +32,13 @@ class Releases:
 class OwnerZnodes:
     """Claims and releases partitions for one member on one session."""
 
-    def __init__(
-        self, context: MemberContext, writer: FencedWriter, offsets: OffsetZnodes, topics: TopicIncarnations
-    ) -> None:
+    def __init__(self, context: MemberContext, writer: FencedWriter, offsets: OffsetZnodes) -> None:
         self._session = context.session
         self._layout = context.layout
         self._tracker = context.tracker
         self._metrics = context.metrics
         self._writer = writer
         self._offsets = offsets
-        self._topics = topics
         self._owner = encode_owner(context.member_id)
         #: The topics whose offsets folder exists or was created on this session.
         self._prepared: set[str] = set()
@@ -211,22 +207,19 @@ class OwnerZnodes:
         return (self._offsets.write(partition, decision.offset, decision.version), deletion)
 
     def _release(self, partition: TopicPartition, found: StoredOffset | None) -> tuple[Operation, ...]:
-        return self._operations(partition, self._tracker.release(partition, found, self._created(partition)))
+        return self._operations(partition, self._tracker.release(partition, found))
 
     def _release_changed(
         self, stored: Mapping[TopicPartition, StoredOffset | None]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
         """Return the operations that release partitions whose stored offset is not the expected one."""
-        decisions = {p: self._tracker.release_changed(p, found, self._created(p)) for p, found in stored.items()}
+        decisions = {p: self._tracker.release_changed(p, found) for p, found in stored.items()}
         self._warn(
             [partition for partition, decision in decisions.items() if decision.is_superseded],
             "commits_superseded",
             "were changed by another writer; they are released without a commit",
         )
         return {partition: self._operations(partition, decision) for partition, decision in decisions.items()}
-
-    def _created(self, partition: TopicPartition) -> int:
-        return self._topics.creation(partition.topic)
 
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure

@@ -47,6 +47,7 @@ class BrokerCommits:
         self._timeout: asyncio.Timeout | None = None
 
     def hurry(self, within_s: float) -> None:
+        """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
         self._give_up_s = asyncio.get_running_loop().time() + within_s
         if self._timeout is not None:
             self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
@@ -57,6 +58,9 @@ class BrokerCommits:
 
         The answer is not used. The offsets themselves are read from the znodes on the member's session, because a
         broker also reports "no offset" for a topic that it does not know yet.
+
+        Raises:
+            NoOffsetsError: Brokers refuse permanently.
         """
         await self._context.handler.fetch_offsets(partitions)
 
@@ -65,6 +69,12 @@ class BrokerCommits:
         Have brokers store next offsets, except where another writer changed them; then read the stored offsets.
 
         The partitions that the tracker no longer permits are skipped right before the brokers are asked.
+
+        Returns:
+            The offsets that were found; the tracker judges whether a broker stored them for this member.
+
+        Raises:
+            SessionLostError: The session is over.
         """
         if not commits:
             return Written({}, {})
@@ -98,6 +108,7 @@ class BrokerCommits:
             self._timeout = None
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the offsets that brokers have stored; skip deleted znodes, which a commit creates again."""
         if not partitions:
             return {}
         # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from kiel_groups.coordination.offsets.commit_path import CommitPath
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
@@ -71,7 +71,7 @@ class ClaimOpener:
         context: MemberContext,
         writer: FencedWriter,
         znodes: OffsetZnodes,
-        commits: CommitPath,
+        brokers: BrokerCommits | None,
         topics: TopicIncarnations,
         start_offsets: StartOffsets,
         new_logs: NewLogs,
@@ -81,7 +81,7 @@ class ClaimOpener:
         self._tracker = context.tracker
         self._writer = writer
         self._znodes = znodes
-        self._commits = commits
+        self._brokers = brokers
         self._topics = topics
         self._start_offsets = start_offsets
         self._new_logs = new_logs
@@ -97,7 +97,8 @@ class ClaimOpener:
         group starts at one moment, and tools that count offset znodes see all of them. The member rewrites the offsets
         of its own claims unchanged: the new version fences every older writer.
         """
-        await self._commits.check_served(partitions)
+        if self._brokers is not None:
+            await self._brokers.check_served(partitions)
         by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for partition in sorted(partitions):
             by_topic[partition.topic].append(partition)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
-from kiel_groups.coordination.offsets.commit_path import CommitPath, ZooKeeperCommits
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
@@ -21,12 +20,16 @@ __all__ = ["MemberOffsets"]
 
 @dataclass(frozen=True, slots=True)
 class MemberOffsets:
-    """The parts that read and write the offsets of one member on one session, and the member's fenced ``writer``."""
+    """
+    The parts that read and write the offsets of one member on one session, and the member's fenced ``writer``.
+
+    ``brokers`` is None if the member itself writes its commits.
+    """
 
     topics: TopicIncarnations
     writer: FencedWriter
     znodes: OffsetZnodes
-    commits: CommitPath
+    brokers: BrokerCommits | None
     owned: OwnedOffsets
     opener: ClaimOpener
     recreated_topics: RecreatedTopics
@@ -37,11 +40,9 @@ class MemberOffsets:
         topics = TopicIncarnations(context.session, context.tasks, context.tracker)
         writer = FencedWriter(context.session, context.layout.member(context.member_id), topics.catch_up)
         znodes = OffsetZnodes(context, writer)
-        commits: CommitPath = ZooKeeperCommits(znodes, context.tracker)
-        if context.tracker.rules.through_brokers:
-            commits = BrokerCommits(context, znodes, writer)
-        owned, new_logs = OwnedOffsets(context, znodes, commits), NewLogs(context, znodes, topics)
+        brokers = BrokerCommits(context, znodes, writer) if context.tracker.rules.through_brokers else None
+        owned, new_logs = OwnedOffsets(context, znodes, brokers), NewLogs(context, znodes, topics)
         starts = StartOffsets(context, writer, topics)
-        opener = ClaimOpener(context, writer, znodes, commits, topics, starts, new_logs)
+        opener = ClaimOpener(context, writer, znodes, brokers, topics, starts, new_logs)
         recreated_topics = RecreatedTopics(context, topics, new_logs, owned.writing)
-        return cls(topics, writer, znodes, commits, owned, opener, recreated_topics)
+        return cls(topics, writer, znodes, brokers, owned, opener, recreated_topics)

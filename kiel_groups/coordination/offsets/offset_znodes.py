@@ -43,6 +43,7 @@ class OffsetZnodes:
     def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
         self._session = context.session
         self._layout = context.layout
+        self._tracker = context.tracker
         self._writer = writer
         self._metrics = context.metrics
 
@@ -111,6 +112,11 @@ class OffsetZnodes:
 
     # Writes
 
+    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Write offsets as ``put`` does, except those that the tracker no longer permits when they are sent."""
+        may_store = self._tracker.may_store
+        return await self.put(commits, lambda partition, written: written if may_store(partition) else None)
+
     async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
         """
         Write offsets, each if its znode has the expected version; create deleted znodes again.
@@ -138,11 +144,13 @@ class OffsetZnodes:
                 on_refused,
                 renew=renew,
             )
-            await self.restore_parents(outcome.dropped)
             for partition, versions in outcome.done.items():
                 # A znode that was created again starts at version 0.
                 written.stored[partition] = StoredOffset(wanted[partition].offset, versions[0] or 0)
-            waiting = await self._reconcile(wanted, outcome, written)
+            waiting = {}
+            if outcome.dropped or outcome.unknown:
+                await self.restore_parents(outcome.dropped)
+                waiting = await self._reconcile(wanted, outcome, written)
         return written
 
     async def _reconcile(
@@ -156,7 +164,7 @@ class OffsetZnodes:
         """
         again: dict[TopicPartition, Commit] = {}
         partitions = [*outcome.dropped, *sorted(outcome.unknown)]
-        current = await self.read(partitions) if partitions else {}
+        current = await self.read(partitions)
         for partition in partitions:
             offset, version = wanted[partition]
             found = current.get(partition)

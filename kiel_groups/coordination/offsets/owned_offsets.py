@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from kiel_groups.coordination.offsets.commit_path import CommitPath
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
 from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
@@ -35,15 +35,19 @@ class _Attempt(NamedTuple):
 
 
 class OwnedOffsets:
-    """Stores the offsets of a member's partitions during one session, and adopts those of other writers."""
+    """
+    Stores the offsets of a member's partitions during one session, and adopts those of other writers.
 
-    def __init__(self, context: MemberContext, znodes: OffsetZnodes, path: CommitPath) -> None:
+    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``.
+    """
+
+    def __init__(self, context: MemberContext, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
         self._group = context.group
         self._handler = context.handler
         self._tracker = context.tracker
         self._metrics = context.metrics
         self._znodes = znodes
-        self._path = path
+        self._brokers = brokers
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 
@@ -64,25 +68,26 @@ class OwnedOffsets:
             SessionLostError: The session is over; records whose offsets were not stored will be delivered again.
         """
         async with self.writing:
-            return await self.store_finished(self._tracker.open_partitions(), metadata)
+            return await self.store_finished(None, metadata)
 
     async def store_finished(
-        self, partitions: Collection[TopicPartition], metadata: str = ""
+        self, partitions: Collection[TopicPartition] | None, metadata: str = ""
     ) -> frozenset[TopicPartition]:
         """
-        Store the finished offsets of these partitions; the caller holds the lock ``writing``.
+        Store the finished offsets of ``partitions``, None for all; the caller holds the lock ``writing``.
 
         If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
         finished since.
         """
-        stored: frozenset[TopicPartition] = frozenset()
-        waiting = partitions
-        while True:
-            attempt = await self._store(self._tracker.commits(waiting), partial(self._path.commit, metadata=metadata))
+        write: _Write = self._znodes.commit
+        if self._brokers is not None:
+            write = partial(self._brokers.commit, metadata=metadata)
+        attempt = await self._store(self._tracker.commits(partitions), write)
+        stored = attempt.stored
+        while attempt.repeat:
+            attempt = await self._store(self._tracker.commits(attempt.repeat), write)
             stored |= attempt.stored
-            waiting = attempt.repeat
-            if not waiting:
-                return stored
+        return stored
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -102,14 +107,10 @@ class OwnedOffsets:
             while self._tracker.reset_applies(partition, reset):
                 if (commit := self._tracker.reset_to_store(partition)) is None:
                     return self._tracker.complete_reset(partition)
-                await self._store({partition: commit}, self._put)
+                # A commit that a late broker writes after this is another writer's.
+                self._tracker.requested({partition: None})
+                await self._store({partition: commit}, self._znodes.commit)
             return None
-
-    async def _put(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Write the offsets to the znodes; a commit that a late broker writes after that is another writer's."""
-        self._tracker.requested(dict.fromkeys(commits))
-        may_store = self._tracker.may_store
-        return await self._znodes.put(commits, lambda partition, written: written if may_store(partition) else None)
 
     async def _store(self, commits: Mapping[TopicPartition, Commit], write: _Write) -> _Attempt:
         """
@@ -121,10 +122,7 @@ class OwnedOffsets:
         """
         sent = self._tracker.sent(commits)
         written = await write(commits)
-        self._tracker.answered(sent)
-        for partition, now in written.stored.items():
-            if now.offset is not None:
-                self._tracker.stored(partition, now.offset, now.version)
+        self._tracker.answered(sent, written.stored)
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
         stored_now = written.stored | own
@@ -141,7 +139,8 @@ class OwnedOffsets:
         records after the offset must be delivered again.
         """
         async with self.writing:
-            for partition, found in (await self._path.read(self._tracker.versions(partitions))).items():
+            read = self._znodes.read if self._brokers is None else self._brokers.read
+            for partition, found in (await read(self._tracker.verifiable(partitions))).items():
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:

@@ -226,11 +226,14 @@ class OffsetTracker:
             self._open[partition].sent.add(offset)
         return fresh
 
-    def answered(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Record that the outcome of the commit of these offsets is known."""
+    def answered(self, offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, StoredOffset]) -> None:
+        """Record that the outcome of the commit of these offsets is known, and the offsets that it ``stored``."""
         for partition, offset in offsets.items():
             if (state := self._open.get(partition)) is not None:
                 state.sent.discard(offset)
+        for partition, now in stored.items():
+            if now.offset is not None:
+                self.stored(partition, now.offset, now.version)
 
     def requested(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Record the offsets that brokers are asked to store, and may store at any later time; None for no offset."""
@@ -248,10 +251,9 @@ class OffsetTracker:
 
     # Stored offsets that were read
 
-    def versions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the versions to verify between commits: those last seen of open partitions that are not outdated."""
-        found = {partition: self._open[partition] for partition in sorted(self._open.keys() & set(partitions))}
-        return {partition: offsets.version for partition, offsets in found.items() if not offsets.outdated}
+    def verifiable(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions whose stored offset is read between commits: open ones that are not outdated."""
+        return [p for p in sorted(self._open.keys() & frozenset(partitions)) if not self._open[p].outdated]
 
     def judge(self, partition: TopicPartition, stored: StoredOffset) -> Finding:
         """Return what a stored offset means, and change nothing."""
@@ -265,7 +267,8 @@ class OffsetTracker:
         Another writer's offset is adopted (rule 3), and the records in flight count no more. Unreadable data is
         replaced by the next commit, even if no record has finished since (rule 4).
         """
-        finding = self.judge(partition, stored)
+        state = self._open.get(partition)
+        finding = Finding.NOT_OPEN if state is None else state.judge(stored)
         match finding:
             case Finding.OWN:
                 assert stored.offset is not None
@@ -316,7 +319,7 @@ class OffsetTracker:
 
     # Releases
 
-    def release(self, partition: TopicPartition, found: StoredOffset | None, topic_created: int) -> Release:
+    def release(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
         """
         Decide what the release of a claim does with the offset (rule 7).
 
@@ -329,10 +332,9 @@ class OffsetTracker:
         Args:
             partition: The partition.
             found: The stored offset, as far as it was read for the release.
-            topic_created: The creation zxid of the topic's newest known incarnation.
         """
         state = self._open.get(partition)
-        if found is not None and self._is_of_old_log(partition, found, topic_created):
+        if found is not None and self._is_of_old_log(partition, found):
             return Release(0, state.version if state else found.version)
         if state is None:
             # Without an offset znode there is no version to verify; the owner znode has just been read.
@@ -341,7 +343,7 @@ class OffsetTracker:
         is_due = (state.unreadable or offset != state.committed) and not state.outdated
         return Release(offset if is_due else None, state.version)
 
-    def release_changed(self, partition: TopicPartition, found: StoredOffset | None, topic_created: int) -> Release:
+    def release_changed(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
         """Decide again, after the release was refused and ``found`` was read: None if there is no offset znode."""
         state = self._open.get(partition)
         if found is None or state is None or (finding := state.judge(found)) is Finding.ADOPTED:
@@ -351,7 +353,7 @@ class OffsetTracker:
         elif found.offset is not None:
             # A commit of this consumer whose answer was lost.
             self.stored(partition, found.offset, found.version)
-        return self.release(partition, found, topic_created)
+        return self.release(partition, found)
 
     def offset_to_restore(self, partition: TopicPartition) -> int | None:
         """Return the offset with which a release creates a deleted offset znode, or None if it creates none."""
@@ -365,15 +367,17 @@ class OffsetTracker:
         commits = self.rules.autocommit and not self.rules.through_brokers
         return state.finished if commits else state.committed
 
-    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset, topic_created: int) -> bool:
+    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
         """
         Return whether a stored offset is a position in the old log, although it is newer than the recreated topic.
 
         An operator's offset is not: its version is the adopted one, if the claim was opened.
         """
-        state = self._open.get(partition)
+        claim, state = self._claims.get(partition), self._open.get(partition)
+        if claim is None or not claim.outdated or found.offset is None:
+            return False
         is_set = state is not None and found.version == state.adopted and not self.rules.through_brokers
-        return found.offset is not None and not is_set and found.mzxid > topic_created and not self.may_store(partition)
+        return not is_set and found.mzxid > claim.newest
 
 
 def _check_move(partition: TopicPartition, before: Phase | None, claim: ClaimedPartition) -> None:

@@ -73,7 +73,7 @@ async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pyte
     topics = TopicIncarnations(context.session, context.tasks, tracker)
     writer = FencedWriter(context.session, "/m", topics.catch_up)
     tracker.requested(dict.fromkeys(PARTITIONS, 12))
-    owner_znodes = OwnerZnodes(context, writer, OffsetZnodes(context, writer), topics)
+    owner_znodes = OwnerZnodes(context, writer, OffsetZnodes(context, writer))
     with caplog.at_level(logging.WARNING):
         outcome = await owner_znodes.release(PARTITIONS)
     assert outcome.released == frozenset(PARTITIONS)

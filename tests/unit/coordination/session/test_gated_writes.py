@@ -14,7 +14,6 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
-from kiel_groups.coordination.offsets.commit_path import ZooKeeperCommits
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
@@ -108,9 +107,9 @@ class Owner:
         self.topics = topics = TopicIncarnations(context.session, context.tasks, tracker)
         self.writer = FencedWriter(context.session, "/m", topics.catch_up)
         znodes = OffsetZnodes(context, self.writer)
-        self.commits = ZooKeeperCommits(znodes, tracker)
-        self.owner_znodes = OwnerZnodes(context, self.writer, znodes, topics)
-        self.offsets = OwnedOffsets(context, znodes, self.commits)
+        self.znodes = znodes
+        self.owner_znodes = OwnerZnodes(context, self.writer, znodes)
+        self.offsets = OwnedOffsets(context, znodes, None)
         self.broker_commits = BrokerCommits(context, znodes, self.writer)
 
 
@@ -171,7 +170,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtim
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): Commit(1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
-        await owner.commits.commit(many, "")
+        await owner.znodes.commit(many)
     assert len(owner.session.sent) == 2
 
 

@@ -87,7 +87,7 @@ def test_the_end_of_a_claim_drops_its_offsets() -> None:
     tracker.seek(T0, 6)
     sent = tracker.sent(tracker.commits())
     tracker.end([T0, TopicPartition("t", 99)])
-    tracker.answered(sent)
+    tracker.answered(sent, {})
     tracker.requested({T0: 6})
     tracker.stored(T0, 6, 2)
     assert tracker.read(T0, StoredOffset(6, 2)) is Finding.NOT_OPEN
@@ -168,7 +168,7 @@ def test_an_answered_commit_is_not_awaited() -> None:
     """ZooKeeper refused the commit, so an equal offset is that of another writer."""
     tracker = claimed()
     of(tracker).finished = 7
-    tracker.answered(tracker.sent(tracker.commits()))
+    tracker.answered(tracker.sent(tracker.commits()), {})
     assert tracker.read(T0, StoredOffset(7, 2)) is Finding.ADOPTED
 
 
@@ -177,7 +177,7 @@ def test_the_answer_to_a_repeated_commit_does_not_resolve_the_first_one() -> Non
     tracker = claimed()
     of(tracker).finished = 7
     tracker.sent(tracker.commits())
-    tracker.answered(tracker.sent(tracker.commits()))
+    tracker.answered(tracker.sent(tracker.commits()), {})
     assert tracker.read(T0, StoredOffset(7, 2)) is Finding.OWN
 
 
@@ -211,7 +211,7 @@ def test_an_outdated_partition_stores_nothing_until_it_is_restarted() -> None:
     assert not tracker.may_store(T0)
     assert tracker.may_store(U0)
     assert tracker.commits() == {}
-    assert tracker.versions([T0, T10, U0]) == {U0: 0}
+    assert tracker.verifiable([T0, T10, U0]) == [U0]
     tracker.restart(T0, 0, 2, 50)
     assert (of(tracker).phase, of(tracker).origin) == (Phase.OPEN, StartOrigin.NEW_LOG)
     assert tracker.recreated("t", 50) == {T10}
@@ -242,7 +242,7 @@ def test_a_release_stores_what_is_finished(rules: CommitRules, finished: int, de
     """Without automatic commits, or if brokers store the commits, the release only verifies the version."""
     tracker = claimed(rules)
     of(tracker).finished = finished
-    assert tracker.release(T0, None, 1) == decision
+    assert tracker.release(T0, None) == decision
 
 
 @pytest.mark.parametrize(("autocommit", "offset"), [(True, 100), (False, None)])
@@ -251,15 +251,15 @@ def test_a_release_stores_a_chosen_reset(autocommit: bool, offset: int | None) -
     tracker = claimed(CommitRules(autocommit=autocommit))
     of(tracker).finished = 100
     tracker.choose_reset(T0, PendingReset(150, 0, 100, 100))
-    assert tracker.release(T0, None, 1) == Release(offset, 1)
+    assert tracker.release(T0, None) == Release(offset, 1)
 
 
 def test_a_release_after_another_writers_change_stores_nothing() -> None:
     """It verifies the version that was read, so the offset stays."""
     tracker = claimed()
     of(tracker).finished = 7
-    assert tracker.release_changed(T0, StoredOffset(3, 2), 1) == Release(None, 2, is_superseded=True)
-    assert tracker.release_changed(T0, None, 1) == Release(None, None, is_superseded=True)
+    assert tracker.release_changed(T0, StoredOffset(3, 2)) == Release(None, 2, is_superseded=True)
+    assert tracker.release_changed(T0, None) == Release(None, None, is_superseded=True)
 
 
 def test_a_release_recognizes_an_interrupted_commit() -> None:
@@ -268,13 +268,13 @@ def test_a_release_recognizes_an_interrupted_commit() -> None:
     of(tracker).finished = 7
     tracker.sent(tracker.commits())
     of(tracker).finished = 8
-    assert tracker.release_changed(T0, StoredOffset(7, 2), 1) == Release(8, 2)
+    assert tracker.release_changed(T0, StoredOffset(7, 2)) == Release(8, 2)
 
 
 def test_a_release_replaces_unreadable_data() -> None:
     """The next owner finds an offset."""
     tracker = claimed()
-    assert tracker.release_changed(T0, StoredOffset(None, 2), 1) == Release(5, 2)
+    assert tracker.release_changed(T0, StoredOffset(None, 2)) == Release(5, 2)
 
 
 @pytest.mark.parametrize(("mzxid", "decision"), [(40, Release(None, 1)), (60, Release(0, 1))])
@@ -283,16 +283,16 @@ def test_a_release_replaces_a_position_of_the_old_log(mzxid: int, decision: Rele
     tracker = claimed()
     of(tracker).finished = 7
     tracker.recreated("t", 50)
-    assert tracker.release(T0, StoredOffset(5, 1, mzxid), 50) == decision
+    assert tracker.release(T0, StoredOffset(5, 1, mzxid)) == decision
 
 
 def test_the_release_of_an_unopened_claim_verifies_the_offset_it_found() -> None:
     """Without an offset znode there is nothing to verify."""
     tracker = OffsetTracker()
     tracker.claim([T0], 1)
-    assert tracker.release(T0, StoredOffset(5, 4), 1) == Release(None, 4)
-    assert tracker.release(T0, None, 1) == Release(None, None)
-    assert tracker.release_changed(T0, StoredOffset(6, 5), 1) == Release(None, 5)
+    assert tracker.release(T0, StoredOffset(5, 4)) == Release(None, 4)
+    assert tracker.release(T0, None) == Release(None, None)
+    assert tracker.release_changed(T0, StoredOffset(6, 5)) == Release(None, 5)
 
 
 def test_a_release_creates_a_deleted_offset_again() -> None:
