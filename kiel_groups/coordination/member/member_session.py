@@ -81,7 +81,7 @@ class MemberSession(GroupSession):
             context,
             OwnerZnodes(context, offsets.writer, offsets.znodes),
             offsets,
-            PartitionLeaders(session, offsets.writer, self._handler, metrics),
+            PartitionLeaders(context, offsets.writer),
             self._subscription,
         )
         self._set_up(layout.member(self.member_id))
