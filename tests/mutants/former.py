@@ -31,4 +31,8 @@ FORMER = {
         "RecordDelivery.take ends only when its batch is used up and there is no other, and RecordDelivery._next_batch"
         " wakes waiting resets whenever a batch is used up, whether or not its records could be deserialized"
     ),
+    "partitions that are being revoked are not reset when their topic is created again": (
+        "OffsetTracker.recreated returns every open claim of the topic, and neither OffsetTracker nor RecreatedTopics"
+        " knows which claims are being revoked: that is known to Claims alone"
+    ),
 }
