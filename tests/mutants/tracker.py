@@ -1,4 +1,4 @@
-"""Mutants of the offset tracker: which incarnation, version, request and reset an offset belongs to."""
+"""Mutants of the offset tracker, and of the parts that apply its decisions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,35 @@ MUTANTS = (
         "",
         "tests/sim/test_late_topic_metadata.py",
     ),
+    Mutant(
+        "a claim is opened before brokers have confirmed that they serve the group's offsets",
+        "coordination/offsets/claim_opening.py",
+        "        await self._commits.check_served(partitions)\n",
+        "",
+        "tests/sim/test_broker_offsets.py",
+    ),
     # Commits
+    Mutant(
+        "a commit of some partitions stores the offsets of all",
+        _OFFSET_TRACKER,
+        "listed = self._open if partitions is None else self._open.keys() & partitions",
+        "listed = self._open",
+        _OFFSET_TRACKER_TESTS,
+    ),
+    Mutant(
+        "a commit does not store what was finished since an interrupted one",
+        "coordination/offsets/owned_offsets.py",
+        "return _Attempt(stored, late - stored)",
+        "return _Attempt(stored, frozenset())",
+        "tests/sim/test_interrupted_commits.py",
+    ),
+    Mutant(
+        "offsets are read before the writes of brokers are visible on the member's session",
+        _BROKER_COMMITS,
+        "        await self._writer.prove()\n",
+        "",
+        "tests/unit/coordination/session/test_gated_writes.py",
+    ),
     Mutant(
         "the answer to a repeated commit resolves the first one",
         _OFFSET_TRACKER,
@@ -121,6 +149,20 @@ MUTANTS = (
         "offsets.origin, offsets.reset = origin, None",
         "offsets.origin = origin",
         "tests/unit/group/member/test_pending_reset.py",
+    ),
+    Mutant(
+        "a reset is stored although another one has replaced it",
+        _OFFSET_TRACKER,
+        "offsets.reset is reset and not offsets.outdated",
+        "offsets.reset is not None and not offsets.outdated",
+        _OFFSET_TRACKER_TESTS,
+    ),
+    Mutant(
+        "delivery continues after a reset at the policy's position, not at the stored offset",
+        _OFFSET_TRACKER,
+        "reset.offset_after(offsets.finished), StartOrigin.RESET",
+        "reset.position, StartOrigin.RESET",
+        _OFFSET_TRACKER_TESTS,
     ),
     # Releases
     Mutant(

@@ -258,6 +258,29 @@ def test_a_chosen_reset_does_not_apply_to_the_new_log() -> None:
     assert of(tracker).phase is Phase.OPEN
 
 
+def test_a_reset_that_another_one_has_replaced_does_not_apply() -> None:
+    """The log's range may have changed between the two look-ups."""
+    tracker = claimed()
+    first, second = PendingReset(150, 0, 100, 100), PendingReset(150, 0, 120, 120)
+    tracker.choose_reset(T0, first)
+    tracker.choose_reset(T0, second)
+    assert not tracker.reset_applies(T0, first)
+    assert tracker.reset_applies(T0, second)
+
+
+def test_a_completed_reset_continues_at_the_stored_offset() -> None:
+    """The reset is stored once, and nothing is left to commit."""
+    tracker = claimed()
+    of(tracker).finished = 90
+    tracker.choose_reset(T0, PendingReset(150, 0, 100, 100))
+    assert tracker.reset_to_store(T0) == Commit(90, 1)
+    tracker.stored(T0, 90, 2)
+    assert tracker.reset_to_store(T0) is None
+    assert tracker.complete_reset(T0) == 90
+    assert (tracker.position(T0), of(tracker).origin) == (90, StartOrigin.RESET)
+    assert not tracker.has_uncommitted()
+
+
 def test_a_withdrawn_reset_does_not_count_records_beyond_the_log_as_finished() -> None:
     """The position is in the log again, and records are delivered from there."""
     tracker = claimed()
