@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
 _CLUSTER_METADATA = "clients/net/cluster_metadata.py"
 _METADATA_SOURCES = "clients/net/metadata_sources.py"
 _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
@@ -111,7 +112,7 @@ MUTANTS = (
     Mutant(
         "an error about a topic outside of the subscription is raised",
         _RECORD_DELIVERY,
-        "        if topic in self._subscription.subscription:\n            self._refused[topic]",
+        "        if topic in self._subscription.topics:\n            self._refused[topic]",
         "        if True:\n            self._refused[topic]",
         _RECORD_DELIVERY_TESTS,
     ),
@@ -152,9 +153,9 @@ MUTANTS = (
     ),
     Mutant(
         "a topic that is subscribed to again is committed beyond the end of its log",
-        _RECORD_DELIVERY,
-        "state.finished, state.reset = min(state.finished, reset.end), None",
-        "state.reset = None",
+        _OFFSET_TRACKER,
+        "offsets.finished, offsets.reset = min(offsets.finished, reset.end), None",
+        "offsets.reset = None",
         "tests/unit/clients/delivery/test_delivery_and_claims.py",
     ),
     Mutant(

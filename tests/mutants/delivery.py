@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "the rest of a batch is delivered after an operator has set another offset",
         _RECORD_DELIVERY,
-        "        self._drop(partitions)\n        topics = self._subscription.subscription\n",
-        "        topics = self._subscription.subscription\n",
+        "        self._drop(partitions)\n        topics = self._subscription.topics\n",
+        "        topics = self._subscription.topics\n",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     # The subscription

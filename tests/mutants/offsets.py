@@ -6,24 +6,29 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
+_PARTITION_OFFSETS = "group/member/partition_offsets.py"
+_OFFSET_ZNODES = "coordination/offsets/offset_znodes.py"
+_COMMIT_PATH = "coordination/offsets/commit_path.py"
+_BROKER_COMMITS = "coordination/offsets/broker_commits.py"
+_CLAIM_OPENING = "coordination/offsets/claim_opening.py"
+_NEW_LOGS = "coordination/offsets/new_logs.py"
+_RECREATED_TOPICS = "coordination/offsets/recreated_topics.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
-_ZOOKEEPER_STORE = "coordination/offsets/zookeeper_store.py"
-_OWNED_OFFSETS = "coordination/offsets/owned_offsets.py"
 _START_OFFSETS = "coordination/offsets/start_offsets.py"
-_SUBSCRIPTION = "group/member/subscription.py"
 
 MUTANTS = (
     # Offsets
     Mutant(
         "a claim is opened although its owner znode belongs to another session",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "if owner is not None and owner.owner == self._session.id:",
         "if owner is not None:",
         "tests/sim/test_stale_reads.py",
     ),
     Mutant(
         "a claim does not rewrite its stored offset",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
         "            return {p: found.version for p, found in stored.items()}, offsets\n"
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
@@ -31,20 +36,20 @@ MUTANTS = (
     ),
     Mutant(
         "a commit replaces any version of the offset znode",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "return Put(self._layout.offset(partition), encode_offset(offset), version)",
         "return Put(self._layout.offset(partition), encode_offset(offset), -1)",
     ),
     Mutant(
         "a commit with an unknown outcome counts as another writer's offset",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):",
         "elif False:",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(
         "an operator's offset that equals the refused commit counts as that commit",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "elif partition in outcome.unknown and (found.version, found.offset)",
         "elif (found.version, found.offset)",
         "tests/sim/test_seed_regressions.py",
@@ -58,37 +63,30 @@ MUTANTS = (
     ),
     Mutant(
         "a member creates first offsets of its own partitions only",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))",
         "        numbers = tuple(sorted({partition.partition for partition in mine}))",
         "tests/sim/test_leaderless_partitions.py",
     ),
     Mutant(
         "a claim does not notice that its stored offset is older than the topic",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "found.mzxid < created",
         "False",
         "tests/sim/test_claims.py",
     ),
     Mutant(
         "a partition that is in the new log already is reset to its start",
-        _SUBSCRIPTION,
-        "if p.topic == topic and state.created < created}",
-        "if p.topic == topic}",
+        _OFFSET_TRACKER,
+        "claim.created < created == claim.newest",
+        "created == claim.newest",
         "tests/sim/test_damaged_offsets.py",
     ),
     Mutant(
-        "partitions that are being revoked are not reset when their topic is created again",
-        _OWNED_OFFSETS,
-        "while outdated := self._subscription.mark_recreated(topic, created):",
-        "while outdated := self._subscription.mark_recreated(topic, created) & self._owned():",
-        "tests/sim/test_recreated_topics.py",
-    ),
-    Mutant(
         "the reset to the log of a recreated topic is tried only once",
-        _OWNED_OFFSETS,
-        "        while outdated := self._subscription",
-        "        if outdated := self._subscription",
+        _RECREATED_TOPICS,
+        "        while outdated := self._tracker",
+        "        if outdated := self._tracker",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
@@ -107,7 +105,7 @@ MUTANTS = (
     ),
     Mutant(
         "brokers are asked to store offsets before topics whose watch has fired are read",
-        "coordination/offsets/broker_store.py",
+        _BROKER_COMMITS,
         "        await self._writer.wait_ready()\n",
         "",
         "tests/unit/coordination/session/test_gated_writes.py",
@@ -128,9 +126,9 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that waits for brokers forgets that its topic was created again",
-        _ZOOKEEPER_STORE,
-        "self._created_at_claim.setdefault(partition, seen)",
-        "self._created_at_claim[partition] = seen",
+        _OFFSET_TRACKER,
+        "            if partition not in self._claims:\n",
+        "            if partition not in self._open:\n",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
@@ -142,37 +140,37 @@ MUTANTS = (
     ),
     Mutant(
         "a release leaves an offset of the old log that was stored after the topic was created again",
-        _OWNER_ZNODES,
-        "if found is not None and self._is_of_old_log(partition, found):",
+        _OFFSET_TRACKER,
+        "if found is not None and self._is_of_old_log(partition, found, topic_created):",
         "if False:",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a release replaces an offset that is older than its topic by 0",
-        _OWNER_ZNODES,
-        "found.mzxid > self._store.creation(partition.topic) and ",
+        _OFFSET_TRACKER,
+        "found.mzxid > topic_created and ",
         "",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a release leaves an offset of the old log that its unopened claim has rewritten",
-        _OWNER_ZNODES,
-        " or self._store.is_outdated(partition)",
-        "",
+        _OFFSET_TRACKER,
+        "and found.mzxid > topic_created and not self.may_store(partition)",
+        "and found.mzxid > topic_created and state is not None and state.outdated",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a partition is reset to a topic incarnation that is not the newest one",
-        "group/member/subscription.py",
-        "for partition, state in states.items() if state.newest == created)",
-        "for partition, state in states.items())",
+        _OFFSET_TRACKER,
+        "claim.created < created == claim.newest",
+        "claim.created < created",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "an owner adopts an offset in the new log before it is reset to that log",
-        _OWNED_OFFSETS,
-        " is not None and not state.outdated\n",
-        " is not None\n",
+        _OFFSET_TRACKER,
+        " for partition, offsets in found.items() if not offsets.outdated}",
+        " for partition, offsets in found.items()}",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
@@ -226,14 +224,14 @@ MUTANTS = (
     ),
     Mutant(
         "claims with a stored offset wait until brokers return the offsets of the others",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "        if sound:\n",
         "        if len(sound) == len(mine):\n",
         "tests/sim/test_leaderless_partitions.py",
     ),
     Mutant(
         "an offset of a deleted log is rewritten while no leader returns the start of the new one",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "[partition for partition in mine if partition not in failures]",
         "list(mine)",
         "tests/sim/test_leaderless_partitions.py",
@@ -255,7 +253,7 @@ MUTANTS = (
     Mutant(
         "the incarnation noted for an unopened claim is kept after the claim is gone",
         _OWNER_ZNODES,
-        "        self._store.forget(gone)\n",
+        "        self._tracker.end_unopened(gone)\n",
         "",
         "tests/sim/test_late_topic_metadata.py",
     ),
@@ -268,79 +266,79 @@ MUTANTS = (
     ),
     Mutant(
         "brokers are asked to store offsets of an outdated partition after an outage",
-        "coordination/offsets/broker_store.py",
-        " and not is_outdated(partition)",
+        _BROKER_COMMITS,
+        " and self._tracker.may_store(partition)",
         "",
         "tests/unit/coordination/session/test_gated_writes.py",
     ),
     Mutant(
         "the reset to the log of a recreated topic replaces any version of the offset",
-        _ZOOKEEPER_STORE,
+        _NEW_LOGS,
         "versions = {p: stored[p].version if p in stored else ANY_VERSION for",
         "versions = {p: ANY_VERSION for",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "the reset to the log of a recreated topic overwrites an operator's offset in it",
-        _ZOOKEEPER_STORE,
-        "                if is_set and self.versions_identify_writers:",
-        "                if False:",
+        _NEW_LOGS,
+        "if is_set and not self._rules.through_brokers:",
+        "if False:",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "an offset that the member itself stored late counts as an operator's offset in the new log",
-        _ZOOKEEPER_STORE,
+        _NEW_LOGS,
         " and not is_known(partition, found)",
         "",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "an offset that was set in the old log is adopted in the new one",
-        _ZOOKEEPER_STORE,
+        _NEW_LOGS,
         " and found.mzxid > created and",
         " and",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a commit is sent unchanged after its topic was created again",
-        _ZOOKEEPER_STORE,
-        "lambda partition, written: None if is_outdated(partition) else written)",
+        _COMMIT_PATH,
+        "lambda partition, written: written if may_store(partition) else None)",
         "lambda partition, written: written)",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a claim rewrites an offset although its topic was created again meanwhile",
-        _ZOOKEEPER_STORE,
+        _CLAIM_OPENING,
         "self._writer.write(items, lambda *_: None, renew=renew)",
         "self._writer.write(items, lambda *_: None)",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a release commits a position in the log of a deleted topic",
-        _OWNER_ZNODES,
-        "if (state.unreadable or offset != state.committed) and not state.outdated:",
-        "if state.unreadable or offset != state.committed:",
+        _OFFSET_TRACKER,
+        "is_due = (state.unreadable or offset != state.committed) and not state.outdated",
+        "is_due = state.unreadable or offset != state.committed",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a release creates a deleted offset again from a position in the old log",
-        _OWNER_ZNODES,
-        "if state is None or state.outdated:",
-        "if state is None:",
+        _OFFSET_TRACKER,
+        "return None if state is None or state.outdated else",
+        "return None if state is None else",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "an unopened claim is not released if its offset is deleted meanwhile",
         _OWNER_ZNODES,
-        "if state is None or state.outdated:\n            return (deletion,)",
-        "if state is None:\n            return None\n        if state.outdated:\n            return (deletion,)",
+        "        if offset is None:\n            return (deletion,)\n",
+        "        if offset is None:\n            return (deletion,) if self._tracker.is_open(partition) else None\n",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a release replaces unreadable data by a position in the old log",
-        _OWNER_ZNODES,
-        "if (state.unreadable or offset != state.committed) and not state.outdated:",
-        "if state.unreadable or (offset != state.committed and not state.outdated):",
+        _OFFSET_TRACKER,
+        "is_due = (state.unreadable or offset != state.committed) and not state.outdated",
+        "is_due = state.unreadable or (offset != state.committed and not state.outdated)",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
@@ -366,36 +364,36 @@ MUTANTS = (
     ),
     Mutant(
         "a release leaves unreadable data to the next owner",
-        _OWNER_ZNODES,
-        "            if found and state and found.offset is None:\n",
-        "            if False:\n",
+        _OFFSET_TRACKER,
+        "(finding := state.judge(found)) is Finding.ADOPTED:",
+        "(finding := state.judge(found)) in (Finding.ADOPTED, Finding.UNREADABLE):",
         "tests/sim/test_damaged_offsets.py",
     ),
     Mutant(
         "a member does not resume at an offset that another writer stored",
-        _SUBSCRIPTION,
-        '"""Resume at an offset that another writer has stored."""\n        self.seek(partition, offset)\n',
-        '"""Resume at an offset that another writer has stored."""\n',
+        _OFFSET_TRACKER,
+        "                self.seek(partition, stored.offset, StartOrigin.ADOPTED)\n",
+        "",
     ),
     Mutant(
         "the reset to a new log overwrites an offset that was adopted before it",
-        _SUBSCRIPTION,
-        "version == self.version != self.adopted or",
-        "version == self.version or",
+        _PARTITION_OFFSETS,
+        "return stored.version == self.version != self.adopted or",
+        "return stored.version == self.version or",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a release overwrites an offset that was adopted before the new topic was noticed",
-        _OWNER_ZNODES,
-        "state is not None and found.version == state.adopted and",
-        "False and",
+        _OFFSET_TRACKER,
+        "is_set = state is not None and found.version == state.adopted and not self.rules.through_brokers",
+        "is_set = False",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(
         "a release takes the member's own interrupted commit for another writer's",
-        _OWNER_ZNODES,
-        "(state.made(found.offset, found.version) or self._store.sent(partition, found.offset))",
-        "False",
+        _OFFSET_TRACKER,
+        "(finding := state.judge(found)) is Finding.ADOPTED:",
+        "(finding := state.judge(found)) in (Finding.ADOPTED, Finding.OWN):",
         "tests/sim/test_interrupted_commits.py",
     ),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from kiel_groups.config import BROKER_V0
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.errors import BrokerError
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
 from tests.sim.commits import process_some
@@ -67,6 +68,26 @@ def test_a_write_that_is_delayed_past_the_release_repeats_records_and_loses_none
     process_and_commit(world, successor)
     assert stored_offsets(world) == [9]
     world.close(20.0)
+
+
+def test_no_claim_is_opened_while_brokers_do_not_serve_the_offsets(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member whose commits would be refused delivers no record. It keeps the claim, and asks again."""
+    (consumer,) = world.consumers
+
+    async def refusing(consumer: Consumer, partitions: Collection[TopicPartition]) -> object:
+        raise BrokerError(f"brokers do not serve the offsets of {len(partitions)} partitions")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(Consumer, "fetch_offsets", refusing)
+        consumer.leave()
+        joined = world.join(world.topics)
+        world.run_for(5.0)
+        assert world.layout.owner(PARTITION) in world.ensemble.tree.znodes
+        assert not joined.opened
+    world.run_for(10.0)
+    assert PARTITION in joined.opened
 
 
 def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

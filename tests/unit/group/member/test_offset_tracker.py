@@ -20,7 +20,7 @@ from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
-T0, T10, U0 = TopicPartition("t", 0), TopicPartition("t", 10), TopicPartition("u", 0)
+T0, T1, T10, U0 = (TopicPartition(*each) for each in (("t", 0), ("t", 1), ("t", 10), ("u", 0)))
 
 
 AUTOMATIC = CommitRules()
@@ -68,16 +68,18 @@ def test_an_unopened_claim_is_tracked_and_not_open() -> None:
     assert tracker.may_store(T0)
 
 
-@pytest.mark.parametrize("partitions", [None, [T0, T10]])
-def test_claims_that_were_never_opened_end_alone(partitions: list[TopicPartition] | None) -> None:
-    """Open partitions stay."""
+@pytest.mark.parametrize(("partitions", "ended"), [(None, {T0, T1}), ([T0, T10], {T0})])
+def test_claims_that_were_never_opened_end_alone(
+    partitions: list[TopicPartition] | None, ended: set[TopicPartition]
+) -> None:
+    """Open partitions stay. Without an argument, all unopened claims end."""
     tracker = claimed()
     tracker.end([T0])
-    tracker.claim([T0], 3)
+    tracker.claim([T0, T1], 3)
     tracker.recreated("t", 4)
     tracker.end_unopened(partitions)
     assert tracker.open_partitions() == {T10, U0}
-    assert tracker.may_store(T0)
+    assert {partition for partition in (T0, T1) if tracker.may_store(partition)} == ended
     assert not tracker.may_store(T10)
 
 
@@ -190,6 +192,23 @@ def test_a_brokers_late_write_is_own_until_another_offset_is_adopted() -> None:
     assert tracker.read(T0, StoredOffset(7, 11)) is Finding.ADOPTED
 
 
+def test_a_stored_commit_ends_the_earlier_ones() -> None:
+    """After a commit was stored, an equal offset at the next version is that of another writer."""
+    tracker = claimed()
+    of(tracker).finished = 7
+    tracker.sent(tracker.commits())
+    assert tracker.read(T0, StoredOffset(7, 2)) is Finding.OWN
+    assert tracker.read(T0, StoredOffset(7, 3)) is Finding.ADOPTED
+
+
+def test_a_brokers_late_write_over_unreadable_data_is_another_writers() -> None:
+    """The next commit replaces the unreadable data, so an offset that appears before it was not requested again."""
+    tracker = claimed(CommitRules(through_brokers=True))
+    tracker.requested({T0: 7})
+    assert tracker.read(T0, StoredOffset(None, 2)) is Finding.UNREADABLE
+    assert tracker.read(T0, StoredOffset(7, 3)) is Finding.ADOPTED
+
+
 def test_unreadable_data_is_replaced_by_the_next_commit() -> None:
     """The commit is due although no record was finished since the last one."""
     tracker = claimed()
@@ -224,6 +243,53 @@ def test_only_the_newest_incarnation_is_restarted() -> None:
     tracker.recreated("t", 60)
     assert tracker.recreated("t", 50) == frozenset()
     assert tracker.recreated("t", 60) == {T0, T10}
+
+
+def test_a_chosen_reset_does_not_apply_to_the_new_log() -> None:
+    """It replaces a position of the old log, so it is not stored after the restart either."""
+    tracker = claimed()
+    reset = PendingReset(150, 0, 100, 100)
+    tracker.choose_reset(T0, reset)
+    assert of(tracker).phase is Phase.RESETTING
+    tracker.recreated("t", 50)
+    assert not tracker.reset_applies(T0, reset)
+    tracker.restart(T0, 0, 2, 50)
+    assert tracker.reset_of(T0) is None
+    assert of(tracker).phase is Phase.OPEN
+
+
+def test_a_reset_that_another_one_has_replaced_does_not_apply() -> None:
+    """The log's range may have changed between the two look-ups."""
+    tracker = claimed()
+    first, second = PendingReset(150, 0, 100, 100), PendingReset(150, 0, 120, 120)
+    tracker.choose_reset(T0, first)
+    tracker.choose_reset(T0, second)
+    assert not tracker.reset_applies(T0, first)
+    assert tracker.reset_applies(T0, second)
+
+
+def test_a_completed_reset_continues_at_the_stored_offset() -> None:
+    """The reset is stored once, and nothing is left to commit."""
+    tracker = claimed()
+    of(tracker).finished = 90
+    tracker.choose_reset(T0, PendingReset(150, 0, 100, 100))
+    assert tracker.reset_to_store(T0) == Commit(90, 1)
+    tracker.stored(T0, 90, 2)
+    assert tracker.reset_to_store(T0) is None
+    assert tracker.complete_reset(T0) == 90
+    assert (tracker.position(T0), of(tracker).origin) == (90, StartOrigin.RESET)
+    assert not tracker.has_uncommitted()
+
+
+def test_a_withdrawn_reset_does_not_count_records_beyond_the_log_as_finished() -> None:
+    """The position is in the log again, and records are delivered from there."""
+    tracker = claimed()
+    of(tracker).finished = 150
+    tracker.choose_reset(T0, PendingReset(150, 0, 100, 100))
+    assert tracker.resetting() == {T0}
+    tracker.withdraw_reset(T0)
+    assert tracker.resetting() == frozenset()
+    assert tracker.commits() == {T0: Commit(100, 1)}
 
 
 # Releases
@@ -286,6 +352,16 @@ def test_a_release_replaces_a_position_of_the_old_log(mzxid: int, decision: Rele
     assert tracker.release(T0, StoredOffset(5, 1, mzxid)) == decision
 
 
+@pytest.mark.parametrize(("through_brokers", "decision"), [(False, Release(None, 2)), (True, Release(0, 2))])
+def test_a_release_keeps_an_adopted_offset_of_the_new_log(through_brokers: bool, decision: Release) -> None:
+    """An operator has set it. If brokers store the commits, it may be a late write of the old log instead."""
+    tracker = claimed(CommitRules(through_brokers=through_brokers))
+    stored = StoredOffset(3, 2, 60)
+    assert tracker.read(T0, stored) is Finding.ADOPTED
+    tracker.recreated("t", 50)
+    assert tracker.release(T0, stored, 50) == decision
+
+
 def test_the_release_of_an_unopened_claim_verifies_the_offset_it_found() -> None:
     """Without an offset znode there is nothing to verify."""
     tracker = OffsetTracker()
@@ -299,8 +375,8 @@ def test_a_release_creates_a_deleted_offset_again() -> None:
     """Not so for an unopened claim, nor after the topic was created again: the offset would be of the old log."""
     tracker = claimed()
     of(tracker).finished = 7
-    tracker.claim([TopicPartition("t", 1)], 1)
+    tracker.claim([T1], 1)
     assert tracker.offset_to_restore(T0) == 7
-    assert tracker.offset_to_restore(TopicPartition("t", 1)) is None
+    assert tracker.offset_to_restore(T1) is None
     tracker.recreated("t", 50)
     assert tracker.offset_to_restore(T0) is None
