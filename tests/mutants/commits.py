@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "a refused commit still counts as in flight",
         _OWNED_OFFSETS,
-        "        self._tracker.answered(sent)\n",
-        "",
+        "self._tracker.answered(sent, written.stored)",
+        "self._tracker.answered({}, written.stored)",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(

@@ -9,7 +9,6 @@ __all__ = ["MUTANTS"]
 _OFFSET_TRACKER = "group/member/offset_tracker.py"
 _PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _OFFSET_ZNODES = "coordination/offsets/offset_znodes.py"
-_COMMIT_PATH = "coordination/offsets/commit_path.py"
 _BROKER_COMMITS = "coordination/offsets/broker_commits.py"
 _CLAIM_OPENING = "coordination/offsets/claim_opening.py"
 _NEW_LOGS = "coordination/offsets/new_logs.py"
@@ -141,22 +140,22 @@ MUTANTS = (
     Mutant(
         "a release leaves an offset of the old log that was stored after the topic was created again",
         _OFFSET_TRACKER,
-        "if found is not None and self._is_of_old_log(partition, found, topic_created):",
+        "if found is not None and self._is_of_old_log(partition, found):",
         "if False:",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a release replaces an offset that is older than its topic by 0",
         _OFFSET_TRACKER,
-        "found.mzxid > topic_created and ",
-        "",
+        "return not is_set and found.mzxid > claim.newest",
+        "return not is_set",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
         "a release leaves an offset of the old log that its unopened claim has rewritten",
         _OFFSET_TRACKER,
-        "and found.mzxid > topic_created and not self.may_store(partition)",
-        "and found.mzxid > topic_created and state is not None and state.outdated",
+        "if claim is None or not claim.outdated or found.offset is None:",
+        "if state is None or not state.outdated or found.offset is None or claim is None:",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
@@ -169,8 +168,8 @@ MUTANTS = (
     Mutant(
         "an owner adopts an offset in the new log before it is reset to that log",
         _OFFSET_TRACKER,
-        " for partition, offsets in found.items() if not offsets.outdated}",
-        " for partition, offsets in found.items()}",
+        "frozenset(partitions)) if not self._open[p].outdated]",
+        "frozenset(partitions))]",
         "tests/sim/test_late_topic_metadata.py",
     ),
     Mutant(
@@ -301,7 +300,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit is sent unchanged after its topic was created again",
-        _COMMIT_PATH,
+        _OFFSET_ZNODES,
         "lambda partition, written: written if may_store(partition) else None)",
         "lambda partition, written: written)",
         "tests/sim/test_recreated_topics.py",

@@ -27,7 +27,7 @@ MUTANTS = (
     Mutant(
         "a broker's late write over a stored reset counts as the member's own commit",
         _OWNED_OFFSETS,
-        "        self._tracker.requested(dict.fromkeys(commits))\n",
+        "                self._tracker.requested({partition: None})\n",
         "",
         "tests/sim/test_broker_offsets.py",
     ),
@@ -41,13 +41,13 @@ MUTANTS = (
     Mutant(
         "a chosen reset is not stored",
         _OWNED_OFFSETS,
-        "                await self._store({partition: commit}, self._put)\n",
+        "                await self._store({partition: commit}, self._znodes.commit)\n",
         "                self._tracker.stored(partition, commit.offset, commit.version)\n",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a reset is stored although its topic was created again",
-        _OWNED_OFFSETS,
+        "coordination/offsets/offset_znodes.py",
         "lambda partition, written: written if may_store(partition) else None)",
         "lambda partition, written: written)",
         "tests/sim/test_resets.py",

@@ -45,8 +45,8 @@ MUTANTS = (
     Mutant(
         "a claim is opened before brokers have confirmed that they serve the group's offsets",
         "coordination/offsets/claim_opening.py",
-        "        await self._commits.check_served(partitions)\n",
-        "",
+        "            await self._brokers.check_served(partitions)\n",
+        "            pass\n",
         "tests/sim/test_broker_offsets.py",
     ),
     # Commits

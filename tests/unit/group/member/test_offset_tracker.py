@@ -359,7 +359,7 @@ def test_a_release_keeps_an_adopted_offset_of_the_new_log(through_brokers: bool,
     stored = StoredOffset(3, 2, 60)
     assert tracker.read(T0, stored) is Finding.ADOPTED
     tracker.recreated("t", 50)
-    assert tracker.release(T0, stored, 50) == decision
+    assert tracker.release(T0, stored) == decision
 
 
 def test_the_release_of_an_unopened_claim_verifies_the_offset_it_found() -> None:
