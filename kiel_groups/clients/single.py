@@ -214,7 +214,7 @@ class SingleConsumer(ConsumerAttributes):
                 if topic not in self._topics and not self._ended.is_set():
                     await asyncio.wait({self._look_up(topic)})
                 while not (values := self._buffered_values(topic)) and not self._ended.is_set():
-                    await self._fetcher.wait_for_batch(topic)
+                    await self._fetcher.ready.wait(topic)
         except TimeoutError:
             values = self._buffered_values(topic)
         if self._ended.is_set():
@@ -363,7 +363,7 @@ class SingleConsumer(ConsumerAttributes):
             batch = self._fetcher.poll()
             if batch is not None:
                 return batch
-            await self._fetcher.wait_for_batch()
+            await self._fetcher.ready.wait()
         raise StopAsyncIteration
 
     def _is_current(self, topic_partition: TopicPartition) -> bool:

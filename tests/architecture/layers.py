@@ -12,6 +12,7 @@ __all__ = ["APART", "IMPURE", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
 LAYERS = (
     "lazy_imports",
     "wording",
+    "backoff",
     "model",
     "errors",
     "exc",
@@ -92,7 +93,7 @@ APART = (
 
 #: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
-PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
+PURE_LAYERS = ("wording", "backoff", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
 
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {

@@ -64,14 +64,13 @@ class StartLookup:
             self._task.cancel()
 
     async def _look_up(self) -> None:
-        attempt = 0
+        backoff = self._cluster.new_backoff()
         while self._times:
             failures = await self._look_up_once()
             self._metrics.gauge("partitions_unopened", len(self._times))
             if failures:
-                attempt += 1
                 self._log_missing(failures)
-                await asyncio.sleep(self._cluster.delay_s(attempt))
+                await asyncio.sleep(backoff.next_s())
 
     async def _look_up_once(self) -> dict[TopicPartition, KielGroupsError]:
         failures: dict[TopicPartition, KielGroupsError] = {}

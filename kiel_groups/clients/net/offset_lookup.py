@@ -57,9 +57,10 @@ async def list_offsets(
     await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
     failures: dict[TopicPartition, Failure] = {}
+    backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
         if attempt:
-            await asyncio.sleep(cluster.delay_s(attempt))
+            await asyncio.sleep(backoff.next_s())
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
         failures = await ask_leaders(cluster, missing, at, found)
         missing = frozenset(failures)
@@ -98,15 +99,15 @@ async def find_offsets(
     timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
     until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
-    missing, attempt = frozenset(partitions), 0
+    missing, backoff = frozenset(partitions), cluster.new_backoff()
     while True:
         try:
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
             failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
         except KielGroupsError as error:
             failures = dict.fromkeys(missing, Failure(error, error.retriable))
-        missing, attempt = frozenset(failures), attempt + 1
-        pause_s = cluster.delay_s(attempt)
+        missing = frozenset(failures)
+        pause_s = backoff.next_s()
         if not missing or now_s() + pause_s > until_s:
             if missing:
                 _log_missing(failures)

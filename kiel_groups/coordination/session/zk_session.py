@@ -26,7 +26,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection, observe_connect
@@ -49,8 +49,6 @@ __all__ = ["Session", "SessionEvent", "Node"]
 log = logging.getLogger(__name__)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
-#: The pause between two checks of a gate that is not open, in seconds. Another thread opens it, and waits are rare.
-GATE_PAUSE_S = 0.02
 
 #: The most reads that one call has in flight. More would only fill kazoo's queue and delay the heartbeats behind them.
 MOST_READS = 500
