@@ -7,7 +7,7 @@ listed in addition to its sub-packages stands for the modules directly in it.
 
 from __future__ import annotations
 
-__all__ = ["APART", "IMPURE", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
+__all__ = ["APART", "IMPURE", "INDEPENDENT", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
 
 LAYERS = (
     "lazy_imports",
@@ -90,6 +90,9 @@ APART = (
     ("testing", "clients"),
     ("testing", "embedded"),
 )
+
+#: Pairs of modules of one layer that do not depend on each other, neither directly nor through other modules.
+INDEPENDENT = (("clients/net/cluster_metadata", "clients/net/offset_lookup"),)
 
 #: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
