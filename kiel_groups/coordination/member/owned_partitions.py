@@ -31,7 +31,6 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.member import claims
 from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
@@ -139,14 +138,6 @@ class OwnedPartitions:
     def end(self) -> None:
         """Drop all partitions, because every claim has ended with the session."""
         self._feed(claims.SessionEnded())
-
-    async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """Store the next offset of each owned partition that has newly finished records; see ``OwnedOffsets``."""
-        return await self._offsets.owned.commit_finished(metadata)
-
-    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
-        """Store the position that a reset chose; see ``OwnedOffsets``."""
-        return await self._offsets.owned.store_reset(partition, reset)
 
     # The assignment
 
