@@ -211,6 +211,19 @@ def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
     assert not {(one, other) for one, other in combinations(names, 2) if _differ_by_a_letter(one, other)}
 
 
+def test_the_name_of_a_time_has_one_definition() -> None:
+    """A public constant in seconds or milliseconds has a name of its own. So a name never stands for two times."""
+    counts = Counter(name for module in modules() for name in _defined(module) if re.fullmatch(r"[A-Z]\w*_M?S", name))
+    assert not {name for name, count in counts.items() if count > 1}
+
+
+def _defined(module: Path) -> Iterator[str]:
+    """Yield the names that a module assigns, but not those it imports."""
+    for statement in tree(module).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        yield from (node.id for each in targets if each for node in ast.walk(each) if isinstance(node, ast.Name))
+
+
 @pytest.mark.parametrize("module", modules(), ids=name_of)
 def test_wait_for_is_not_used(module: Path) -> None:
     """

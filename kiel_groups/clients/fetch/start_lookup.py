@@ -19,7 +19,7 @@ __all__ = ["StartLookup"]
 log = logging.getLogger(__name__)
 
 #: Seconds between two log lines about the partitions that are still missing.
-LOG_INTERVAL_S = 60.0
+MISSING_LOG_INTERVAL_S = 60.0
 
 #: The most partitions that a log line names.
 _MOST_NAMES = 10
@@ -84,7 +84,7 @@ class StartLookup:
 
     def _log_missing(self, failures: Mapping[TopicPartition, KielGroupsError]) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
+        if now_s - self._logged_s >= MISSING_LOG_INTERVAL_S:
             self._logged_s = now_s
             log.warning(
                 "the start positions of %s (%s) are not known yet: %s; the brokers are asked again, and the"

@@ -23,7 +23,7 @@ from kiel_groups.wording import counted
 
 __all__ = [
     "Cluster",
-    "ELECTION_S",
+    "LEADERLESS_PATIENCE_S",
     "Failure",
     "ask_leaders",
     "find_offsets",
@@ -40,7 +40,7 @@ _TRIES = 8
 #: How long a look-up of log ends retries while leaders are missing, in seconds; an election takes one or two. A
 #: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
 #: of records, so the wait is worth it. The beginning of a log hardly changes, so its look-up does not retry.
-ELECTION_S = 2.0
+LEADERLESS_PATIENCE_S = 2.0
 
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
 async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", starts partitions; see ``PartitionHandler``."""
     if policy == "latest":
-        return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
+        return await find_offsets(cluster, partitions, LATEST, patience_s=LEADERLESS_PATIENCE_S)
     return await find_offsets(cluster, partitions, EARLIEST)
 
 
