@@ -74,10 +74,15 @@ class FakeFetcher:
     def is_buffering(self, partition: TopicPartition) -> bool:
         return any(not isinstance(b, Exception) and b.topic_partition == partition for b in self.batches)
 
-    def wake(self, topic: str) -> None:
+    @property
+    def ready(self) -> FakeFetcher:
+        """The fake is its own ready queue."""
+        return self
+
+    def notify(self, topic: str) -> None:
         self.has_batch.set()
 
-    async def wait_for_batch(self, topic: str | None = None) -> None:
+    async def wait(self, topic: str | None = None) -> None:
         await self.has_batch.wait()
 
 

@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "each unanswered metadata request is followed by a fetch from a silent broker",
         _FETCHER,
-        "                await asyncio.sleep(self._cluster.delay_s(failures))\n                continue\n",
+        "                await asyncio.sleep(self._backoff.delay_s(failures))\n                continue\n",
         "                pass\n",
         "tests/unit/clients/net/test_unreachable_brokers.py",
     ),

@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "assignments that keep naming unsubscribed topics are never logged as an error",
         _UNSUBSCRIBED_TOPICS,
-        "logging.ERROR if now_s - self._since_s >= PASSING_S else logging.WARNING",
+        "logging.ERROR if now_s - self._since_s >= REPLANNED_S else logging.WARNING",
         "logging.WARNING",
         _UNSUBSCRIBED_TOPICS_TESTS,
     ),

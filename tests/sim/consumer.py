@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
@@ -36,6 +37,13 @@ REJOIN_S = 1.0
 
 #: The longest time, in seconds, for which log offsets of partitions without a leader are requested again.
 PATIENCE_S = 2.0
+
+
+class _LinearBackoff(Backoff):
+    """Delays in steps of 0.1 s without jitter, up to 2 s. Seeds of known failures depend on them."""
+
+    def delay_s(self, failures: int) -> float:
+        return min(0.1 * failures, 2.0)
 
 
 @dataclass(slots=True)
@@ -270,8 +278,8 @@ class Consumer:
     def leader_of(self, partition: TopicPartition) -> int | None:
         return 0 if self.world.has_leader(partition) else None
 
-    def delay_s(self, failures: int) -> float:
-        return min(0.1 * failures, 2.0)
+    def new_backoff(self) -> Backoff:
+        return _LinearBackoff(0.1, 2.0)
 
     async def _log_range(self, partition: TopicPartition) -> tuple[int, int]:
         start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))

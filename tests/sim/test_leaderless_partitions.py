@@ -123,7 +123,8 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
 
 def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker's time limit for opening a claim starts when the partition has a leader again."""
-    monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
+    monkeypatch.setattr(owned_partitions, "FIRST_REOPEN_PAUSE_S", 100.0)
+    monkeypatch.setattr(owned_partitions, "LONGEST_REOPEN_PAUSE_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         create_new_topic(world, 2, new(1), 4.0)
         with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):

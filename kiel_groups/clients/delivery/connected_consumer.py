@@ -81,7 +81,7 @@ class ConnectedConsumer:
             subscription,
             settings.allocator,
             settings.metrics,
-            self._failed,
+            self.end,
         )
         self._calls = ListenerCalls(settings.listener, settings.metrics)
         self.delivery = RecordDelivery(
@@ -167,9 +167,6 @@ class ConnectedConsumer:
         if not self._over.done():
             self._over.set_result(error)
             self.delivery.end()
-
-    def _failed(self, error: KielGroupsError) -> None:
-        self.end(error)
 
     async def next_record(self) -> Record | None:
         """

@@ -127,17 +127,16 @@ class PositionReset:
         Until the position is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest``
         would skip the records that were written after the first choice.
         """
-        failures = 0
+        backoff = self._cluster.new_backoff()
         while is_fetched():
             try:
                 return await self._member.store_reset(partition, reset)
             except CoordinationError as error:
                 if not error.retriable:
                     raise
-                failures += 1
                 self._metrics.count("resets_put_off")
                 log.warning("%s: the reset to %d was not stored: %s; retrying", partition, reset.position, error)
-                await asyncio.sleep(self._cluster.delay_s(failures))
+                await asyncio.sleep(backoff.next_s())
         return None
 
     async def _confirm_leaders(self) -> None:

@@ -22,7 +22,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
@@ -37,9 +37,6 @@ log = logging.getLogger(__name__)
 #: How long records are delivered before the event loop runs its other tasks, in seconds. Otherwise an application that
 #: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
-
-#: How often a gate that is not open is checked again, in seconds. No event tells this loop that a suspension has ended.
-GATE_PAUSE_S = 0.02
 
 
 class GateOwner(Protocol):
@@ -238,7 +235,7 @@ class RecordDelivery:
         elif self._next < len(self._records):
             await asyncio.sleep(0)
         else:
-            await self._fetcher.wait_for_batch(topic)
+            await self._fetcher.ready.wait(topic)
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def count_in_flight(self) -> None:
@@ -362,7 +359,7 @@ class RecordDelivery:
         """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
         if topic in self._subscription.topics:
             self._refused[topic] = error
-            self._fetcher.wake(topic)
+            self._fetcher.ready.notify(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Stop fetching and delivering these partitions, and return the partitions with records in flight."""

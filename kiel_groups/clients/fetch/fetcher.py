@@ -70,12 +70,15 @@ class Fetcher:
         self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: ResetCallback
     ) -> None:
         self._cluster = cluster
+        self._backoff = cluster.new_backoff()
         self._config = config
         self._metrics = metrics
         self._reset = reset
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
         self._buffer = FetchBuffer(config.max_bytes)
+        #: Where callers wait until ``poll`` is likely to return a batch.
+        self.ready = self._buffer.ready
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -178,14 +181,6 @@ class Fetcher:
         if state.phase is Phase.PARKED:
             self._offer([state])
         return head
-
-    async def wait_for_batch(self, topic: str | None = None) -> None:
-        """Wait until ``poll`` is likely to return a batch. ``poll`` may still return None, as after an unassign."""
-        await self._buffer.ready.wait(topic)
-
-    def wake(self, topic: str) -> None:
-        """Wake the callers that wait for a batch of this topic or of any topic, although there may be no batch."""
-        self._buffer.ready.notify(topic)
 
     def close(self) -> None:
         """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
@@ -394,7 +389,7 @@ class Fetcher:
 
     async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
         # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
-        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        await asyncio.sleep(self._backoff.delay_s(failures - 1))
         for _ in range(UNREACHABLE_AFTER):
             topics = {state.topic_partition.topic for state in states if not state.dropped}
             if not topics:
@@ -407,7 +402,7 @@ class Fetcher:
                 # Refresh again instead of fetching: a fetch from a silent broker takes the whole request timeout. But
                 # limit this: a broker that is slow to send metadata may be quick to answer fetches.
                 failures += 1
-                await asyncio.sleep(self._cluster.delay_s(failures))
+                await asyncio.sleep(self._backoff.delay_s(failures))
                 continue
             except KielGroupsError as error:
                 # INFO is enough: the next fetch fails, too, and is logged at the proper level.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from kiel_groups.clients.net.backoff import Backoff
+from kiel_groups.backoff import Backoff
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.decoder import decode_message_set
@@ -17,7 +17,7 @@ __all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
 #: A partition is fetched while it has fewer buffered batches than this: the next one, and one to follow it.
 _MOST_BATCHES = 2
 #: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
-_IDLE = Backoff(base_ms=1, max_ms=100)
+_IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
 class FetchedBatch(NamedTuple):
@@ -97,7 +97,7 @@ class PartitionFetch:
     @property
     def idle_pause_s(self) -> float:
         """The least time from the last fetch to the next one, in seconds."""
-        return _IDLE.delay_s(self.empty_answers, lambda: 0.0)
+        return _IDLE.delay_s(self.empty_answers)
 
     @property
     def full(self) -> bool:

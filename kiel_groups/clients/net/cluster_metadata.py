@@ -2,7 +2,7 @@
 Keep and refresh one client's view of the cluster: brokers, topics and leaders.
 
 The view becomes stale when leaders or brokers change. A caller that notices this (not leader, unknown topic, a broken
-connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one refresh, and refreshes are
+connection) calls ``refresh`` and retries with ``new_backoff``. Concurrent callers share one refresh, and refreshes are
 rate limited, so a hundred partitions that lose their leader together cost one request.
 """
 
@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.backoff import Backoff
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
@@ -99,7 +99,7 @@ class ClusterMetadata:
         self._metrics = metrics
         self._names_unknown = names_unknown
         self._random = random
-        self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
+        self._backoff = self.new_backoff()
         self._pool = ConnectionPool(config, metrics)
         self._brokers: dict[int, HostPort] = {}
         self._topics: dict[str, _Topic] = {}
@@ -163,9 +163,9 @@ class ClusterMetadata:
         """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
         self._overrides.forget(partitions)
 
-    def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row."""
-        return self._backoff.delay_s(failures, self._random)
+    def new_backoff(self) -> Backoff:
+        """Return the delays of an action that retries requests: ``backoff_ms`` to ``max_backoff_ms``, with jitter."""
+        return Backoff(self.config.backoff_ms / 1000, self.config.max_backoff_ms / 1000, shortening(self._random))
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
@@ -240,7 +240,7 @@ class ClusterMetadata:
         if not topics:
             return
         for attempt in range(_TRIES_LEADERLESS):
-            await asyncio.sleep(self.delay_s(attempt))
+            await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.refresh(topics, "asked")
             missing = [topic for topic in topics if topic not in self._topics]
             if not missing and all(self._topics[topic].leaders for topic in topics):
@@ -267,7 +267,7 @@ class ClusterMetadata:
             leader = self.leader_of(topic_partition)
             if leader is not None:
                 return leader
-            await asyncio.sleep(self.delay_s(attempt))
+            await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.await_topics([topic_partition.topic])
         if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
             raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
@@ -320,7 +320,7 @@ class ClusterMetadata:
             self._metrics.count("metadata_failures")
             raise
         finally:
-            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._sources.failures))
+            self._not_before_s = time.monotonic() + self._backoff.delay_s(max(1, self._sources.failures))
             self._running = None
 
     def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:

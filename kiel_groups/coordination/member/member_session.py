@@ -52,11 +52,11 @@ class MemberSession(GroupSession):
         await check_admission(self.session, self._layout, self._config)
         self._build_parts()
         self._step = "the registration"
-        await self._registration.register()
+        await self.registration.register()
 
     async def _on_joined(self) -> None:
         self.owned_partitions.start()
-        await self._registration.warn_of_missing_topics()
+        await self.registration.warn_of_missing_topics()
         # The subscription may have changed while the member joined.
         await self.resubscribe()
 
@@ -64,7 +64,7 @@ class MemberSession(GroupSession):
         """Create the parts that depend on the member id, which is known once the session is open."""
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
         self._choose_member_id()
-        self._registration = SubscriptionRegistration(
+        self.registration = SubscriptionRegistration(
             session,
             layout,
             config,
@@ -76,7 +76,7 @@ class MemberSession(GroupSession):
         context = MemberContext(
             config, layout, self.member_id, session, self._handler, self._subscription.offsets, self._tasks, metrics
         )
-        offsets = MemberOffsets.compose(context)
+        self.offsets = offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(
             context,
             OwnerZnodes(context, offsets.writer, offsets.znodes),
@@ -86,17 +86,13 @@ class MemberSession(GroupSession):
         )
         self._set_up(layout.member(self.member_id))
 
-    def check_subscription(self, topics: Collection[str]) -> None:
-        """Check that these topics can be registered; raises as ``SubscriptionRegistration.check``."""
-        self._registration.check(topics)
-
     async def _restore_registration(self) -> None:
-        await self._registration.restore_consumer_id()
+        await self.registration.restore_consumer_id()
 
     async def resubscribe(self) -> None:
         """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
         self.owned_partitions.follow_subscription()
-        await self._registration.follow_subscription()
+        await self.registration.follow_subscription()
 
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment."""
@@ -140,5 +136,5 @@ class MemberSession(GroupSession):
 
     async def _retire(self) -> None:
         """Register an empty subscription, and wait until the next plan has revoked all partitions."""
-        if await self._registration.withdraw():
+        if await self.registration.withdraw():
             await self.owned_partitions.all_released()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
@@ -30,7 +31,6 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.member import claims
 from kiel_groups.group.member.partition_offsets import StartPosition
-from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
@@ -41,12 +41,12 @@ __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
 log = logging.getLogger(__name__)
 
 #: The spread of the interval between audits, so that a thousand members do not read their assignments at once.
-JITTER = 0.33
+AUDIT_JITTER = 0.33
 
 #: The first and the longest pause before a claim's position is read again after a failure, in seconds.
 #: A topic that was just created has leaders within tenths of a second.
-REOPEN_S = 0.1
-LONGEST_REOPEN_S = 5.0
+FIRST_REOPEN_PAUSE_S = 0.1
+LONGEST_REOPEN_PAUSE_S = 5.0
 
 #: How long a leaving member waits for the brokers that store its offsets, in seconds.
 LEAVING_S = 2.0
@@ -54,7 +54,7 @@ LEAVING_S = 2.0
 
 def jittered_s(interval_ms: int) -> float:
     """Return an interval in seconds, longer or shorter by up to a third."""
-    return interval_ms / 1000 * runtime.uniform(1 - JITTER, 1 + JITTER)
+    return interval_ms / 1000 * runtime.uniform(1 - AUDIT_JITTER, 1 + AUDIT_JITTER)
 
 
 class OwnedPartitions:
@@ -139,14 +139,6 @@ class OwnedPartitions:
     def end(self) -> None:
         """Drop all partitions, because every claim has ended with the session."""
         self._feed(claims.SessionEnded())
-
-    async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """Store the next offset of each owned partition that has newly finished records; see ``OwnedOffsets``."""
-        return await self._offsets.owned.commit_finished(metadata)
-
-    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
-        """Store the position that a reset chose; see ``OwnedOffsets``."""
-        return await self._offsets.owned.store_reset(partition, reset)
 
     # The assignment
 
@@ -338,7 +330,7 @@ class OwnedPartitions:
 
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
-        waiting, pause_s = partitions, REOPEN_S
+        waiting, backoff = partitions, Backoff(FIRST_REOPEN_PAUSE_S, LONGEST_REOPEN_PAUSE_S)
         await self._offsets.topics.follow({topic})
         while waiting:
             before = self._offsets.topics.creation(topic)
@@ -357,8 +349,7 @@ class OwnedPartitions:
                 waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
             self._unopened.forget(partitions - waiting)
             if waiting and not starts:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
+                await asyncio.sleep(backoff.next_s())
 
     async def _starts(
         self, topic: str, partitions: frozenset[TopicPartition]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.member_context import MemberContext
@@ -19,8 +20,8 @@ __all__ = ["RecreatedTopics"]
 log = logging.getLogger(__name__)
 
 #: The first and the longest pause before brokers are asked again for log starts that they did not know, in seconds.
-RETRY_S = 0.5
-LONGEST_RETRY_S = 5.0
+FIRST_RESTART_PAUSE_S = 0.5
+LONGEST_RESTART_PAUSE_S = 5.0
 
 
 class RecreatedTopics:
@@ -63,7 +64,7 @@ class RecreatedTopics:
             topic: The topic's name.
             created: The creation zxid of the new topic. Partitions whose claims were opened in its log are left out.
         """
-        pause_s = RETRY_S
+        backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while outdated := self._tracker.recreated(topic, created):
             reason = "brokers did not return the start of every log"
             try:
@@ -74,6 +75,7 @@ class RecreatedTopics:
             except KielGroupsError as error:
                 reason = str(error)
             if left := self._tracker.recreated(topic, created):
+                pause_s = backoff.next_s()
                 self._metrics.count("start_overs_put_off", len(left))
                 log.warning(
                     "group %s: topic %s was created again, and %s cannot be reset to its new log yet: %s; trying again"
@@ -85,7 +87,6 @@ class RecreatedTopics:
                     pause_s,
                 )
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
     async def _restart_known(
         self, topic: str, created: int, outdated: Collection[TopicPartition]

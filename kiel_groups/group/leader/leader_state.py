@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 #: Seconds between a plan that failed, or that could not be published, and the next attempt.
-RETRY_S = 0.5
+REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
@@ -290,9 +290,9 @@ def _finish(leader: LeaderState, now_s: float) -> LeaderState:
 
 
 def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """End a plan that could not be made, prepared or published, and schedule a new plan after ``RETRY_S``."""
+    """End a plan that could not be made, prepared or published, and schedule a new plan after ``REPLAN_PAUSE_S``."""
     settling = _changed(_finish(leader, now_s), cause, now_s)
-    due_s = now_s + RETRY_S
+    due_s = now_s + REPLAN_PAUSE_S
     return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
 
 

@@ -50,7 +50,7 @@ class LeaderBench(NamedTuple):
     async def next_values(self) -> list[bytes]:
         async with asyncio.timeout(5):
             while (batch := self.fetcher.poll()) is None:
-                await self.fetcher.wait_for_batch()
+                await self.fetcher.ready.wait()
             return [record.value for record in batch.records]
 
     def override_leaders(self, *partitions: TopicPartition) -> None:

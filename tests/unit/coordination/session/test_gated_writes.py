@@ -214,8 +214,8 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
     """Without a trusted session, a commit fails at once, and nothing is sent."""
     owner, commits = Owner(runtime), []
 
-    class OwnedPartitions:
-        async def commit_owned(self, metadata: str) -> frozenset[TopicPartition]:
+    class OwnedOffsets:
+        async def commit_finished(self, metadata: str) -> frozenset[TopicPartition]:
             commits.append(metadata)
             return frozenset({P0})
 
@@ -228,7 +228,8 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
         Metrics(),
         lambda error: None,
     )
-    member._supervisor.current = cast(Any, SimpleNamespace(session=owner.session, owned_partitions=OwnedPartitions()))
+    current = SimpleNamespace(session=owner.session, offsets=SimpleNamespace(owned=OwnedOffsets()))
+    member._supervisor.current = cast(Any, current)
     assert await member.commit_on_session("first") == {P0}
     if end == "suspended":
         owner.session.gate.suspended = True

@@ -6,7 +6,7 @@ import pytest
 
 from kiel_groups.config import DebounceConfig
 from kiel_groups.group.leader.leader_state import (
-    RETRY_S,
+    REPLAN_PAUSE_S,
     Changed,
     DebounceChanged,
     Deposed,
@@ -241,8 +241,8 @@ def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Ans
     bench = Bench().publishing(Prepared(1, 10.2), *[Written(1, DONE, 10.3)] * answered)
     assert bench.feed(Written(1, answer, 11.0)) == []
     assert bench.leader.publication is None
-    assert bench.feed(Tick(11.0 + RETRY_S - 0.01)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "publication interrupted")]
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S - 0.01)) == []
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "publication interrupted")]
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_a_failed_plan_is_retried(failure: Event) -> None:
     """If a plan fails, the next one is made after a pause, and includes the changes until then."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2))
-    assert bench.feed(failure, Tick(11.0 + RETRY_S - 0.01)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "leave, retry")]
+    assert bench.feed(failure, Tick(11.0 + REPLAN_PAUSE_S - 0.01)) == []
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "leave, retry")]
 
 
 def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
@@ -263,14 +263,14 @@ def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
     """
     bench = Bench().publishing()
     assert bench.feed(Prepared(1, 11.0, failed=True), Written(1, DONE, 11.1), Prepared(1, 11.1)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "retry")]
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "retry")]
 
 
 def test_changes_do_not_hasten_a_retry() -> None:
     """Changes do not shorten the pause after a failure, even with a debounce of 0."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0)).publishing(Prepared(1, 10.2))
     bench.feed(Written(1, Unknown(), 11.0), Changed("join", 11.01))
-    assert bench.leader.due_s == pytest.approx(11.0 + RETRY_S)
+    assert bench.leader.due_s == pytest.approx(11.0 + REPLAN_PAUSE_S)
 
 
 def test_a_confirmed_leader_makes_a_new_plan() -> None:
