@@ -174,7 +174,7 @@ class Fetcher:
         state, head = popped
         if isinstance(head, Exception):
             # Fetch again after a pause: a loop around ``poll`` that continues after errors must not spin.
-            state.phase = Phase.WAITING
+            state.enter(Phase.RETRYING)
             state.failures += 1
             self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
             raise head.with_traceback(None)
@@ -199,7 +199,7 @@ class Fetcher:
             if state.dropped:
                 continue
             if not self._buffer.has_room(state):
-                state.phase = Phase.PARKED
+                state.enter(Phase.PARKED)
                 continue
             leader = self._cluster.leader_of(state.topic_partition)
             if leader is None:
@@ -208,7 +208,7 @@ class Fetcher:
             lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
             self._lanes[leader] = lanes
             lanes.ready[state] = None
-            state.phase = Phase.READY
+            state.enter(Phase.READY)
         if leaderless:
             self._retry(leaderless, "no leader is known")
         self._send_all(touched.values())
@@ -359,7 +359,7 @@ class Fetcher:
         if state.dropped:
             return
         self._report(state, f"{error}; raising this to the application, then fetching again")
-        state.phase = Phase.HALTED
+        state.enter(Phase.HALTED)
         self._buffer.put(state, error)
 
     def _report(self, state: PartitionFetch, what: str) -> None:
@@ -376,7 +376,7 @@ class Fetcher:
         if not waiting:
             return
         for state in waiting:
-            state.phase = Phase.WAITING
+            state.enter(Phase.RETRYING)
             state.failures += 1
         failures = max(state.failures for state in waiting)
         if failures >= _FAILURES_TO_WARN:
@@ -411,7 +411,7 @@ class Fetcher:
         self._offer(states)
 
     def _start_reset(self, state: PartitionFetch) -> None:
-        state.phase = Phase.WAITING
+        state.enter(Phase.RESETTING)
         self._start(self._find_position(state), f"reset of {state.topic_partition}")
 
     async def _find_position(self, state: PartitionFetch) -> None:

@@ -117,7 +117,7 @@ class GroupMember:
     def settled(self) -> bool:
         """Whether the session is alive and the member owns exactly the partitions of its assignment."""
         member_session = self._member_session
-        return member_session is not None and not member_session.over.done() and member_session.owned_partitions.settled
+        return member_session is not None and not member_session.ended and member_session.owned_partitions.settled
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
@@ -131,7 +131,7 @@ class GroupMember:
 
     async def resubscribe(self) -> None:
         """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
-        if self._member_session is not None and not self._member_session.over.done():
+        if self._member_session is not None and not self._member_session.ended:
             try:
                 await self._member_session.resubscribe()
             except SessionLostError:
@@ -190,7 +190,7 @@ class GroupMember:
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
         member_session = self._member_session
-        return [] if member_session is None or member_session.over.done() else await member_session.brokers()
+        return [] if member_session is None or member_session.ended else await member_session.brokers()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""

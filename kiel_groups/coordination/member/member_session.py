@@ -10,7 +10,7 @@ from typing import Any
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.admission import check_admission
-from kiel_groups.coordination.member.group_session import GroupSession
+from kiel_groups.coordination.member.group_session import GroupSession, SessionPhase
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
@@ -113,7 +113,8 @@ class MemberSession(GroupSession):
 
     async def leave(self) -> None:
         """Commit finished records and release all partitions, then close the session."""
-        if self._joined and not self.over.done():
+        if self._active:
+            self._enter(SessionPhase.LEAVING)
             releasing = asyncio.ensure_future(self._release_all())
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from kiel_groups.config import DebounceConfig
+from kiel_groups.group.leader import leader_state
 from kiel_groups.group.leader.leader_state import (
     REPLAN_PAUSE_S,
     Changed,
@@ -27,6 +30,7 @@ from kiel_groups.group.leader.leader_state import (
 )
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
+from tests.helpers.recorded_moves import moves_in, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -330,3 +334,46 @@ def test_an_answer_to_an_earlier_term_is_ignored() -> None:
     bench.feed(Elected(ME, 0.0), Tick(0.3), Deposed(), Elected(OTHER, 1.0), Tick(1.3))
     bench.feed(Planned(1, None, 1.4))
     assert bench.feed(Planned(2, PLAN, 1.5)) == [Prepare(2, PLAN.folders)]
+
+
+def every_step() -> Iterator[tuple[LeaderState, Event]]:
+    """Yield every event in every state that differs in its phase, in the writes that were answered, or in causes."""
+    found = {("start",): LeaderState(DEBOUNCE)}
+    waiting = list(found.values())
+    while waiting:
+        leader = waiting.pop()
+        term = leader.term
+        answers = (*NOT_DONE, DONE)
+        for event in (
+            *(Elected(ME, 0.0), Elected(OTHER, 0.0), Deposed(), Changed("join", 0.0), Tick(100.0)),
+            *(Planned(term, plan, 0.0, failed=failed) for plan in (None, PLAN) for failed in (False, True)),
+            *(Prepared(term, 0.0, failed=failed) for failed in (False, True)),
+            *(Written(term, answer, 0.0) for answer in answers),
+        ):
+            yield leader, event
+            after, _ = step(leader, event)
+            key = (after.phase, after.written, bool(after.causes), after.candidate)
+            if key not in found:
+                found[key] = after
+                waiting.append(after)
+
+
+def test_a_leader_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moves of all events in all states are those of the table: none is missing there, and none is superfluous."""
+    legal = moves_in(leader_state)
+    recorded = record_moves(monkeypatch, leader_state)
+    for before, event in every_step():
+        step(before, event)
+    assert recorded.seen == legal
+
+
+def test_a_leader_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the table lacks raises an error, whatever the move."""
+    recorded = record_moves(monkeypatch, leader_state)
+    for before, event in list(every_step()):
+        recorded.forbidden = None
+        after, _ = step(before, event)
+        if after.phase is not before.phase:
+            recorded.forbidden = (before.phase, after.phase)
+            with pytest.raises(AssertionError, match="LeaderPhase"):
+                step(before, event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.group.member import offset_tracker, partition_offsets
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import (
     Commit,
@@ -17,6 +18,7 @@ from kiel_groups.group.member.partition_offsets import (
 )
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
+from tests.helpers.recorded_moves import moves_in, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -380,3 +382,34 @@ def test_a_release_creates_a_deleted_offset_again() -> None:
     assert tracker.offset_to_restore(T1) is None
     tracker.recreated("t", 50)
     assert tracker.offset_to_restore(T0) is None
+
+
+def test_the_offsets_of_a_partition_make_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The moves of a partition to a phase are those of the table: none is missing there, and none is superfluous. The end
+    of a claim is legal in every phase.
+    """
+    legal = {(source, target) for source, target in moves_in(partition_offsets) if target is not None}
+    recorded = record_moves(monkeypatch, offset_tracker)
+    start = {T0: StartPosition(5, 1, 30, created=3)}
+    is_claimed, is_opened, is_outdated = ("claim", [T0], 3), ("open", start), ("recreated", "t", 4)
+    is_reset, is_restarted = ("choose_reset", T0, PendingReset(5, 0, 3, 0)), ("restart", T0, 0, 2, 4)
+    for calls in (
+        (is_claimed, is_outdated, ("open", {T0: StartPosition(5, 1, 30, created=4)})),
+        (is_claimed, is_opened, is_outdated, is_restarted),
+        (is_opened, is_reset, ("withdraw_reset", T0)),
+        (is_opened, is_reset, is_outdated, is_restarted),
+    ):
+        tracker = OffsetTracker()
+        for name, *arguments in calls:
+            getattr(tracker, name)(*arguments)
+    assert recorded.seen == legal
+    assert {source for source, target in moves_in(partition_offsets) if target is None} == {*Phase}
+
+
+def test_the_offsets_of_a_partition_make_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the table lacks raises an error."""
+    tracker = claimed()
+    record_moves(monkeypatch, offset_tracker).forbidden = (Phase.OPEN, Phase.RESETTING)
+    with pytest.raises(AssertionError, match="Phase"):
+        tracker.choose_reset(T0, PendingReset(5, 0, 3, 0))
