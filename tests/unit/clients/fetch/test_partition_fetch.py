@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.fetch import partition_fetch
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import MOVES, PartitionFetch, Phase
@@ -58,8 +59,8 @@ class RandomCluster:
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
         list(partitions)
 
-    def delay_s(self, failures: int) -> float:
-        return 0.0
+    def new_backoff(self) -> Backoff:
+        return Backoff(0.001, 0.001)
 
     def connection(self, node_id: int, lane: str) -> RandomCluster:
         return self
