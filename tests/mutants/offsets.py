@@ -93,7 +93,7 @@ MUTANTS = (
         "coordination/member/owned_partitions.py",
         "if created != before and any(",
         "if any(",
-        "tests/sim/test_recreated_topics.py",
+        "tests/sim/test_claims.py",
     ),
     Mutant(
         "a fenced write does not wait until topics whose watch has fired are read",
