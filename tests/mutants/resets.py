@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant(
         "values in flight count as finished beyond the end of a truncated log",
-        "clients/delivery/in_flight.py",
+        "clients/delivery/values_in_flight.py",
         "            elif span is not None and span.end > end:\n"
         "                delivered.spans[partition] = span._replace(end=end)\n",
         "",
