@@ -107,15 +107,15 @@ MUTANTS = (
     Mutant(
         "a position that the log has is reset",
         _POSITION_RESET,
-        "if start <= position <= end:",
+        "if found.start <= position <= found.end:",
         "if False:",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
-        "        if not is_fetched():\n            return None\n        if start",
-        "        if start",
+        "        if not is_fetched():\n            return None\n        if found.start",
+        "        if found.start",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = (
     Mutant(
         "the release of an unopened claim does not check whose owner znode it deletes",
         _OWNER_ZNODES,
-        "        return stored, set(unopened) - mine\n",
-        "        return stored, set()\n",
+        "_UnopenedClaims(stored, frozenset(unopened) - mine)",
+        "_UnopenedClaims(stored, frozenset())",
         "tests/sim/test_unopened_claims.py",
     ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
@@ -273,9 +274,9 @@ class Consumer:
     def delay_s(self, failures: int) -> float:
         return min(0.1 * failures, 2.0)
 
-    async def _log_range(self, partition: TopicPartition) -> tuple[int, int]:
+    async def _log_range(self, partition: TopicPartition) -> LogRange:
         start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))
-        return start, end
+        return LogRange(start, end)
 
     async def _log_offset(self, partition: TopicPartition, at: int) -> int:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))

@@ -15,7 +15,16 @@ from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wording import counted
 
-__all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
+__all__ = [
+    "ELECTION_S",
+    "Failure",
+    "LogRange",
+    "ask_leaders",
+    "find_offsets",
+    "list_offsets",
+    "log_range",
+    "policy_offsets",
+]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +42,13 @@ class Failure(NamedTuple):
 
     error: KielGroupsError
     retriable: bool
+
+
+class LogRange(NamedTuple):
+    """The first offset in a partition's log, and the offset of the next message."""
+
+    start: int
+    end: int
 
 
 async def list_offsets(
@@ -114,9 +130,9 @@ async def find_offsets(
         await asyncio.sleep(pause_s)
 
 
-async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tuple[int, int]:
+async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> LogRange:
     """
-    Ask the leader of a partition for the first and the next offset of its log.
+    Ask the leader of a partition for the range of its log.
 
     Raises:
         KielGroupsError: As for ``list_offsets``.
@@ -124,7 +140,7 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
     starts, ends = await asyncio.gather(
         list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
     )
-    return starts[partition], ends[partition]
+    return LogRange(starts[partition], ends[partition])
 
 
 def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
