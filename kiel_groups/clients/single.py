@@ -387,8 +387,8 @@ class SingleConsumer(ConsumerAttributes):
         # A deposed leader answers "out of range" for offsets that its successor has appended since. Therefore another
         # broker is asked for the leader before the log's range is believed.
         await self._cluster.refresh([topic_partition.topic], DOUBT)
-        start, end = await log_range(self._cluster, topic_partition)
-        if start <= position <= end:
+        found = await log_range(self._cluster, topic_partition)
+        if found.start <= position <= found.end:
             return None
         if topic_partition.topic in self._starts:
             at = self._time_of(topic_partition.topic)
@@ -396,11 +396,11 @@ class SingleConsumer(ConsumerAttributes):
         policy = self._fetching.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(
-                f"{topic_partition}: the log does not have offset {position}, it has {start} to {end}, and"
+                f"{topic_partition}: the log does not have offset {position}, it has {found.start} to {found.end}, and"
                 " auto_offset_reset is 'none'",
                 code=1,
             )
-        return start if policy == "earliest" else end
+        return found.start if policy == "earliest" else found.end
 
     async def _find_new_partitions(self) -> None:
         """Renew the metadata every ``metadata_max_age_ms``, and read partitions that were added to the topics."""

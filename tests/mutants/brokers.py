@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "a broker that knows no topics is asked first again",
         _CLUSTER_METADATA,
-        "        if unknown or not answer.brokers:\n",
+        "        if unknown or not answer.response.brokers:\n",
         "        if False:\n",
         _CLUSTER_METADATA_TESTS,
     ),

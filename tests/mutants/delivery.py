@@ -22,9 +22,9 @@ MUTANTS = (
     # Drains
     Mutant(
         "a drain does not wait for values in flight behind values that no caller received",
-        "clients/delivery/in_flight.py",
-        "                    span = span._replace(state=None)\n                if received is None",
-        "                    continue\n                if received is None",
+        "clients/delivery/values_in_flight.py",
+        "                    span = span._replace(state=None)\n                if receipt is",
+        "                    continue\n                if receipt is",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain waits for values that were declared finished",
-        "clients/delivery/in_flight.py",
+        "clients/delivery/values_in_flight.py",
         "delivered.done or (finishes and delivered.call.ended)",
         "finishes and (delivered.done or delivered.call.ended)",
         _UNCLAIMED_VALUES_TESTS,

@@ -111,15 +111,15 @@ MUTANTS = (
     Mutant(
         "a position that the log has is reset",
         _POSITION_RESET,
-        "if start <= position <= end:",
+        "if found.start <= position <= found.end:",
         "if False:",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
-        "        if not is_fetched():\n            return None\n        if start",
-        "        if start",
+        "        if not is_fetched():\n            return None\n        if found.start",
+        "        if found.start",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "values in flight count as finished beyond the end of a truncated log",
-        "clients/delivery/in_flight.py",
+        "clients/delivery/values_in_flight.py",
         "            elif span is not None and span.end > end:\n"
         "                delivered.spans[partition] = span._replace(end=end)\n",
         "",
@@ -182,8 +182,8 @@ MUTANTS = (
     Mutant(
         "the release of an unopened claim does not check whose owner znode it deletes",
         _OWNER_ZNODES,
-        "        return stored, set(unopened) - mine\n",
-        "        return stored, set()\n",
+        "_UnopenedClaims(stored, frozenset(unopened) - mine)",
+        "_UnopenedClaims(stored, frozenset())",
         "tests/sim/test_unopened_claims.py",
     ),
 )

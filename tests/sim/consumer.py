@@ -12,6 +12,7 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
@@ -281,9 +282,9 @@ class Consumer:
     def new_backoff(self) -> Backoff:
         return _LinearBackoff(0.1, 2.0)
 
-    async def _log_range(self, partition: TopicPartition) -> tuple[int, int]:
+    async def _log_range(self, partition: TopicPartition) -> LogRange:
         start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))
-        return start, end
+        return LogRange(start, end)
 
     async def _log_offset(self, partition: TopicPartition, at: int) -> int:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))

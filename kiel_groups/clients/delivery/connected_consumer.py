@@ -14,10 +14,10 @@ from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.auto_commit import AutoCommit
-from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range, policy_offsets

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -21,8 +22,8 @@ from kiel_groups.wording import counted
 
 __all__ = ["PositionReset"]
 
-#: Asks the leader of a partition for the first and the next offset of its log; see ``offset_lookup.log_range``.
-LogRange: TypeAlias = Callable[[TopicPartition], Awaitable[tuple[int, int]]]
+#: Asks the leader of a partition for the range of its log; see ``offset_lookup.log_range``.
+FindLogRange: TypeAlias = Callable[[TopicPartition], Awaitable[LogRange]]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class PositionReset:
         self,
         policy: ResetPolicy,
         cluster: ClusterMetadata,
-        log_range: LogRange,
+        log_range: FindLogRange,
         subscription: SubscriptionState,
         delivery: RecordDelivery,
         member: _Member,
@@ -99,21 +100,22 @@ class PositionReset:
         """
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
-        start, end = await self._log_range(partition)
+        found = await self._log_range(partition)
         if leader is None or leader != self._cluster.leader_of(partition):
             # The answer may be that of another broker, which ZooKeeper has not confirmed as the leader.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
         if not is_fetched():
             return None
-        if start <= position <= end:
+        if found.start <= position <= found.end:
             return None
         if self._policy == "none":
             raise OffsetOutOfRangeError(
-                f"{partition}: offset {position} is not in the log, which has {start} to {end}, and"
+                f"{partition}: offset {position} is not in the log, which has {found.start} to {found.end}, and"
                 " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
                 " 'latest'"
             )
-        reset = PendingReset(position, start, end, start if self._policy == "earliest" else end)
+        start = found.start if self._policy == "earliest" else found.end
+        reset = PendingReset(position, found.start, found.end, start)
         self._subscription.offsets.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset

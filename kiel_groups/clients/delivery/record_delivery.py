@@ -17,9 +17,11 @@ from typing import Any, Protocol
 from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, InFlight, RecordInFlight, Span, ValuesInFlight
+from kiel_groups.clients.delivery.in_flight import InFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.delivery.record_in_flight import RecordInFlight
+from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
@@ -157,8 +159,7 @@ class RecordDelivery:
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
         if spans:
-            values = self._topics.setdefault(topic, ValuesInFlight())
-            values.add(spans, call, boot_time_s())
+            self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, boot_time_s())
             if not any(part.values for part in parts):
                 # The deserializer failed on all values, so none are in flight: finish them without a receiver.
                 call.received = True
@@ -309,8 +310,7 @@ class RecordDelivery:
     def in_progress(self) -> list[Work]:
         """Return the records, values and hook that the application is processing. Safe on any thread."""
         works = self._calls.in_progress()
-        record = self._loop_record.record
-        if record is not None:
+        if (record := self._loop_record.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
         # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)

@@ -22,7 +22,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
-from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataSources
+from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataAnswer, MetadataSources
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -33,7 +33,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
@@ -313,9 +313,9 @@ class ClusterMetadata:
             if reason in _ASK_ANOTHER:
                 if not self._sources.knows_last(self._brokers.values()):
                     self._sources.rotate(self._brokers.values())
-                    self._apply(topics, *await self._sources.ask(request))
+                    self._apply(topics, await self._sources.ask(request))
                 self._sources.rotate(self._brokers.values())
-            self._apply(topics, *await self._sources.ask(request))
+            self._apply(topics, await self._sources.ask(request))
         except KielGroupsError:
             self._metrics.count("metadata_failures")
             raise
@@ -323,11 +323,11 @@ class ClusterMetadata:
             self._not_before_s = time.monotonic() + self._backoff.delay_s(max(1, self._sources.failures))
             self._running = None
 
-    def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
+    def _apply(self, asked: frozenset[str], answer: MetadataAnswer) -> None:
         now_s = time.monotonic()
-        for missing in asked.difference(topic.topic for topic in answer.topics):
+        for missing in asked.difference(topic.topic for topic in answer.response.topics):
             self._topics.pop(missing, None)
-        for topic in answer.topics:
+        for topic in answer.response.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
                 self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
@@ -336,11 +336,11 @@ class ClusterMetadata:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()
         self._tracked -= unknown
-        if unknown or not answer.brokers:
+        if unknown or not answer.response.brokers:
             # A broker that has just started knows no topics yet: ask another broker next time.
-            self._sources.demote(source)
-        if answer.brokers:
-            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
+            self._sources.demote(answer.source)
+        if answer.response.brokers:
+            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.response.brokers}
             live = [*self._brokers.values(), *self.config.hosts]
             self._sources.keep(live)
             self._pool.keep_only({*live, *self._overrides.addresses})

@@ -25,6 +25,7 @@ __all__ = [
     "Cluster",
     "LEADERLESS_PATIENCE_S",
     "Failure",
+    "LogRange",
     "ask_leaders",
     "find_offsets",
     "list_offsets",
@@ -64,6 +65,13 @@ class Failure(NamedTuple):
 
     error: KielGroupsError
     retriable: bool
+
+
+class LogRange(NamedTuple):
+    """The first offset in a partition's log, and the offset of the next message."""
+
+    start: int
+    end: int
 
 
 async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
@@ -144,9 +152,9 @@ async def find_offsets(
         await asyncio.sleep(pause_s)
 
 
-async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+async def log_range(cluster: Cluster, partition: TopicPartition) -> LogRange:
     """
-    Ask the leader of a partition for the first and the next offset of its log.
+    Ask the leader of a partition for the range of its log.
 
     Raises:
         KielGroupsError: As for ``list_offsets``.
@@ -154,7 +162,7 @@ async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, i
     starts, ends = await asyncio.gather(
         list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
     )
-    return starts[partition], ends[partition]
+    return LogRange(starts[partition], ends[partition])
 
 
 def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:

@@ -303,11 +303,11 @@ class OwnedPartitions:
 
     async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
         """Find the awaited partitions that are free now, and watch the owner znodes of the others."""
-        free, mine = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
-        if mine:
-            self._feed(claims.Claimed(mine))
-        if free:
-            self._feed(claims.OwnerGone(free))
+        found = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
+        if found.mine:
+            self._feed(claims.Claimed(found.mine))
+        if found.free:
+            self._feed(claims.OwnerGone(found.free))
 
     async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read the start positions of a topic's claims; a leaving member releases the claims instead."""

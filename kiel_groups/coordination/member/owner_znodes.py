@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.member.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["OwnerZnodes", "Releases"]
+__all__ = ["OwnerZnodes", "Ownership", "Releases"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,24 @@ class Releases:
     """The partitions ``released`` by this member, and those whose owner znode was ``gone`` before that."""
 
     released: frozenset[TopicPartition]
+    gone: frozenset[TopicPartition]
+
+
+class Ownership(NamedTuple):
+    """
+    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+
+    Other partitions belong to other sessions.
+    """
+
+    mine: frozenset[TopicPartition]
+    free: frozenset[TopicPartition]
+
+
+class _UnopenedClaims(NamedTuple):
+    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+
+    stored: dict[TopicPartition, StoredOffset]
     gone: frozenset[TopicPartition]
 
 
@@ -69,9 +89,9 @@ class OwnerZnodes:
             await self._restore_folders({p.topic for p in folderless})
             # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
             doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
-            mine, unowned = await self._owned_and_free(doubtful)
-            claimed |= mine
-            waiting = folderless | (unowned & outcome.unknown)
+            ownership = await self._read_owners(doubtful)
+            claimed |= ownership.mine
+            waiting = folderless | (ownership.free & outcome.unknown)
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
 
@@ -98,40 +118,30 @@ class OwnerZnodes:
         owned = {topic: frozenset(names or ()) for topic, names in zip(topics, found, strict=True)}
         return {p for p in partitions if str(p.partition) not in owned[p.topic]}
 
-    async def _owned_and_free(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Return the partitions that this session owns, and those without an owner znode."""
+    async def _read_owners(self, partitions: Collection[TopicPartition]) -> Ownership:
         listed = sorted(partitions)
-        nodes = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
-        mine = {p for p, node in zip(listed, nodes, strict=True) if node and node.owner == self._session.id}
-        free = {p for p, node in zip(listed, nodes, strict=True) if node is None}
-        return mine, free
+        return self._ownership(
+            listed, await self._session.exists_many([self._layout.owner(partition) for partition in listed])
+        )
+
+    def _ownership(self, partitions: Iterable[TopicPartition], nodes: Iterable[Node | None]) -> Ownership:
+        found = dict(zip(partitions, nodes, strict=True))
+        mine = (p for p, node in found.items() if node is not None and node.owner == self._session.id)
+        return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
-        mine, _ = await self._owned_and_free(partitions)
-        gone = frozenset(partitions) - mine
+        gone = frozenset(partitions) - (await self._read_owners(partitions)).mine
         self._tracker.end_unopened(gone)
         return gone
 
-    async def watch(
-        self, watchers: Mapping[TopicPartition, Callable[[], None]]
-    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-        """
-        Read the owner znodes of some partitions and set a watch on each.
-
-        Returns:
-            The partitions without an owner, and those that this session owns.
-        """
+    async def watch(self, watchers: Mapping[TopicPartition, Callable[[], None]]) -> Ownership:
+        """Read the owner znodes of some partitions and set a watch on each."""
         paths = [self._layout.owner(partition) for partition in watchers]
-        found = dict(zip(watchers, await self._session.exists_many(paths, list(watchers.values())), strict=True))
-        free = frozenset(partition for partition, node in found.items() if node is None)
-        mine = (partition for partition, node in found.items() if node is not None and node.owner == self._session.id)
-        return free, frozenset(mine)
+        return self._ownership(watchers, await self._session.exists_many(paths, list(watchers.values())))
 
     async def release(self, partitions: Collection[TopicPartition]) -> Releases:
         """
@@ -141,9 +151,11 @@ class OwnerZnodes:
         committed here. A partition whose offset another writer has changed is released without a commit, and that
         offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
-        stored, gone = await self._read_unopened(partitions)
+        unopened = await self._read_unopened(partitions)
+        gone = set(unopened.gone)
         waiting = {
-            partition: self._release(partition, stored.get(partition)) for partition in sorted(set(partitions) - gone)
+            partition: self._release(partition, unopened.stored.get(partition))
+            for partition in sorted(set(partitions) - gone)
         }
         released: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
@@ -163,7 +175,7 @@ class OwnerZnodes:
             left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             # Offsets are read before owners, so that the next attempt checks a version read before the owner znode.
             stored = await self._offsets.read([*sorted(outcome.dropped), *left_alone])
-            mine, _ = await self._owned_and_free(doubtful)
+            mine = (await self._read_owners(doubtful)).mine
             # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
@@ -177,25 +189,20 @@ class OwnerZnodes:
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
-    async def _read_unopened(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
+    async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
         """
         Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
 
         A new owner writes the offset before it delivers a record. So if the release still finds the version that was
         read here, no other member has opened a claim of the partition in between.
-
-        Returns:
-            The stored offsets, and the claims that are gone.
         """
         unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
-            return {}, set()
+            return _UnopenedClaims({}, frozenset())
         await self._writer.prove()
         stored = await self._offsets.read(unopened)
-        mine, _ = await self._owned_and_free(unopened)
-        return stored, set(unopened) - mine
+        mine = (await self._read_owners(unopened)).mine
+        return _UnopenedClaims(stored, frozenset(unopened) - mine)
 
     def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
         """Return the operations that store or verify the offset, and delete the owner znode."""

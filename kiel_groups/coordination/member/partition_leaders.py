@@ -28,7 +28,7 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
     for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
         try:
             if node is not None:
-                found[node_id] = HostPort(*parse_broker(node.data, path))
+                found[node_id] = parse_broker(node.data, path)
         except ProtocolError as error:
             log.warning("%s; ignoring that broker", error)
     return found

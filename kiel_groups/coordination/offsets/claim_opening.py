@@ -63,6 +63,13 @@ class _OpenedClaims(NamedTuple):
     failures: dict[TopicPartition, KielGroupsError]
 
 
+class _Rewritten(NamedTuple):
+    """The offsets that were rewritten, and the new versions of their znodes."""
+
+    versions: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int]
+
+
 class ClaimOpener:
     """Opens the claims of one member on its session."""
 
@@ -159,18 +166,18 @@ class ClaimOpener:
             self._tracker.claim(partitions, seen)
             renew = self._topics.unless_recreated(topic)
             claims = await self._find_or_create(topic, partitions)
-            versions, offsets = await self._rewrite(claims.ready, claims.stored, renew)
+            rewritten = await self._rewrite(claims.ready, claims.stored, renew)
             if self._topics.creation(topic) == seen:
                 origin = StartOrigin.STORED if claims.stored else StartOrigin.FIRST
-                return _OpenedClaims(claims.created, versions, offsets, origin, claims.failures)
+                return _OpenedClaims(claims.created, rewritten.versions, rewritten.offsets, origin, claims.failures)
 
     async def _rewrite(
         self,
         partitions: Sequence[TopicPartition],
         known: Mapping[TopicPartition, StoredOffset],
         renew: Renew[object],
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Rewrite stored offsets to fence older writers; return versions and offsets. ``known`` ones are not read."""
+    ) -> _Rewritten:
+        """Rewrite stored offsets to fence older writers. ``known`` offsets are not read."""
         versions: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         waiting: Sequence[TopicPartition] = partitions
@@ -185,4 +192,4 @@ class ClaimOpener:
             versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
             # Another writer was faster, or the answer was lost: read the current offsets again.
             waiting = [*outcome.dropped, *sorted(outcome.unknown)]
-        return versions, offsets
+        return _Rewritten(versions, offsets)
