@@ -145,7 +145,7 @@ def broker_addresses(client: Client) -> list[HostPort]:
     for number in broker_ids(client):
         path = f"{_BROKERS}/{number}"
         with suppress(NoNodeError):  # The broker's registration has ended meanwhile.
-            found.append(HostPort(*parse_broker(client.get(path)[0], path)))
+            found.append(parse_broker(client.get(path)[0], path))
     return found
 
 

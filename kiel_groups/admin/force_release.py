@@ -32,7 +32,7 @@ LONGEST_SESSION_MS = 40_000
 _EMPTY = "it has no members at the moment"
 
 #: The interval between checks for remaining claims, in seconds.
-LOOK_S = 0.5
+CLAIMS_CHECK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def force_release(
         report(f"{status}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
     waited_ms = 0
     while waited_ms < wait_ms and _any_left(client, layout, owned):
-        pause_ms = min(round(1000 * LOOK_S), wait_ms - waited_ms)
+        pause_ms = min(round(1000 * CLAIMS_CHECK_S), wait_ms - waited_ms)
         sleep(pause_ms / 1000)
         waited_ms += pause_ms
     return Released(tuple(sorted(owned)), waited_ms, _delete_left(client, layout, owned))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -28,7 +29,7 @@ def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
     Raises:
         ProtocolError: The znode contains no weights.
     """
-    return _read(client, GroupLayout(group).weights)[0]
+    return _read(client, GroupLayout(group).weights).weights
 
 
 def put_weights(client: Client, group: str, weights: Weights) -> None:
@@ -69,14 +70,14 @@ def change_weights(
         ProtocolError: The znode contains no weights.
     """
     while True:
-        before, version = _read(client, GroupLayout(group).weights)
-        weights = dict(change(before))
+        stored = _read(client, GroupLayout(group).weights)
+        weights = dict(change(stored.weights))
         data = encode_weights(weights)
         with suppress(BadVersionError, NodeExistsError, NoNodeError):
-            if version is None:
+            if stored.version is None:
                 _create(client, group, data)
             else:
-                client.set(GroupLayout(group).weights, data, version)
+                client.set(GroupLayout(group).weights, data, stored.version)
             return weights
 
 
@@ -109,14 +110,20 @@ def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> No
             )
 
 
-def _read(client: Client, path: str) -> tuple[dict[TopicPartition, float], int | None]:
-    """Return the weights and the version of their znode, or ({}, None) if there is no znode."""
+class _StoredWeights(NamedTuple):
+    """The weights of a group and the version of their znode, None if there is no znode."""
+
+    weights: dict[TopicPartition, float]
+    version: int | None
+
+
+def _read(client: Client, path: str) -> _StoredWeights:
     try:
         data, stat = client.get(path)
     except NoNodeError:
-        return {}, None
+        return _StoredWeights({}, None)
     try:
-        return parse_weights(data or b"", path), stat.version
+        return _StoredWeights(parse_weights(data or b"", path), stat.version)
     except ProtocolError as error:
         raise ProtocolError(
             f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"

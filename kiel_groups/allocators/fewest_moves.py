@@ -1,5 +1,9 @@
 """
-Reduce the moves of an allocation that is as equal as possible, by exchanges in cycles that keep it as equal.
+Reduce the moves of an allocation that is as equal as possible, with the cycle-canceling algorithm for min-cost flows.
+
+The allocation is a flow of one unit for each partition, from the partition to its owner. A unit costs 1 if its
+partition could have stayed with its previous owner and does not, and 0 otherwise. In the residual graph, each cycle of
+negative cost is an exchange that saves moves, and a flow without such cycles has the least cost.
 
 Rules
   1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1 if the
@@ -7,22 +11,67 @@ Rules
      that moves anyway.
   2. A closed cycle leaves every member's count as it was. A path from a member to a member that owns one partition less
      swaps their counts, so the allocation stays as equal. Such a path counts as a closed cycle, too.
-  3. Cycles that gain more than they cost are applied until there are none. A flow without such cycles has the least
-     cost: no other allocation that is as equal moves fewer partitions.
+  3. Cycles that gain more than they cost are applied until there are none. Then no other allocation that is as equal
+     moves fewer partitions.
+
+The graph here is a condensed residual graph. Partitions of one pool are alternatives, and share their edges. Rule 2
+stands for the sink, whose edges would have convex costs to keep the counts equal. The Bellman-Ford algorithm finds the
+cycles. All disjoint cycles that it finds together are canceled before it starts again.
+
+Sources
+  - M. Klein, "A primal method for minimal cost flows with applications to the assignment and transportation problems",
+    Management Science 14 (1967), pages 205 to 220: the algorithm.
+  - R. K. Ahuja, T. L. Magnanti, J. B. Orlin, "Network Flows", Prentice Hall 1993: section 9.3 (a flow has the least
+    cost if and only if its residual graph has no negative cycle), 9.6 (cycle-canceling), 5.5 (negative cycles among the
+    predecessors), and chapter 14 (convex costs).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["fewest_moves"]
 
-#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to members of one
-#: more.
-Node: TypeAlias = Slot | tuple[Slot, ...] | tuple[int]
+
+# Each node of the graph is one object: nodes are compared and hashed by identity, which is faster than by value.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MemberNode:
+    """A member, which can pass partitions on to its successors."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PoolNode:
+    """
+    The members eligible for the same topics, ascending.
+
+    The edge from a member stands for a partition of these topics that it gives, the edge to a member for the partition
+    that this member takes.
+    """
+
+    members: tuple[_MemberNode, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LevelNode:
+    """
+    Connects each member that owns ``count`` partitions to all members that own one more, at no cost.
+
+    It closes a path from the latter to the former, along which one partition each is passed on.
+    """
+
+    count: int
+
+
+_Node: TypeAlias = _MemberNode | _PoolNode | _LevelNode
+_K = TypeVar("_K")
 
 #: An ordered set.
 Owned: TypeAlias = dict[TopicPartition, None]
@@ -50,7 +99,7 @@ def fewest_moves(
     while exchange.edges < MOST_EDGES and (found := exchange.find_cycles()):
         for each in found:
             exchange.apply(each)
-    return exchange.owners
+    return exchange.allocation()
 
 
 class _Exchange:
@@ -62,44 +111,49 @@ class _Exchange:
         previous: Mapping[TopicPartition, Slot],
         pools: Mapping[str, tuple[Slot, ...]],
     ) -> None:
-        self.owners = dict(owners)
         #: The number of edges followed so far.
         self.edges = 0
-        self._previous = previous
-        self._pools = pools
-        members = sorted({member for pool in pools.values() for member in pool})
-        self._sharers: dict[Node, frozenset[Slot]] = {pool: frozenset(pool) for pool in set(pools.values())}
+        slots = sorted({slot for pool in pools.values() for slot in pool})
+        nodes = {slot: _MemberNode(slot) for slot in slots}
+        members = list(nodes.values())
+        pool_nodes = {pool: _PoolNode(tuple(nodes[slot] for slot in pool)) for pool in set(pools.values())}
+        #: The pool of each topic, and the members of each pool.
+        self._pools = {topic: pool_nodes[pool] for topic, pool in pools.items()}
+        self._sharers = {pool: frozenset(pool.members) for pool in pool_nodes.values()}
+        self._previous = {partition: nodes[previous[partition]] for partition in owners if partition in previous}
+        self._owners: dict[TopicPartition, _MemberNode] = {}
         self._counts = dict.fromkeys(members, 0)
         #: The partitions of each member, by pool: partitions that the member owned before, and partitions that move.
-        self._kept: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
-        self._moved: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
+        self._kept: dict[_MemberNode, dict[_PoolNode, Owned]] = {member: {} for member in members}
+        self._moved: dict[_MemberNode, dict[_PoolNode, Owned]] = {member: {} for member in members}
         #: The partitions of each member that another member owned before and may keep, by previous owner.
-        self._displaced: dict[Slot, dict[Slot, Owned]] = {member: {} for member in members}
+        self._displaced: dict[_MemberNode, dict[_MemberNode, Owned]] = {member: {} for member in members}
         for partition, owner in sorted(owners.items()):
-            self._give(partition, owner)
+            self._give(partition, nodes[owner])
+        #: The levels that members are on. Cycles swap counts at most, so no other level comes up.
+        self._levels = {count: _LevelNode(count) for count in set(self._counts.values())}
 
-    def _give(self, partition: TopicPartition, taker: Slot) -> None:
+    def allocation(self) -> dict[TopicPartition, Slot]:
+        """Return the present owner of each partition."""
+        return {partition: member.slot for partition, member in self._owners.items()}
+
+    def _give(self, partition: TopicPartition, taker: _MemberNode) -> None:
         """Assign a partition that has no owner."""
-        self.owners[partition] = taker
+        self._owners[partition] = taker
         self._counts[taker] += 1
-        for index, key in self._indexes(partition, taker):
-            index.setdefault(key, {})[partition] = None
+        owner_before, pool = self._previous.get(partition), self._pools[partition.topic]
+        (self._kept if owner_before is taker else self._moved)[taker].setdefault(pool, {})[partition] = None
+        if owner_before is not None and owner_before is not taker:
+            self._displaced[taker].setdefault(owner_before, {})[partition] = None
 
     def _take(self, partition: TopicPartition) -> None:
         """Unassign a partition from its owner."""
-        giver = self.owners[partition]
+        giver = self._owners[partition]
         self._counts[giver] -= 1
-        for index, key in self._indexes(partition, giver):
-            del index[key][partition]
-            if not index[key]:
-                del index[key]
-
-    def _indexes(self, partition: TopicPartition, owner: Slot) -> Iterator[tuple[dict[Node, Owned], Node]]:
-        """Yield the indexes that list a partition, and its key in each."""
-        owner_before = self._previous.get(partition)
-        yield (self._kept if owner_before == owner else self._moved)[owner], self._pools[partition.topic]
-        if owner_before not in (None, owner):
-            yield self._displaced[owner], owner_before  # type: ignore[misc]
+        owner_before, pool = self._previous.get(partition), self._pools[partition.topic]
+        _remove((self._kept if owner_before is giver else self._moved)[giver], pool, partition)
+        if owner_before is not None and owner_before is not giver:
+            _remove(self._displaced[giver], owner_before, partition)
 
     def apply_short_cycles(self) -> bool:
         """
@@ -115,31 +169,31 @@ class _Exchange:
                     applied = True
         return applied
 
-    def _closing_node(self, member: Slot, owner_before: Slot) -> Node | None:
+    def _closing_node(self, member: _MemberNode, owner_before: _MemberNode) -> _LevelNode | _PoolNode | None:
         """Return the node that leads from the previous owner back to the member at no cost, or None."""
         self.edges += 1 + len(self._moved[owner_before])
         if self._counts[member] == self._counts[owner_before] + 1:
-            return (self._counts[owner_before],)
+            return self._levels[self._counts[owner_before]]
         return next((pool for pool in self._moved[owner_before] if member in self._sharers[pool]), None)
 
-    def find_cycles(self) -> list[list[Node]]:
+    def find_cycles(self) -> list[list[_Node]]:
         """
         Return disjoint cycles that gain more than they cost, each as its nodes in the direction of the edges, or [].
 
         This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
         negative distance has negative cost.
         """
-        levels: dict[tuple[int], list[Slot]] = {}
+        above: dict[int, list[_MemberNode]] = {}
         for member, count in self._counts.items():
-            levels.setdefault((count - 1,), []).append(member)
-        cost: dict[Node, int] = {}
-        before: dict[Node, Node] = {}
-        active: Iterable[Node] = [member for member, displaced in self._displaced.items() if displaced]
+            above.setdefault(count - 1, []).append(member)
+        cost: dict[_Node, int] = {}
+        before: dict[_Node, _Node] = {}
+        active: Iterable[_Node] = [member for member, displaced in self._displaced.items() if displaced]
         while active:
-            reached: dict[Node, None] = {}
+            reached: dict[_Node, None] = {}
             for node in active:
                 spent = cost.get(node, 0)
-                for successor, price in self._edges(node, levels):
+                for successor, price in self._edges(node, above):
                     self.edges += 1
                     if spent + price < cost.get(successor, 0):
                         cost[successor] = spent + price
@@ -150,49 +204,56 @@ class _Exchange:
             active = reached
         return []
 
-    def _edges(self, node: Node, levels: Mapping[tuple[int], Sequence[Slot]]) -> Iterator[tuple[Node, int]]:
-        """Yield the successors of a node, with the cost of each edge."""
-        if isinstance(node, str):
+    def _edges(self, node: _Node, above: Mapping[int, Sequence[_MemberNode]]) -> Iterator[tuple[_Node, int]]:
+        """Yield the successors of a node, with the cost of each edge. ``above``: members by their count minus one."""
+        if isinstance(node, _MemberNode):
             yield from ((owner_before, -1) for owner_before in self._displaced[node])
             yield from ((pool, 0) for pool in self._moved[node])
             yield from ((pool, 1) for pool in self._kept[node])
-            yield (self._counts[node],), 0
-        elif isinstance(node[0], int):
-            yield from ((member, 0) for member in levels.get(node, ()))
+            yield self._levels[self._counts[node]], 0
+        elif isinstance(node, _LevelNode):
+            yield from ((member, 0) for member in above.get(node.count, ()))
         else:
-            yield from ((member, 0) for member in node)
+            yield from ((member, 0) for member in node.members)
 
-    def apply(self, nodes: Sequence[Node]) -> None:
+    def apply(self, nodes: Sequence[_Node]) -> None:
         """Apply a cycle: each of its members passes one partition on."""
         moves = []
         for node, second, third in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
-            if not isinstance(node, str):
+            if not isinstance(node, _MemberNode):
                 continue
-            if isinstance(second, str):
+            if isinstance(second, _MemberNode):
                 moves.append((next(iter(self._displaced[node][second])), second))
-            elif isinstance(third, str) and not isinstance(second[0], int):
+            elif isinstance(third, _MemberNode) and isinstance(second, _PoolNode):
                 moves.append((self._choose(node, second, third), third))
         for partition, taker in moves:
             self._take(partition)
             self._give(partition, taker)
 
-    def _choose(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
+    def _choose(self, giver: _MemberNode, pool: _PoolNode, taker: _MemberNode) -> TopicPartition:
         """
         Choose a partition of the pool for the giver to pass on.
 
         Prefer a partition that returns to its previous owner, then a partition that has to move anyway.
         """
         displaced = self._displaced[giver].get(taker, ())
-        returning = (partition for partition in displaced if self._pools[partition.topic] == pool)
+        returning = (partition for partition in displaced if self._pools[partition.topic] is pool)
         others = self._moved[giver].get(pool) or self._kept[giver][pool]
         return next(returning, None) or next(iter(others))
 
 
-def _cycles(before: Mapping[Node, Node], starts: Iterable[Node]) -> Iterator[list[Node]]:
+def _remove(index: dict[_K, Owned], key: _K, partition: TopicPartition) -> None:
+    """Remove a partition from an index, and the key with its last partition."""
+    del index[key][partition]
+    if not index[key]:
+        del index[key]
+
+
+def _cycles(before: Mapping[_Node, _Node], starts: Iterable[_Node]) -> Iterator[list[_Node]]:
     """Yield the cycles reachable from ``starts``, in the direction of the edges. No two cycles share a node."""
-    seen: set[Node] = set()
+    seen: set[_Node] = set()
     for start in starts:
-        path: dict[Node, None] = {}
+        path: dict[_Node, None] = {}
         node = start
         while node in before and node not in seen and node not in path:
             path[node] = None

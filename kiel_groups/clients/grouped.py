@@ -179,7 +179,7 @@ class GroupedConsumer(MemberAttributes):
             listener=listener,
             metrics=self.metrics,
         )
-        self._subscription = SubscriptionState()
+        self._subscription = SubscriptionState(self._settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
         #: Calls of consume() in progress; for each, the latest calls of its coroutine, one for each topic.
         self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}

@@ -420,8 +420,9 @@ class Producer(ProducerAttributes):
     async def _find_partitions(self, topic: str) -> None:
         failure: KielGroupsError | None = None
         partitions: tuple[int, ...] = ()
+        backoff = self._cluster.new_backoff()
         for failures in range(self._config.retries + 1):
-            await asyncio.sleep(self._cluster.delay_s(failures))
+            await asyncio.sleep(backoff.delay_s(failures))
             try:
                 partitions, failure = await self._cluster.partitions_of(topic), None
                 break

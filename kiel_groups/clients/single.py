@@ -18,7 +18,7 @@ from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import ELECTION_S, find_offsets, list_offsets, log_range
+from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets, log_range
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
@@ -214,7 +214,7 @@ class SingleConsumer(ConsumerAttributes):
                 if topic not in self._topics and not self._ended.is_set():
                     await asyncio.wait({self._look_up(topic)})
                 while not (values := self._buffered_values(topic)) and not self._ended.is_set():
-                    await self._fetcher.wait_for_batch(topic)
+                    await self._fetcher.ready.wait(topic)
         except TimeoutError:
             values = self._buffered_values(topic)
         if self._ended.is_set():
@@ -234,7 +234,9 @@ class SingleConsumer(ConsumerAttributes):
         try:
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
-            offsets = await find_offsets(self._cluster, partitions, at, patience_s=ELECTION_S if at == END else 0.0)
+            offsets = await find_offsets(
+                self._cluster, partitions, at, patience_s=LEADERLESS_PATIENCE_S if at == END else 0.0
+            )
             # While no partition has a position, retrying delays none, and all partitions get the same start time.
             found = offsets.found or await list_offsets(self._cluster, partitions, at)
             self._read(topic, found)
@@ -363,7 +365,7 @@ class SingleConsumer(ConsumerAttributes):
             batch = self._fetcher.poll()
             if batch is not None:
                 return batch
-            await self._fetcher.wait_for_batch()
+            await self._fetcher.ready.wait()
         raise StopAsyncIteration
 
     def _is_current(self, topic_partition: TopicPartition) -> bool:
@@ -385,8 +387,8 @@ class SingleConsumer(ConsumerAttributes):
         # A deposed leader answers "out of range" for offsets that its successor has appended since. Therefore another
         # broker is asked for the leader before the log's range is believed.
         await self._cluster.refresh([topic_partition.topic], DOUBT)
-        start, end = await log_range(self._cluster, topic_partition)
-        if start <= position <= end:
+        found = await log_range(self._cluster, topic_partition)
+        if found.start <= position <= found.end:
             return None
         if topic_partition.topic in self._starts:
             at = self._time_of(topic_partition.topic)
@@ -394,11 +396,11 @@ class SingleConsumer(ConsumerAttributes):
         policy = self._fetching.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(
-                f"{topic_partition}: the log does not have offset {position}, it has {start} to {end}, and"
+                f"{topic_partition}: the log does not have offset {position}, it has {found.start} to {found.end}, and"
                 " auto_offset_reset is 'none'",
                 code=1,
             )
-        return start if policy == "earliest" else end
+        return found.start if policy == "earliest" else found.end
 
     async def _find_new_partitions(self) -> None:
         """Renew the metadata every ``metadata_max_age_ms``, and read partitions that were added to the topics."""

@@ -88,7 +88,7 @@ class Walkthrough:
         self._display.event("all records are consumed and committed; stopping the other two")
         for worker in self._fleet.live:
             await self._fleet.stop(worker)
-        view = await self._view()
+        view = await self.view()
         committed = {partition.topic_partition.partition: partition.committed for partition in view.partitions}
         return prove(self._sent.places, self._fleet.receipts(), committed)
 
@@ -99,10 +99,6 @@ class Walkthrough:
             self._fleet.start()
         took_s = await self._until_balanced(members)
         self._display.event(f"{members} members share {PARTITIONS} partitions, {took_s:.1f} s after they were started")
-
-    async def view(self) -> GroupView:
-        """Read the group from ZooKeeper."""
-        return await self._view()
 
     async def watch(self, stopped: asyncio.Event) -> None:
         """Until ``stopped`` is set, show each consumer that ends, and each record that the demo did not send."""
@@ -143,7 +139,7 @@ class Walkthrough:
         self._display.event(f"the other two members own its partitions, {time.monotonic() - began_s:.1f} s later")
 
     async def _leader(self) -> Worker:
-        view = await self._view()
+        view = await self.view()
         for member in view.members:
             worker = self._fleet.by_pid(member.info.pid)
             if member.leads and worker is not None:
@@ -170,7 +166,7 @@ class Walkthrough:
 
     async def _update_display(self) -> GroupProgress:
         received = await in_thread(self._fleet.read_receipts)
-        view = await self._view()
+        view = await self.view()
         names, rates = {}, {}
         for member in view.members:
             if (worker := self._fleet.by_pid(member.info.pid)) is not None:
@@ -180,7 +176,8 @@ class Walkthrough:
         self._display.update(progress)
         return progress
 
-    async def _view(self) -> GroupView:
+    async def view(self) -> GroupView:
+        """Read the group from ZooKeeper."""
         return view_group(GROUP, await in_thread(self._read), self._log_ends)
 
 

@@ -189,7 +189,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     targets = {info.member_id: reading.target(info) for info in members}
     partitions = _partitions(reading, members, targets, log_ends or {})
     settings = reading.settings()
-    dynamic_config, refused = reading.dynamic_config()
+    dynamic_config = reading.dynamic_config()
     return GroupView(
         group=group,
         group_state=reading.group_state(),
@@ -201,8 +201,8 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         foreign_members=tuple(ForeignMember(path.rpartition("/")[2], path) for path in reading.foreign_members()),
         missing_topics=reading.missing_topics(members),
         away=reading.away(),
-        dynamic_config=dynamic_config,
-        refused=refused,
+        dynamic_config=dynamic_config.config,
+        refused=dynamic_config.refusal,
         history=reading.history(),
         weights=reading.weights(),
         was_joined=reading.was_joined(),
@@ -234,18 +234,17 @@ def _partitions(
     known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
     found = []
     for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
-        owner, claim = owners.get(partition, (None, None))
-        offset, written = committed.get(partition, (None, None))
+        claim, commit = owners.get(partition), committed.get(partition)
         found.append(
             PartitionView(
                 partition,
-                owner,
-                offset,
+                claim.member_id if claim else None,
+                commit.offset if commit else None,
                 log_ends.get(partition),
                 target.get(partition),
-                claim.created_ms if claim else None,
-                written.modified_ms if written else None,
-                opened=claim is not None and written is not None and written.mzxid >= claim.czxid,
+                claim.znode.created_ms if claim else None,
+                commit.znode.modified_ms if commit else None,
+                opened=claim is not None and commit is not None and commit.znode.mzxid >= claim.znode.czxid,
             )
         )
     return tuple(found)

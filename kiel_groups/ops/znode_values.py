@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.candidate import sequence
@@ -23,9 +23,34 @@ from kiel_groups.group.znodes.partition_weights import parse_weights
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = ["GroupReader"]
+__all__ = ["GroupReader", "DynamicConfigFound", "OffsetFound", "OwnerFound"]
 
 _Value = TypeVar("_Value")
+
+
+class DynamicConfigFound(NamedTuple):
+    """
+    The group's dynamic settings, or None and the reason why leaders refuse them.
+
+    The reason is "" if ``unreadable`` already has the error.
+    """
+
+    config: DynamicConfig | None
+    refusal: str
+
+
+class OwnerFound(NamedTuple):
+    """The owner of a claimed partition, and the owner znode."""
+
+    member_id: MemberId
+    znode: Znode
+
+
+class OffsetFound(NamedTuple):
+    """The committed offset of a partition, None if it is unreadable, and the offset znode."""
+
+    offset: int | None
+    znode: Znode
 
 
 class GroupReader:
@@ -101,20 +126,16 @@ class GroupReader:
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
-    def dynamic_config(self) -> tuple[DynamicConfig | None, str]:
-        """
-        Return the group's dynamic settings, or None and the reason why leaders refuse them.
-
-        The reason is "" if ``unreadable`` already has the error.
-        """
+    def dynamic_config(self) -> DynamicConfigFound:
+        """Return the group's dynamic settings, the defaults if there is no znode."""
         znode = self._znodes.get(self._layout.config)
         if znode is None:
-            return DynamicConfig(), ""
+            return DynamicConfigFound(DynamicConfig(), "")
         try:
-            return DynamicConfig.parse(znode.data, self._layout.config), ""
+            return DynamicConfigFound(DynamicConfig.parse(znode.data, self._layout.config), "")
         except ProtocolError as error:
             # ``settings`` has already reported a znode that is not JSON.
-            return None, "" if str(error) in self.unreadable else str(error)
+            return DynamicConfigFound(None, "" if str(error) in self.unreadable else str(error))
 
     def weights(self) -> int:
         """Return the number of partitions with a weight."""
@@ -148,14 +169,17 @@ class GroupReader:
         existing = self._znodes.keys() | set(self.closed)
         return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in existing))
 
-    def owners(self) -> dict[TopicPartition, tuple[MemberId, Znode]]:
-        """Return the owner of each claimed partition, and its owner znode."""
-        return {partition: (_owner(znode.data), znode) for partition, _, znode in self._partitions(self._layout.owners)}
-
-    def offsets(self) -> dict[TopicPartition, tuple[int | None, Znode]]:
-        """Return each partition's committed offset (None if unreadable) and its offset znode."""
+    def owners(self) -> dict[TopicPartition, OwnerFound]:
+        """Return the owner of each claimed partition."""
         return {
-            partition: (self._parsed(parse_offset, path), znode)
+            partition: OwnerFound(_owner(znode.data), znode)
+            for partition, _, znode in self._partitions(self._layout.owners)
+        }
+
+    def offsets(self) -> dict[TopicPartition, OffsetFound]:
+        """Return the committed offset of each partition that has one."""
+        return {
+            partition: OffsetFound(self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 

@@ -127,7 +127,7 @@ def _addresses(brokers: Snapshot) -> list[HostPort]:
     found = []
     for path, znode in sorted(brokers.items()):
         try:
-            found.append(HostPort(*parse_broker(znode.data, path)))
+            found.append(parse_broker(znode.data, path))
         except ProtocolError:
             continue  # The parent znode, or a registration without a usable address.
     return found

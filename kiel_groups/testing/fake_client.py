@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildren2, Ping, Transaction
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.zookeeper.kazoo_client import connect_limit_s
 from kiel_groups.testing.fake_ensemble import FakeEnsemble
 from kiel_groups.testing.fake_handler import FakeHandler, OrderedWatchersClient, run_until
@@ -26,7 +27,7 @@ __all__ = ["Host", "fake_client"]
 log = logging.getLogger(__name__)
 
 #: kazoo's pauses between two rounds through all servers, in seconds, and their jitter.
-FIRST_PAUSE_S, LONGEST_PAUSE_S, JITTER = 0.05, 1.0, 0.4
+FIRST_ROUND_PAUSE_S, LONGEST_ROUND_PAUSE_S, ROUND_JITTER = 0.05, 1.0, 0.4
 
 
 class Host:
@@ -148,7 +149,11 @@ class FakeConnection:
         self._connected = False
         self._granted: Granted | None = None
         self._round: Iterator[FakeServer] = iter(())
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff = Backoff(
+            FIRST_ROUND_PAUSE_S,
+            LONGEST_ROUND_PAUSE_S,
+            lambda: host.timeline.random.uniform(1 - ROUND_JITTER, 1 + ROUND_JITTER),
+        )
         self._xid = 0
         self._read_timeout_s = 0.0
         self._last_sent_s = 0.0
@@ -221,9 +226,7 @@ class FakeConnection:
             return
         server = next(self._round, None)
         if server is None:
-            pause_s = self._pause_s * self._timeline.random.uniform(1 - JITTER, 1 + JITTER)
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-            self._timeline.after(pause_s, self._host.run, self._next_round)
+            self._timeline.after(self._backoff.next_s(), self._host.run, self._next_round)
             return
         if self._client._state != KeeperState.CONNECTING:
             self._client._session_callback(KeeperState.CONNECTING)
@@ -268,7 +271,8 @@ class FakeConnection:
             self._host.opened_session(self, granted.session_id)
         client._session_id, client._session_passwd = granted.session_id, granted.passwd
         self._read_timeout_s = granted.time_out / 1000 * 2 / 3
-        self._connected, self._ping_outstanding, self._pause_s = True, False, FIRST_PAUSE_S
+        self._connected, self._ping_outstanding = True, False
+        self._backoff.reset()
         self._last_sent_s = self._timeline.now_s
         client._session_callback(KeeperState.CONNECTED)
         self._watch_silence(self._link)

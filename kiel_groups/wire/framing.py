@@ -7,12 +7,12 @@ A broker answers the requests of one connection in their order. The correlation 
 from __future__ import annotations
 
 from struct import Struct
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.primitives import Buffer, Writer
 
-__all__ = ["Request", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
+__all__ = ["Request", "Response", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
 
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
@@ -91,9 +91,16 @@ def decode_size(header: Buffer, limit: int) -> int:
     return size
 
 
-def split_response(frame: Buffer) -> tuple[int, memoryview]:
+class Response(NamedTuple):
+    """A response without its size. The payload is a view of the frame, not a copy."""
+
+    correlation_id: int
+    payload: memoryview
+
+
+def split_response(frame: Buffer) -> Response:
     """
-    Split a response into its correlation id and its payload (a view, not a copy).
+    Split a response into its correlation id and its payload.
 
     Raises:
         ProtocolError: The response is shorter than a correlation id.
@@ -101,4 +108,4 @@ def split_response(frame: Buffer) -> tuple[int, memoryview]:
     if len(frame) < _INT32.size:
         raise ProtocolError(f"a response of {len(frame)} bytes has no room for its correlation id")
     correlation_id: int = _INT32.unpack_from(frame)[0]
-    return correlation_id, memoryview(frame)[_INT32.size :]
+    return Response(correlation_id, memoryview(frame)[_INT32.size :])

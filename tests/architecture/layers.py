@@ -7,11 +7,12 @@ listed in addition to its sub-packages stands for the modules directly in it.
 
 from __future__ import annotations
 
-__all__ = ["APART", "IMPURE", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
+__all__ = ["APART", "IMPURE", "INDEPENDENT", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
 
 LAYERS = (
     "lazy_imports",
     "wording",
+    "backoff",
     "model",
     "errors",
     "exc",
@@ -90,9 +91,12 @@ APART = (
     ("testing", "embedded"),
 )
 
+#: Pairs of modules of one layer that do not depend on each other, neither directly nor through other modules.
+INDEPENDENT = (("clients/net/cluster_metadata", "clients/net/offset_lookup"),)
+
 #: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
-PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
+PURE_LAYERS = ("wording", "backoff", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
 
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.layers import APART, IMPURE, LAYERS, ONLY_IN, PURE_LAYERS
+from tests.architecture.layers import APART, IMPURE, INDEPENDENT, LAYERS, ONLY_IN, PURE_LAYERS
 from tests.architecture.source import (
     PACKAGE,
     file_of,
@@ -87,6 +87,28 @@ def test_layers_that_are_kept_apart_do_not_import_each_other(one: str, other: st
         for name, used in pairs
         if (lies_in(name, one) and lies_in(used, other)) or (lies_in(name, other) and lies_in(used, one))
     }
+
+
+@pytest.mark.parametrize(("one", "other"), INDEPENDENT)
+def test_independent_modules_do_not_reach_each_other(one: str, other: str) -> None:
+    """
+    Neither module of a pair in ``INDEPENDENT`` imports the other, directly or through others. For example, offsets are
+    looked up with any object that knows leaders.
+    """
+    used = {name_of(module): imported_modules(module) for module in modules()}
+    assert {one, other} <= used.keys()
+    assert other not in _reached(used, one)
+    assert one not in _reached(used, other)
+
+
+def _reached(used: Mapping[str, Collection[str]], module: str) -> set[str]:
+    """Return a module and all modules that it imports, directly or through others."""
+    reached, new = {module}, [module]
+    while new:
+        found = set(used.get(new.pop(), ())) - reached
+        reached |= found
+        new += found
+    return reached
 
 
 def test_imports_have_no_cycles() -> None:
@@ -187,6 +209,19 @@ def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
     """
     names = sorted(set(module_names()))
     assert not {(one, other) for one, other in combinations(names, 2) if _differ_by_a_letter(one, other)}
+
+
+def test_the_name_of_a_time_has_one_definition() -> None:
+    """A public constant in seconds or milliseconds has a name of its own. So a name never stands for two times."""
+    counts = Counter(name for module in modules() for name in _defined(module) if re.fullmatch(r"[A-Z]\w*_M?S", name))
+    assert not {name for name, count in counts.items() if count > 1}
+
+
+def _defined(module: Path) -> Iterator[str]:
+    """Yield the names that a module assigns, but not those it imports."""
+    for statement in tree(module).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        yield from (node.id for each in targets if each for node in ast.walk(each) if isinstance(node, ast.Name))
 
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)

@@ -15,7 +15,7 @@ PICTURE = Path(__file__).parents[2] / "docs" / "layers.txt"
 
 
 def test_the_picture_is_what_the_command_prints() -> None:
-    """The picture in the documentation equals what ``python -m tests.architecture > docs/layers.txt`` writes."""
+    """The picture in the documentation equals what ``python -m tests.architecture`` writes."""
     assert PICTURE.read_text(encoding="utf-8") == picture()
 
 

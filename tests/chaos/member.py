@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 #: records are always in flight, and the checker finds a commit that counts them as finished.
 WORK_S, LONG_WORK_S, ONE_OF = 0.003, 0.15, 40
 #: Seconds between two attempts to join.
-RETRY_S = 0.5
+JOIN_PAUSE_S = 0.5
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -55,7 +55,7 @@ class MemberProgram:
                 except ClosedError:
                     return
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY_S):
+                    async with asyncio.timeout(JOIN_PAUSE_S):
                         await self._leaving.wait()
 
     async def _join(self) -> bool:

@@ -14,7 +14,8 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
-from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 
@@ -73,10 +74,15 @@ class FakeFetcher:
     def is_buffering(self, partition: TopicPartition) -> bool:
         return any(not isinstance(b, Exception) and b.topic_partition == partition for b in self.batches)
 
-    def wake(self, topic: str) -> None:
+    @property
+    def ready(self) -> FakeFetcher:
+        """The fake is its own ready queue."""
+        return self
+
+    def notify(self, topic: str) -> None:
         self.has_batch.set()
 
-    async def wait_for_batch(self, topic: str | None = None) -> None:
+    async def wait(self, topic: str | None = None) -> None:
         await self.has_batch.wait()
 
 
@@ -122,12 +128,12 @@ class DeliveryBench:
         self.claim(P0, P1)
 
     def claim(self, *partitions: TopicPartition) -> None:
-        """Give the bench these partitions, at offset 10 and with their assigned hook ended."""
-        self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
+        """Own these partitions, at offset 10 and with their assigned hook ended."""
+        self.subscription.offsets.open({p: StartPosition(10, 1, 1) for p in partitions})
         self.delivery._ready._ready.update(partitions)
 
-    def state(self, partition: TopicPartition = P0) -> PartitionState:
-        found = self.subscription.state(partition)
+    def state(self, partition: TopicPartition = P0) -> PartitionOffsets:
+        found = self.subscription.offsets.of(partition)
         assert found is not None
         return found
 
@@ -139,7 +145,7 @@ class DeliveryBench:
     @property
     def finished(self) -> dict[TopicPartition, int]:
         """The offsets that a commit would store."""
-        return self.subscription.all_consumed_offsets()
+        return {partition: commit.offset for partition, commit in self.subscription.offsets.commits().items()}
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:

@@ -33,7 +33,7 @@ class FetchBench:
         """Wait for the next batch, and return it. Raise the error if ``poll`` raises one."""
         async with asyncio.timeout(5):
             while (batch := self.fetcher.poll()) is None:
-                await self.fetcher.wait_for_batch()
+                await self.fetcher.ready.wait()
             return batch
 
     async def next_error(self) -> Exception:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tornado import gen
 
-from kiel_groups.clients.delivery import in_flight
+from kiel_groups.clients.delivery import values_in_flight
 from kiel_groups.embedded import Cluster
 from tests.helpers.kiel_api import consumer_of, offsets, produce
 from tests.helpers.waiting import eventually
@@ -31,7 +31,7 @@ async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
     not before the slow coroutine has finished.
     """
     # How long values may wait for their caller, in seconds: until the rebalance has started, even on a slow computer.
-    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 60.0)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 60.0)
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     events: list[tuple[str, Any]] = []
@@ -71,7 +71,7 @@ async def test_a_drain_waits_for_values_in_flight_after_undelivered_ones(
     await eventually(lambda: events, "the slow coroutine has its value")
     taking = [asyncio.ensure_future(take("second"))]
     await eventually(lambda: not first.settled, "the partition is revoked")
-    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 0.0)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 0.0)
     taking.append(asyncio.ensure_future(take("first")))
     await eventually(lambda: len(events) == 3, "the other member has the values")
     await working

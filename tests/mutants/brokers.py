@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
 _CLUSTER_METADATA = "clients/net/cluster_metadata.py"
 _METADATA_SOURCES = "clients/net/metadata_sources.py"
 _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
@@ -33,7 +34,7 @@ MUTANTS = (
     Mutant(
         "a broker that knows no topics is asked first again",
         _CLUSTER_METADATA,
-        "        if unknown or not answer.brokers:\n",
+        "        if unknown or not answer.response.brokers:\n",
         "        if False:\n",
         _CLUSTER_METADATA_TESTS,
     ),
@@ -111,7 +112,7 @@ MUTANTS = (
     Mutant(
         "an error about a topic outside of the subscription is raised",
         _RECORD_DELIVERY,
-        "        if topic in self._subscription.subscription:\n            self._refused[topic]",
+        "        if topic in self._subscription.topics:\n            self._refused[topic]",
         "        if True:\n            self._refused[topic]",
         _RECORD_DELIVERY_TESTS,
     ),
@@ -152,15 +153,15 @@ MUTANTS = (
     ),
     Mutant(
         "a topic that is subscribed to again is committed beyond the end of its log",
-        _RECORD_DELIVERY,
-        "state.finished, state.reset = min(state.finished, reset.end), None",
-        "state.reset = None",
+        _OFFSET_TRACKER,
+        "offsets.finished, offsets.reset = min(offsets.finished, reset.end), None",
+        "offsets.reset = None",
         "tests/unit/clients/delivery/test_delivery_and_claims.py",
     ),
     Mutant(
         "each unanswered metadata request is followed by a fetch from a silent broker",
         _FETCHER,
-        "                await asyncio.sleep(self._cluster.delay_s(failures))\n                continue\n",
+        "                await asyncio.sleep(self._backoff.delay_s(failures))\n                continue\n",
         "                pass\n",
         "tests/unit/clients/net/test_unreachable_brokers.py",
     ),

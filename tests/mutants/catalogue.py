@@ -7,7 +7,20 @@ catalogue, and that the code cannot have any more.
 
 from __future__ import annotations
 
-from tests.mutants import brokers, clients, commits, delivery, leader, lease, member, offsets, producer, resets, session
+from tests.mutants import (
+    brokers,
+    clients,
+    commits,
+    delivery,
+    leader,
+    lease,
+    member,
+    offsets,
+    producer,
+    resets,
+    session,
+    tracker,
+)
 from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -19,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *offsets.MUTANTS,
     *commits.MUTANTS,
     *resets.MUTANTS,
+    *tracker.MUTANTS,
     *leader.MUTANTS,
     *brokers.MUTANTS,
     *clients.MUTANTS,

@@ -12,7 +12,8 @@ _OFFSET_REQUESTS = "clients/net/offset_requests.py"
 _SINGLE = "clients/single.py"
 _FETCHER = "clients/fetch/fetcher.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
-_IN_FLIGHT = "clients/delivery/in_flight.py"
+_RECORD_IN_FLIGHT = "clients/delivery/record_in_flight.py"
+_VALUES_IN_FLIGHT = "clients/delivery/values_in_flight.py"
 _CONNECTION = "clients/net/connection.py"
 
 _CLUSTER_METADATA_TESTS = "tests/unit/clients/net/test_cluster_metadata.py"
@@ -105,16 +106,16 @@ MUTANTS = (
     # Drains
     Mutant(
         "the end of a record in flight undoes an operator's reset",
-        _IN_FLIGHT,
+        _RECORD_IN_FLIGHT,
         "and self.record.topic_partition in partitions:\n            self.state = None\n",
         "and self.record.topic_partition in partitions:\n            pass\n",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "values count as finished past others that are still being processed",
-        _IN_FLIGHT,
-        "elif received and (not done or tp in busy):",
-        "elif received and not done:",
+        _VALUES_IN_FLIGHT,
+        "elif receipt is Receipt.RECEIVED and (not done or tp in busy):",
+        "elif receipt is Receipt.RECEIVED and not done:",
         _VALUE_DELIVERY_TESTS,
     ),
     Mutant(

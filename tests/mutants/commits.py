@@ -6,45 +6,50 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
+_PARTITION_OFFSETS = "group/member/partition_offsets.py"
+_OFFSET_ZNODES = "coordination/offsets/offset_znodes.py"
+_BROKER_COMMITS = "coordination/offsets/broker_commits.py"
+_CLAIM_OPENING = "coordination/offsets/claim_opening.py"
+_NEW_LOGS = "coordination/offsets/new_logs.py"
+_OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
-_ZOOKEEPER_STORE = "coordination/offsets/zookeeper_store.py"
 _OWNED_OFFSETS = "coordination/offsets/owned_offsets.py"
 _START_OFFSETS = "coordination/offsets/start_offsets.py"
-_SUBSCRIPTION = "group/member/subscription.py"
 
 MUTANTS = (
     # Commits whose answer was lost
     Mutant(
         "a refused commit still counts as in flight",
         _OWNED_OFFSETS,
-        "        self._subscription.mark_answered(sent)\n",
-        "",
+        "self._tracker.answered(sent, written.stored)",
+        "self._tracker.answered({}, written.stored)",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(
         "an interrupted commit is identified by its offset alone",
-        _SUBSCRIPTION,
+        _PARTITION_OFFSETS,
         "return version == self.version + 1 and offset in self.sent",
         "return offset in self.sent",
         "tests/sim/test_commit_conflicts.py",
     ),
     Mutant(
         "an interrupted commit is identified by its version alone",
-        _SUBSCRIPTION,
+        _PARTITION_OFFSETS,
         "return version == self.version + 1 and offset in self.sent",
         "return version == self.version + 1",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(
         "a commit with an unknown outcome is identified by its offset alone",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "(found.version, found.offset) == (version + 1, offset)",
         "found.offset == offset",
         "tests/sim/test_commit_conflicts.py",
     ),
     Mutant(
         "a commit with an unknown outcome is identified by its version alone",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "(found.version, found.offset) == (version + 1, offset)",
         "found.version == version + 1",
         "tests/sim/test_commit_conflicts.py",
@@ -79,21 +84,21 @@ MUTANTS = (
     ),
     Mutant(
         "a release takes a broker's late write for the member for another writer's",
-        _OWNER_ZNODES,
-        " or self._store.sent(partition, found.offset)",
-        "",
+        _OFFSET_TRACKER,
+        "(finding := state.judge(found)) is Finding.ADOPTED:",
+        "(finding := state.judge(found)) is Finding.ADOPTED or found.offset == state.requested:",
         "tests/unit/coordination/offsets/test_late_broker_writes.py",
     ),
     Mutant(
         "a broker's late write counts as an operator's offset in the new log",
-        "coordination/offsets/broker_store.py",
-        "    versions_identify_writers = False\n",
-        "",
+        _NEW_LOGS,
+        "if is_set and not self._rules.through_brokers:",
+        "if is_set:",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a commit waits for a broker beyond the end of the lease",
-        "coordination/offsets/broker_store.py",
+        _BROKER_COMMITS,
         "asyncio.timeout_at(until_s)",
         "asyncio.timeout_at(None)",
         "tests/unit/coordination/session/test_gated_writes.py",
@@ -101,36 +106,36 @@ MUTANTS = (
     # Offsets that operators change
     Mutant(
         "a claim overwrites an offset that was stored after its read",
-        _ZOOKEEPER_STORE,
-        "Put(self._layout.offset(partition), encode_offset(found.offset), found.version),",
-        "Put(self._layout.offset(partition), encode_offset(found.offset), ANY_VERSION),",
+        _CLAIM_OPENING,
+        "(self._znodes.write(partition, found.offset, found.version),)",
+        "(self._znodes.write(partition, found.offset, -1),)",
         "tests/sim/test_claims.py",
     ),
     Mutant(
         "a release does not wait for a commit in flight",
-        "coordination/member/owned_partitions.py",
-        "        async with self._offsets.writing:\n            if self._config.autocommit",
-        "        if True:\n            if self._config.autocommit",
+        _OWNED_PARTITIONS,
+        "        async with self._offsets.owned.writing:\n            if self._tracker",
+        "        if True:\n            if self._tracker",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a deleted offsets folder is not created again",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "            await self._session.ensure(folders)\n        return orphaned",
         "            pass\n        return orphaned",
         "tests/sim/test_damaged_offsets.py",
     ),
     Mutant(
         "a creation that is refused because its folder is missing is repeated for ever",
-        _ZOOKEEPER_STORE,
+        _OFFSET_ZNODES,
         "if failure is Failure.NO_NODE and not isinstance(refused, Create):",
         "if failure is Failure.NO_NODE:",
         "tests/sim/test_damaged_offsets.py",
     ),
     Mutant(
         "offsets of lost partitions are still committed",
-        "coordination/member/owned_partitions.py",
-        "        self._subscription.unassign(partitions)\n        self._handler.lost(partitions)\n",
+        _OWNED_PARTITIONS,
+        "        self._tracker.end(partitions)\n        self._handler.lost(partitions)\n",
         "        self._handler.lost(partitions)\n",
     ),
 )

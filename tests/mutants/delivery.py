@@ -22,9 +22,9 @@ MUTANTS = (
     # Drains
     Mutant(
         "a drain does not wait for values in flight behind values that no caller received",
-        "clients/delivery/in_flight.py",
-        "                    span = span._replace(state=None)\n                if received is None",
-        "                    continue\n                if received is None",
+        "clients/delivery/values_in_flight.py",
+        "                    span = span._replace(state=None)\n                if receipt is",
+        "                    continue\n                if receipt is",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
@@ -66,8 +66,8 @@ MUTANTS = (
     Mutant(
         "the rest of a batch is delivered after an operator has set another offset",
         _RECORD_DELIVERY,
-        "        self._drop(partitions)\n        topics = self._subscription.subscription\n",
-        "        topics = self._subscription.subscription\n",
+        "        self._drop(partitions)\n        topics = self._subscription.topics\n",
+        "        topics = self._subscription.topics\n",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     # The subscription
@@ -130,7 +130,7 @@ MUTANTS = (
     Mutant(
         "assignments that keep naming unsubscribed topics are never logged as an error",
         _UNSUBSCRIBED_TOPICS,
-        "logging.ERROR if now_s - self._since_s >= PASSING_S else logging.WARNING",
+        "logging.ERROR if now_s - self._since_s >= REPLANNED_S else logging.WARNING",
         "logging.WARNING",
         _UNSUBSCRIBED_TOPICS_TESTS,
     ),
@@ -179,7 +179,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain waits for values that were declared finished",
-        "clients/delivery/in_flight.py",
+        "clients/delivery/values_in_flight.py",
         "delivered.done or (finishes and delivered.call.ended)",
         "finishes and (delivered.done or delivered.call.ended)",
         _UNCLAIMED_VALUES_TESTS,

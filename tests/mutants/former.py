@@ -24,11 +24,15 @@ FORMER = {
         " mutant of it"
     ),
     "a commit stores positions in the log of a deleted topic because they count as uncommitted": (
-        "the offset stores leave out each partition that is outdated at the time of writing, whatever"
-        " PartitionState.uncommitted says, and the catalogue has a mutant of that"
+        "each way to commit leaves out each partition that is outdated at the time of writing, whatever"
+        " PartitionOffsets.uncommitted says, and the catalogue has a mutant of that"
     ),
     "a reset waits for records that cannot be deserialized": (
         "RecordDelivery.take ends only when its batch is used up and there is no other, and RecordDelivery._next_batch"
         " wakes waiting resets whenever a batch is used up, whether or not its records could be deserialized"
+    ),
+    "partitions that are being revoked are not reset when their topic is created again": (
+        "OffsetTracker.recreated returns every open claim of the topic, and neither OffsetTracker nor RecreatedTopics"
+        " knows which claims are being revoked: that is known to Claims alone"
     ),
 }

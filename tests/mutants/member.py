@@ -6,6 +6,8 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
+_PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
 _OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
 _CLAIMS = "group/member/claims.py"
@@ -18,7 +20,7 @@ MUTANTS = (
     Mutant(
         "a contended partition counts as claimed",
         _OWNER_ZNODES,
-        "            claimed |= mine\n",
+        "            claimed |= ownership.mine\n",
         "            claimed |= doubtful\n",
         "tests/sim/test_claims.py",
     ),
@@ -64,27 +66,27 @@ MUTANTS = (
     Mutant(
         "a member verifies its owner znodes on a server that may lag",
         _OWNER_ZNODES,
-        "        await self._writer.prove()\n        mine, _ = await self._owned_and_free(partitions)\n",
-        "        mine, _ = await self._owned_and_free(partitions)\n",
+        "        await self._writer.prove()\n        gone = ",
+        "        gone = ",
         "tests/sim/test_claims.py",
     ),
     # Releases
     Mutant(
         "a release does not commit the finished offset",
-        _OWNER_ZNODES,
-        "if (state.unreadable or offset != state.committed) and not state.outdated:",
-        "if False:",
+        _OFFSET_TRACKER,
+        "is_due = (state.unreadable or offset != state.committed) and not state.outdated",
+        "is_due = False",
     ),
     Mutant(
         "a release overwrites an offset that an operator has set",
         _OWNER_ZNODES,
-        "return (self._store.write(partition, offset, state.version), deletion)",
-        "return (self._store.write(partition, offset, -1), deletion)",
+        "return (self._offsets.write(partition, decision.offset, decision.version), deletion)",
+        "return (self._offsets.write(partition, decision.offset, -1), deletion)",
     ),
     Mutant(
         "a release with something to commit deletes the owner znode alone",
         _OWNER_ZNODES,
-        "return (self._store.write(partition, offset, state.version), deletion)",
+        "return (self._offsets.write(partition, decision.offset, decision.version), deletion)",
         "return (deletion,)",
     ),
     # Static members, offsets that operators set
@@ -98,15 +100,15 @@ MUTANTS = (
     Mutant(
         "an idle owner does not adopt an offset that an operator has set",
         _OWNED_PARTITIONS,
-        "        await self._offsets.adopt_foreign_offsets()\n",
+        "        await self._offsets.owned.adopt_foreign_offsets(self._owned())\n",
         "",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
         "an offset that an operator has set counts as one that a broker stored for the member",
-        "coordination/offsets/broker_store.py",
-        "if stored.version != versions[partition] and stored.offset != self._sent.get(partition)",
-        "if False",
+        _PARTITION_OFFSETS,
+        "or stored.offset == self.requested:",
+        "or self.requested is not None:",
         f"{ON_SERVERS}_resets.py::test_a_busy_owner_adopts_a_reset",
     ),
     # Drains, assignments, audits
@@ -139,11 +141,11 @@ MUTANTS = (
     Mutant(
         "a member ignores an assignment whose generation is lower than that of an earlier one",
         _OWNED_PARTITIONS,
-        "        if found.member_id == self._member_id:\n",
+        "        if found.member_id == self._context.member_id:\n",
         '        self._newest = max(getattr(self, "_newest", 0), found.generation)\n'
         "        if found.generation < self._newest:\n"
         "            return claims.AssignmentRead(None)\n"
-        "        if found.member_id == self._member_id:\n",
+        "        if found.member_id == self._context.member_id:\n",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
@@ -213,8 +215,8 @@ MUTANTS = (
     Mutant(
         "another session's owner znode counts as the member's own claim",
         _OWNER_ZNODES,
-        "if node and node.owner == self._session.id}",
-        "if node}",
+        "if node is not None and node.owner == self._session.id)",
+        "if node is not None)",
     ),
     Mutant(
         "an owner does not notice that its topic was created again",

@@ -6,6 +6,10 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
+_PARTITION_OFFSETS = "group/member/partition_offsets.py"
+_OWNED_OFFSETS = "coordination/offsets/owned_offsets.py"
+_OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
 _POSITION_RESET = "clients/delivery/position_reset.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
@@ -15,49 +19,49 @@ _POSITION_RESET_TESTS = "tests/unit/clients/delivery/test_position_reset.py"
 MUTANTS = (
     Mutant(
         "a reset to the stored offset leaves unreadable data in its place",
-        "coordination/offsets/owned_offsets.py",
-        "if offset == state.committed and not state.unreadable:",
-        "if offset == state.committed:",
+        _OFFSET_TRACKER,
+        "is_stored = offset == offsets.committed and not offsets.unreadable",
+        "is_stored = offset == offsets.committed",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a broker's late write over a stored reset counts as the member's own commit",
-        "coordination/offsets/broker_store.py",
-        "            self._sent.pop(partition, None)\n        return await super().put",
-        "            pass\n        return await super().put",
+        _OWNED_OFFSETS,
+        "                self._tracker.requested({partition: None})\n",
+        "",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a release has brokers store an offset that a reset has replaced",
-        "coordination/member/owned_partitions.py",
-        "partitions - self._subscription.resetting()",
+        _OWNED_PARTITIONS,
+        "partitions - self._tracker.resetting()",
         "partitions",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a chosen reset is not stored",
-        "coordination/offsets/owned_offsets.py",
-        "                await self._store_once({partition: offset}, self._store.put)\n",
-        "                self._subscription.mark_committed(partition, offset, state.version)\n",
+        _OWNED_OFFSETS,
+        "                await self._store({partition: commit}, self._znodes.commit)\n",
+        "                self._tracker.stored(partition, commit.offset, commit.version)\n",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a reset is stored although its topic was created again",
-        "coordination/offsets/owned_offsets.py",
-        "await self._store_once({partition: offset}, self._store.put)",
-        "await self._store_once({partition: offset}, lambda wanted, _: self._store.put(wanted, lambda _: False))",
+        "coordination/offsets/offset_znodes.py",
+        "lambda partition, written: written if may_store(partition) else None)",
+        "lambda partition, written: written)",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "the store of a reset does not end when the topic is created again",
-        "coordination/offsets/owned_offsets.py",
-        "while state is not None and state.reset is reset and not state.outdated:",
-        "while state is not None and state.reset is reset:",
+        _OFFSET_TRACKER,
+        "offsets.reset is reset and not offsets.outdated",
+        "offsets.reset is reset",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a release does not store the position that a reset chose",
-        _OWNER_ZNODES,
+        _OFFSET_TRACKER,
         "        if chosen is not None:\n",
         "        if False:\n",
         "tests/sim/test_resets.py",
@@ -78,14 +82,14 @@ MUTANTS = (
     ),
     Mutant(
         "a commit stores an offset beyond the end of a truncated log",
-        "group/member/subscription.py",
-        "self.reset is not None and self.finished > self.reset.end",
-        "False",
+        _PARTITION_OFFSETS,
+        "beyond_log = self.reset is not None and self.finished > self.reset.end",
+        "beyond_log = False",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset skips records that the application has not committed itself yet",
-        "group/member/subscription.py",
+        _PARTITION_OFFSETS,
         "self.finished if autocommit else self.committed)",
         "self.finished)",
         "tests/unit/group/member/test_pending_reset.py",
@@ -107,15 +111,15 @@ MUTANTS = (
     Mutant(
         "a position that the log has is reset",
         _POSITION_RESET,
-        "if start <= position <= end:",
+        "if found.start <= position <= found.end:",
         "if False:",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
-        "        if not is_fetched():\n            return None\n        if start",
-        "        if start",
+        "        if not is_fetched():\n            return None\n        if found.start",
+        "        if found.start",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
@@ -141,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "values in flight count as finished beyond the end of a truncated log",
-        "clients/delivery/in_flight.py",
+        "clients/delivery/values_in_flight.py",
         "            elif span is not None and span.end > end:\n"
         "                delivered.spans[partition] = span._replace(end=end)\n",
         "",
@@ -149,9 +153,9 @@ MUTANTS = (
     ),
     Mutant(
         "a reset is kept although the records before it are fetched again",
-        _RECORD_DELIVERY,
-        "state.finished, state.reset = min(state.finished, reset.end), None",
-        "state.finished = min(state.finished, reset.end)",
+        _OFFSET_TRACKER,
+        "offsets.finished, offsets.reset = min(offsets.finished, reset.end), None",
+        "offsets.finished = min(offsets.finished, reset.end)",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
@@ -170,16 +174,16 @@ MUTANTS = (
     ),
     Mutant(
         "the release of an unopened claim does not check the version of the offset",
-        _OWNER_ZNODES,
-        "return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)",
-        "return (deletion,)",
+        _OFFSET_TRACKER,
+        "return Release(None, None if found is None else found.version)\n",
+        "return Release(None, None)\n",
         "tests/sim/test_unopened_claims.py",
     ),
     Mutant(
         "the release of an unopened claim does not check whose owner znode it deletes",
         _OWNER_ZNODES,
-        "        return stored, set(unopened) - mine\n",
-        "        return stored, set()\n",
+        "_UnopenedClaims(stored, frozenset(unopened) - mine)",
+        "_UnopenedClaims(stored, frozenset())",
         "tests/sim/test_unopened_claims.py",
     ),
 )

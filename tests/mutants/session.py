@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         "a member ignores that the server has expired or closed its session",
         _ZK_SESSION,
-        '            self._end("expired or closed by the server")',
+        '            self.end("expired or closed by the server")',
         "            pass",
         "tests/sim/test_fences.py",
     ),

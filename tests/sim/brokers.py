@@ -23,7 +23,7 @@ TRIES, ANSWER_S = 6, 1.5
 #: The longest time, in seconds, for which a request or its answer is in flight.
 WAY_S = 0.02
 #: The pause, in seconds, before a broker repeats a write that its own connection to ZooKeeper lost.
-RETRY_S = 0.5
+REWRITE_PAUSE_S = 0.5
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -77,7 +77,7 @@ class Broker:
             elif isinstance(answered.exception, NoNodeError):
                 self._client.create_async(path, data, makepath=True).rawlink(written)
             else:
-                pause_s = 0.0 if isinstance(answered.exception, NodeExistsError) else RETRY_S
+                pause_s = 0.0 if isinstance(answered.exception, NodeExistsError) else REWRITE_PAUSE_S
                 self._world.timeline.after(pause_s, self._write, left, answer)
 
         self._client.set_async(path, data).rawlink(written)

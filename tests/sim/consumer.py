@@ -8,15 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -37,6 +40,13 @@ REJOIN_S = 1.0
 PATIENCE_S = 2.0
 
 
+class _LinearBackoff(Backoff):
+    """Delays in steps of 0.1 s without jitter, up to 2 s. Seeds of known failures depend on them."""
+
+    def delay_s(self, failures: int) -> float:
+        return min(0.1 * failures, 2.0)
+
+
 @dataclass(slots=True)
 class InFlight:
     """
@@ -46,7 +56,7 @@ class InFlight:
     log.
     """
 
-    state: PartitionState
+    state: PartitionOffsets
     epoch: int
     start: int
     until: int
@@ -76,14 +86,14 @@ class Consumer:
         self.closing = False
         self.closed = False
         self._finished_some = asyncio.Event()
-        self._subscription = SubscriptionState()
+        config, zookeeper = world.settings(instance_id)
+        self._subscription = SubscriptionState(config)
         self._subscription.subscribe(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
-        config, zookeeper = world.settings(instance_id)
-        #: A unique object for each fetched partition, replaced whenever fetching starts again at another position.
+        #: A unique object for each partition that is fetched; fetching again from another position gets a new one.
         self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
         self._position_reset = PositionReset(
@@ -126,7 +136,7 @@ class Consumer:
 
     @property
     def topics(self) -> frozenset[str]:
-        return self._subscription.subscription
+        return self._subscription.topics
 
     @property
     def is_running(self) -> bool:
@@ -144,19 +154,13 @@ class Consumer:
         return self.process.connection_of[session_id].last_zxid
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
-        """
-        Return the offset znode's version and the next offset, as the consumer knows them, or None if it has no
-        position.
-        """
-        state = self._subscription.state(partition)
+        """The offset znode's version and the next offset, as the consumer knows them; None if it is not the owner."""
+        state = self._subscription.offsets.of(partition)
         return None if state is None else (state.version, state.finished)
 
     def created(self, partition: TopicPartition) -> int:
-        """
-        Return the czxid of the topic incarnation to which the consumer's position in a partition belongs, or 0 without
-        one.
-        """
-        state = self._subscription.state(partition)
+        """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
+        state = self._subscription.offsets.of(partition)
         return 0 if state is None else state.created
 
     @property
@@ -174,8 +178,8 @@ class Consumer:
         return None if session is None else session.owned_partitions._claims.want
 
     def has_pending_reset(self, partition: TopicPartition) -> bool:
-        """Return whether the consumer has chosen a reset of a partition and not stored it yet."""
-        return partition in self._subscription.resetting()
+        """Whether the consumer has chosen a reset of a partition and not stored it yet."""
+        return partition in self._subscription.offsets.resetting()
 
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
         """Return the partitions whose claims are in ``phase`` in the current member session."""
@@ -203,7 +207,7 @@ class Consumer:
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
             return
         partition = idle[int(choice * len(idle))]
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         if state is None:
             return
         log = self.world.logs[partition]
@@ -220,7 +224,7 @@ class Consumer:
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
-    def _finish(self, partition: TopicPartition, state: PartitionState) -> None:
+    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
         delivered = self.in_flight.get(partition)
         if delivered is None or delivered.state is not state:
             return
@@ -253,7 +257,7 @@ class Consumer:
 
     def fetch(self, partition: TopicPartition) -> None:
         """Start a reset of the position if the log does not have it."""
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
@@ -261,7 +265,7 @@ class Consumer:
             self.process.start(self._reset(partition, self._fetches[partition]))
 
     async def _reset(self, partition: TopicPartition, fetch: object) -> None:
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         while state is not None and self._fetches.get(partition) is fetch:
             with suppress(KielGroupsError):
                 stored = await self._position_reset(partition, state.position)
@@ -275,12 +279,12 @@ class Consumer:
     def leader_of(self, partition: TopicPartition) -> int | None:
         return 0 if self.world.has_leader(partition) else None
 
-    def delay_s(self, failures: int) -> float:
-        return min(0.1 * failures, 2.0)
+    def new_backoff(self) -> Backoff:
+        return _LinearBackoff(0.1, 2.0)
 
-    async def _log_range(self, partition: TopicPartition) -> tuple[int, int]:
+    async def _log_range(self, partition: TopicPartition) -> LogRange:
         start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))
-        return start, end
+        return LogRange(start, end)
 
     async def _log_offset(self, partition: TopicPartition, at: int) -> int:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
@@ -294,8 +298,8 @@ class Consumer:
         return lambda: fetch is not None and self._fetches.get(partition) is fetch
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
-        """Handle a chosen reset: in-flight records at and after ``end``, the end of the log, no longer count."""
-        state = self._subscription.state(partition)
+        """Handle a chosen reset: in-flight records at and after ``end``, where the log ends, do not count."""
+        state = self._subscription.offsets.of(partition)
         assert state is not None
         assert state.reset is not None
         found = Range(state.reset.lost, state.reset.start, state.reset.end)
@@ -336,7 +340,7 @@ class Consumer:
 
     def _open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None:
                 self._forget_fetch(partition)
                 self._fetches[partition] = object()
@@ -398,7 +402,7 @@ class Consumer:
         """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
-        state = self._subscription.state(partition)
+        state = self._subscription.offsets.of(partition)
         assert state is not None
         return self.world.history.epoch_at(partition, state.version)
 

@@ -6,16 +6,20 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.transactions import Create, Done
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.testing.fake_ensemble import Entry
+from tests.helpers.member_context import member_context
 
-__all__ = ["SessionBench", "Work"]
+__all__ = ["SessionBench", "owner_znodes_of", "Work"]
 
 #: A test's coroutine function, which uses the open session.
 Work: TypeAlias = Callable[[Session, FencedWriter], Awaitable[object]]
@@ -39,9 +43,8 @@ class SessionBench:
         session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
         await session.open()
         assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
-        return await work(
-            session, FencedWriter(session, "/member", TopicIncarnations(session, TaskSet(print)).catch_up)
-        )
+        topics = TopicIncarnations(session, TaskSet(print), OffsetTracker())
+        return await work(session, FencedWriter(session, "/member", topics.catch_up))
 
     @property
     def proofs(self) -> list[Entry]:
@@ -50,3 +53,9 @@ class SessionBench:
 
     def _ignore(self, event: SessionEvent) -> None:
         """Drop the event."""
+
+
+def owner_znodes_of(session: Session, writer: FencedWriter, tracker: OffsetTracker) -> OwnerZnodes:
+    """Return the owner znodes of the member "m" of group "g" on this session."""
+    context = member_context(session, tracker)
+    return OwnerZnodes(context, writer, OffsetZnodes(context, writer))

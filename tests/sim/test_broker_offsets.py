@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.errors import BrokerError
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
 from tests.sim.commits import process_some
@@ -69,6 +70,26 @@ def test_a_write_that_is_delayed_past_the_release_repeats_records_and_loses_none
     world.close(20.0)
 
 
+def test_no_claim_is_opened_while_brokers_do_not_serve_the_offsets(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member whose commits would be refused delivers no record. It keeps the claim, and asks again."""
+    (consumer,) = world.consumers
+
+    async def refusing(consumer: Consumer, partitions: Collection[TopicPartition]) -> object:
+        raise BrokerError(f"brokers do not serve the offsets of {len(partitions)} partitions")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(Consumer, "fetch_offsets", refusing)
+        consumer.leave()
+        joined = world.join(world.topics)
+        world.run_for(5.0)
+        assert world.layout.owner(PARTITION) in world.ensemble.tree.znodes
+        assert not joined.opened
+    world.run_for(10.0)
+    assert PARTITION in joined.opened
+
+
 def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A release waits for a commit in flight. Brokers check nothing, so a request after the release might overwrite an
@@ -76,17 +97,16 @@ def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch)
     """
     with at_rest(members=1, topics=(1, 1), reset="earliest", store=BROKER_V0) as world:
         (consumer,) = world.consumers
-        member_session, pausing, claimed = consumer.member._member_session, list[bool](), list[bool]()
-        assert member_session is not None
+        send, pausing, claimed = consumer.send_commit, list[bool](), list[bool]()
 
         async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:
             if not pausing:
                 pausing.append(True)
                 await asyncio.sleep(2.0)
             claimed.append(world.layout.owner(PARTITION) in world.ensemble.tree.znodes)
-            return await consumer.send_commit(offsets, metadata)
+            return await send(offsets, metadata)
 
-        monkeypatch.setattr(member_session.owned_partitions._store, "send_commit", slowly)
+        monkeypatch.setattr(consumer, "send_commit", slowly)
         process_some(world, consumer)
         consumer.process.start(consumer.member.commit_on_session())
         consumer.subscribe(["t1"])
@@ -229,7 +249,7 @@ def test_the_checker_finds_a_request_over_an_old_reset(world: World, monkeypatch
     """
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
-    monkeypatch.setattr(BrokerOffsetStore, "_read_own_and_foreign", _find_nothing)
+    monkeypatch.setattr(BrokerCommits, "read", _find_nothing)
     world.operator.set(world.layout.offset(PARTITION), b"1")
     world.run_for(NOTIFIED_S + 0.1)
     process_some(world, consumer)
@@ -244,7 +264,7 @@ def test_the_checker_finds_a_release_without_a_request(world: World, monkeypatch
     (consumer,) = world.consumers
     process_and_commit(world, consumer)
     process_some(world, consumer)
-    monkeypatch.setattr(BrokerOffsetStore, "_send", _send_nothing)
+    monkeypatch.setattr(BrokerCommits, "_send", _send_nothing)
     with pytest.raises(Violation, match="c1 releases t0:0 at 3, finished is 6"):
         world.close(20.0)
 
@@ -255,7 +275,7 @@ def request(consumer: Consumer, offset: int) -> None:
 
 
 async def _find_nothing(*_: Any) -> Any:
-    return {}, {}
+    return {}
 
 
 async def _send_nothing(*_: Any) -> None:

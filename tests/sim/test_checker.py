@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
+from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
@@ -69,7 +68,7 @@ def test_an_offset_that_moves_back_after_its_znode_was_deleted_is_reported(world
     world.operator.delete(world.layout.offset(partition))
     commit(world, consumer)
     commit(world, consumer)
-    state = consumer._subscription.state(partition)
+    state = consumer._subscription.offsets.of(partition)
     assert state is not None
     state.finished = 6
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 9 to 6"):
@@ -84,7 +83,7 @@ def test_the_delivery_of_a_record_before_the_stored_offset_is_reported(world: Wo
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
-    consumer._subscription.seek(partition, 1)
+    consumer._subscription.offsets.seek(partition, 1)
     with pytest.raises(Violation, match="goes back in t0:0 to 1, and 3 is stored"):
         commit(world, consumer)
 
@@ -105,7 +104,7 @@ def test_a_delivery_after_a_reset_that_is_not_stored_is_reported(
     """
 
     async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
-        offsets._subscription.seek(partition, chosen.position)
+        offsets._tracker.seek(partition, chosen.position)
         return chosen.position
 
     monkeypatch.setattr(OwnedOffsets, "store_reset", store_reset)
@@ -154,7 +153,7 @@ def test_an_offset_that_moves_back_without_a_reset_is_reported(world: World, cau
         assert world.history.resets == 1
         commit(world, consumer)
         commit(world, consumer)
-    state = consumer._subscription.state(partition)
+    state = consumer._subscription.offsets.of(partition)
     assert state is not None
     state.finished = 0
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 6 to 0"):
@@ -169,7 +168,7 @@ def test_a_release_without_the_pending_reset_is_reported(world: World, monkeypat
     (consumer,) = world.consumers
     (partition,) = world.partitions()
     commit(world, consumer)
-    monkeypatch.setattr(PartitionState, "reset_offset", lambda *_, **__: None)
+    monkeypatch.setattr(PartitionOffsets, "reset_offset", lambda *_, **__: None)
     consumer.work(0.0, 3, 2.0)
     world.retain(partition, 100)
     world.run_for(1.0)
@@ -188,7 +187,7 @@ def test_records_skipped_up_to_an_earlier_offset_of_an_operator_are_reported(wor
     commit(world, consumer)
     world.operator.delete(world.layout.offset(partition))
     commit(world, consumer)
-    consumer._subscription.seek(partition, 1_500)
+    consumer._subscription.offsets.seek(partition, 1_500)
     with pytest.raises(Violation, match="continues in t0:0 at 1500"):
         commit(world, consumer)
 
@@ -202,7 +201,7 @@ def test_a_release_with_an_offset_of_the_old_log_is_reported(world: World, monke
     recreate_within_a_write(world, monkeypatch)
     commit(world, consumer)
     world.run_for(2.0)
-    monkeypatch.setattr(OwnerZnodes, "_is_of_old_log", lambda *_: False)
+    monkeypatch.setattr(OffsetTracker, "_is_of_old_log", lambda *_: False)
     consumer.leave()
     with pytest.raises(Violation, match="releases t0:0 at 3 of a log that is gone"):
         world.run_for(2.0)
@@ -311,7 +310,7 @@ def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_rep
 ) -> None:
     """Only a commit on a session that cannot know of the new topic is excused."""
     (consumer,) = world.consumers
-    monkeypatch.setattr(SubscriptionState, "mark_recreated", lambda *_: frozenset())
+    monkeypatch.setattr(OffsetTracker, "recreated", lambda *_: frozenset())
     process_some(world, consumer)
     recreate(world)
     world.run_for(NOTIFIED_S + 0.1)
@@ -348,7 +347,7 @@ def test_a_release_that_loses_what_was_finished_in_the_new_log_is_reported(
     recreate(world)
     world.run_for(2.0)
     process_some(world, consumer)
-    monkeypatch.setattr(OwnerZnodes, "_offset_to_leave", lambda _, state: state.committed)
+    monkeypatch.setattr(OffsetTracker, "_offset_to_leave", lambda _, state: state.committed)
     with pytest.raises(Violation, match="releases t0:0 at 0, finished is 3"):
         world.close(20.0)
 
@@ -357,7 +356,7 @@ def test_a_partition_that_is_never_reset_to_its_new_log_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner may keep a position in a deleted log only until its reset to the new log is due."""
-    monkeypatch.setattr(SubscriptionState, "reset_recreated", lambda *_: None)
+    monkeypatch.setattr(OffsetTracker, "restart", lambda *_: None)
     recreate(world)
     with pytest.raises(Violation, match=r"not reset to a new log: \[TopicPartition\(topic='t0', partition=0\)"):
         world.settle(30.0)
@@ -368,7 +367,12 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
 ) -> None:
     """Only a member that is opening its claim may replace an operator's offset in the new log (seed 999201219745)."""
     (partition,) = world.partitions()
-    monkeypatch.setattr(ZooKeeperOffsetStore, "versions_identify_writers", False)
+    (consumer,) = world.consumers
+    monkeypatch.setattr(
+        consumer.member._member_session.owned_partitions._offsets.recreated_topics._new_logs,
+        "_rules",
+        CommitRules(through_brokers=True),
+    )  # type: ignore[union-attr]
     with monkeypatch.context() as silent:
         no_broker_knows(silent)
         recreate(world)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
+from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
-from tests.sim.session_bench import SessionBench
-from tests.sim.topics import recreate
+from tests.sim.commits import process_all
+from tests.sim.session_bench import SessionBench, owner_znodes_of
+from tests.sim.topics import recreate, stored_offsets
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
@@ -58,19 +55,17 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
     A claim's rewrite of an offset expects the version that the member has read, so an operator's newer offset stays.
     """
     with at_rest(members=3) as world:
-        rewrite, reset = ZooKeeperOffsetStore._rewrite, list[TopicPartition]()
+        rewrite, reset = ClaimOpener._rewrite, list[TopicPartition]()
 
-        async def rewriting(
-            store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], found: Any, renew: Any
-        ) -> Any:
+        async def rewriting(opener: ClaimOpener, partitions: Sequence[TopicPartition], found: Any, renew: Any) -> Any:
             if found and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
                 while world.history.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
-            return await rewrite(store, partitions, found, renew)
+            return await rewrite(opener, partitions, found, renew)
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_rewrite", rewriting)
+        monkeypatch.setattr(ClaimOpener, "_rewrite", rewriting)
         world.consumers[0].kill()
         world.run_for(40.0)
         (partition,) = reset
@@ -87,9 +82,7 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
     operator = fake_client(Host(bench.ensemble))
 
     async def work(session: Session, writer: FencedWriter) -> None:
-        topics = TopicIncarnations(session, TaskSet(print))
-        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        owner_znodes = owner_znodes_of(session, writer, OffsetTracker())
         assert await owner_znodes.claim([partition]) == {partition}
         assert await owner_znodes.verify([partition]) == frozenset()
         follower.lag_s = 1.0
@@ -111,9 +104,7 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
     other = fake_client(Host(bench.ensemble))
 
     async def claim(session: Session, writer: FencedWriter) -> frozenset[TopicPartition]:
-        topics = TopicIncarnations(session, TaskSet(print))
-        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        owner_znodes = owner_znodes_of(session, writer, OffsetTracker())
         await session.ensure([layout.topic_owners("t")])
         other.create_async(layout.owner(partition), b"other", ephemeral=True)
         while layout.owner(partition) not in bench.ensemble.tree.znodes:
@@ -123,3 +114,30 @@ def test_a_contended_partition_is_not_claimed(bench: SessionBench) -> None:
 
     other.start()
     assert bench.run(claim) == frozenset()
+
+
+def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        partitions = world.partitions()
+        world.close(20.0)
+        complete = ClaimOpener._find_or_create
+
+        async def completing(opener: ClaimOpener, topic: str, *rest: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            world.operator.delete_async(topic_path("t0"))
+            await asyncio.sleep(0.3)
+            return await complete(opener, topic, *rest, **options)
+
+        monkeypatch.setattr(ClaimOpener, "_find_or_create", completing)
+        joined = world.join(world.topics)
+        world.run_for(6.0)
+        znodes = world.ensemble.tree.znodes
+        assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
+        world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        world.run_for(6.0)
+        world.settle(20.0)
+        assert stored_offsets(world) == [0, 0, 0, 0]
+        assert set(joined.opened) == set(partitions)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
@@ -194,6 +194,37 @@ def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world:
     assert stored_offsets(world) == [0, 0, 0, 0]
 
 
+def recreate_while_opening(world: World, monkeypatch: pytest.MonkeyPatch, silent_s: float) -> Consumer:
+    """
+    Have a member claim the partitions of t0, and create the topic again before the claims are opened.
+
+    Brokers know of the new topic ``silent_s`` later, so the member cannot open its claims yet.
+    """
+    complete, interrupted = ClaimOpener._find_or_create, list[str]()
+
+    async def completing(opener: ClaimOpener, topic: str, mine: Any) -> Any:
+        found = await complete(opener, topic, mine)
+        if not interrupted:
+            interrupted.append(topic)
+            world.recreate_topic("t0", 0.0, silent_s)
+            await asyncio.sleep(0.3)
+        return found
+
+    monkeypatch.setattr(ClaimOpener, "_find_or_create", completing)
+    joined = world.join(world.topics)
+    world.timeline.run_until(lambda: interrupted, 20.0)
+    world.run_for(1.0)
+    assert not joined.opened
+    return joined
+
+
+def position_of(consumer: Consumer, partition: TopicPartition) -> int:
+    """Return a consumer's position in a partition that it has opened."""
+    state = consumer._subscription.offsets.of(partition)
+    assert state is not None
+    return state.position
+
+
 def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     If a new topic interrupts a claim whose owner znode is then deleted, the member later continues where another owner
@@ -203,20 +234,7 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         (consumer,) = world.consumers
         process_all(world, consumer)
         world.close(20.0)
-        complete, interrupted = ZooKeeperOffsetStore._find_or_create, list[str]()
-
-        async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
-            found = await complete(store, topic, mine)
-            if not interrupted:
-                interrupted.append(topic)
-                world.recreate_topic("t0", 0.0, 8.0)
-                await asyncio.sleep(0.3)
-            return found
-
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
-        joined = world.join(world.topics)
-        world.timeline.run_until(lambda: interrupted, 20.0)
-        world.run_for(1.0)
+        joined = recreate_while_opening(world, monkeypatch, 8.0)
         (partition, *_) = world.partitions()
         owner_path = world.layout.owner(partition)
         world.operator.delete(owner_path)
@@ -225,9 +243,27 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         world.operator.set(world.layout.offset(partition), b"50")
         world.operator.delete(owner_path)
         world.run_for(10.0)
-        state = joined._subscription.state(partition)
-        assert state is not None
-        assert state.position == 50
+        assert position_of(joined, partition) == 50
+
+
+def test_progress_in_a_new_log_is_kept_by_the_next_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    If a new topic interrupts a claim whose session then ends, the member's next session continues at the offset that
+    was meanwhile stored in the new log.
+    """
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        world.close(20.0)
+        joined = recreate_while_opening(world, monkeypatch, 30.0)
+        (partition, *_) = world.partitions()
+        joined.process.stall()
+        world.run_for(20.0)
+        assert joined.metrics.total("sessions_lost") == 1
+        world.operator.set(world.layout.offset(partition), b"50")
+        joined.process.resume()
+        world.run_for(30.0)
+        assert position_of(joined, partition) == 50
 
 
 def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_resets_the_partition(

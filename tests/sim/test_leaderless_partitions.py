@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.member import owned_partitions
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
@@ -123,7 +123,8 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
 
 def test_a_claim_that_stays_unopened_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker's time limit for opening a claim starts when the partition has a leader again."""
-    monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
+    monkeypatch.setattr(owned_partitions, "FIRST_REOPEN_PAUSE_S", 100.0)
+    monkeypatch.setattr(owned_partitions, "LONGEST_REOPEN_PAUSE_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         create_new_topic(world, 2, new(1), 4.0)
         with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):
@@ -152,7 +153,9 @@ def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end
 
         for consumer in world.consumers:
             look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
-            monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", look_up)  # type: ignore[union-attr]
+            monkeypatch.setattr(
+                consumer.member._member_session.owned_partitions._offsets.opener._start_offsets, "_look_up", look_up
+            )  # type: ignore[union-attr]
         create_new_topic(world, 4)
         world.run_for(5.0)
         world.settle(10.0)
@@ -264,22 +267,22 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
         world.operator.ensure_path(world.layout.offset(TopicPartition("t0", number)))
         world.operator.set(world.layout.offset(TopicPartition("t0", number)), b"7")
         world.run_for(10.0)
-        assert returned._subscription.position(TopicPartition("t0", number)) == 7
+        assert returned._subscription.offsets.position(TopicPartition("t0", number)) == 7
 
 
 def test_an_alarm_is_raised_while_a_look_up_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The alarm for unopened claims does not wait for the end of the look-up."""
-    start = ZooKeeperOffsetStore.start
+    """The alarm does not wait for the end of the look-up."""
+    start = ClaimOpener.start
 
-    async def hang(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> object:
+    async def hang(opener: ClaimOpener, partitions: Collection[TopicPartition]) -> object:
         await asyncio.sleep(100.0)
-        return await start(store, partitions)
+        return await start(opener, partitions)
 
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
-        monkeypatch.setattr(ZooKeeperOffsetStore, "start", hang)
+        monkeypatch.setattr(ClaimOpener, "start", hang)
         monkeypatch.setattr("tests.sim.invariants.claim_opening.OPENED_S", 1_000.0)
         create_new_topic(world, 1)
         world.run_for(ALARM_S + 5.0)

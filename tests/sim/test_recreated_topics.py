@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.group.znodes.layout import topic_path
@@ -193,15 +194,15 @@ def test_a_claim_that_is_retried_after_an_outage_does_not_rewrite_old_offsets(
     process_all(world, consumer)
     world.close(20.0)
     joined = world.join(world.topics)
-    open_claims, opened = ZooKeeperOffsetStore._open_claims, list[str]()
+    open_claims, opened = ClaimOpener._open_claims, list[str]()
 
-    async def opening(store: ZooKeeperOffsetStore, topic: str, partitions: Sequence[TopicPartition]) -> Any:
+    async def opening(opener: ClaimOpener, topic: str, partitions: Sequence[TopicPartition]) -> Any:
         if not opened:
             joined.process.lose("request")
         opened.append(topic)
-        return await open_claims(store, topic, partitions)
+        return await open_claims(opener, topic, partitions)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_open_claims", opening)
+    monkeypatch.setattr(ClaimOpener, "_open_claims", opening)
     no_broker_knows(monkeypatch)
     recreate_during_an_outage(world, joined)
     world.run_for(3.0)
@@ -219,7 +220,7 @@ def test_an_owner_resets_a_partition_although_its_offset_is_damaged_meanwhile(
     (consumer,) = world.consumers
     process_all(world, consumer)
     (partition, *_) = world.partitions()
-    path, put = world.layout.offset(partition), ZooKeeperOffsetStore._put
+    path, put = world.layout.offset(partition), OffsetZnodes.put
 
     async def damage() -> None:
         if is_deleted:
@@ -237,7 +238,7 @@ def test_an_owner_resets_a_partition_although_its_offset_is_damaged_meanwhile(
             await damage()
         return written
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_put", putting)
+    monkeypatch.setattr(OffsetZnodes, "put", putting)
     recreate(world)
     world.run_for(2.0)
     if not is_late:
@@ -302,7 +303,7 @@ def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
 ) -> None:
     """If the offset is set after the owner has read the old offset, the owner's write is refused."""
     (partition, *_) = world.partitions()
-    put = ZooKeeperOffsetStore._put
+    put = OffsetZnodes.put
 
     async def putting(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -310,7 +311,7 @@ def test_an_offset_that_is_set_during_the_reset_to_the_new_log_is_followed(
         await asyncio.sleep(0.2)
         return await put(*arguments)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_put", putting)
+    monkeypatch.setattr(OffsetZnodes, "put", putting)
     recreate(world)
     world.run_for(2.0)
     assert stored_offsets(world) == [0, 0, 0, 2]
@@ -360,34 +361,6 @@ def test_an_interrupted_commit_of_the_old_log_is_overwritten(world: World, monke
     assert recreated
     assert committing.cancelled()
     assert stored_offsets(world) == [0, 0, 0, 0]
-
-
-def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the topic is deleted during a claim, its offsets are kept until the topic is created again."""
-    (consumer,) = world.consumers
-    process_all(world, consumer)
-    partitions = world.partitions()
-    world.close(20.0)
-    complete = ZooKeeperOffsetStore._find_or_create
-
-    async def completing(store: ZooKeeperOffsetStore, topic: str, *rest: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        world.operator.delete_async(topic_path("t0"))
-        await asyncio.sleep(0.3)
-        return await complete(store, topic, *rest, **options)
-
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
-    joined = world.join(world.topics)
-    world.run_for(6.0)
-    znodes = world.ensemble.tree.znodes
-    assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
-    world.operator.create(topic_path("t0"), world.topic_data("t0"))
-    world.run_for(6.0)
-    world.settle(20.0)
-    assert stored_offsets(world) == [0, 0, 0, 0]
-    assert set(joined.opened) == set(partitions)
 
 
 def test_a_partly_opened_claim_is_reset_when_brokers_know_the_topic(

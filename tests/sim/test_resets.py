@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import process_some
 from tests.sim.world import World, at_rest
@@ -15,8 +16,6 @@ from tests.sim.world import World, at_rest
 pytestmark = pytest.mark.sim
 
 P0 = TopicPartition("t0", 0)
-Put = Mapping[TopicPartition, tuple[int, int]]
-Written = tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]
 
 
 @pytest.fixture(params=["earliest", "latest"])
@@ -37,17 +36,15 @@ def process_and_commit(world: World) -> None:
 
 def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Call ``do`` right before the member writes the offset that the reset policy chose."""
-    put, calls = ZooKeeperOffsetStore.put, []
+    commit, calls = OffsetZnodes.commit, []
 
-    async def putting(
-        store: ZooKeeperOffsetStore, offsets: Put, is_outdated: Callable[[TopicPartition], bool]
-    ) -> Written:
+    async def committing(znodes: OffsetZnodes, commits: Mapping[TopicPartition, Commit]) -> Written:
         if not calls:
             calls.append(do())
             await asyncio.sleep(0.1)
-        return await put(store, offsets, is_outdated)
+        return await commit(znodes, commits)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "put", putting)
+    monkeypatch.setattr(OffsetZnodes, "commit", committing)
 
 
 def expected(world: World) -> int:
@@ -173,7 +170,7 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
         world.operator.set(world.layout.offset(P0), b"garbage")
         member_session = consumer.member._member_session
         assert member_session is not None
-        following = consumer.process.start(member_session.owned_partitions._offsets.adopt_foreign_offsets())
+        following = consumer.process.start(member_session.owned_partitions._offsets.owned.adopt_foreign_offsets([P0]))
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_pending_reset(P0), 5.0)
         assert world.ensemble.tree.znodes[world.layout.offset(P0)].data == b"%d" % chosen

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
@@ -88,14 +88,11 @@ def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
 def test_positions_are_not_used_after_their_topic_was_created_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A member does not use positions that it looked up in the old log, although it has no open partition to be notified
-    of the new topic.
-    """
-    consumer, start, recreated = world.consumers[0], ZooKeeperOffsetStore.start, []
+    """The positions are of the old log; the member has no open partition to be notified of the new one."""
+    consumer, start, recreated = world.consumers[0], ClaimOpener.start, []
 
-    async def slow(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> Any:
-        starts = await start(store, partitions)
+    async def slow(opener: ClaimOpener, partitions: Collection[TopicPartition]) -> Any:
+        starts = await start(opener, partitions)
         if not recreated:
             recreated.append("t0")
             world.operator.delete_async(topic_path("t0"))
@@ -107,7 +104,7 @@ def test_positions_are_not_used_after_their_topic_was_created_again(
         consumer.work(0.0, 3, 0.01)
     world.run_for(SOON_S + 1.0)
     assert {world.history.stored(partition) for partition in world.partitions()} == {3}
-    monkeypatch.setattr(ZooKeeperOffsetStore, "start", slow)
+    monkeypatch.setattr(ClaimOpener, "start", slow)
     world.operator.delete(world.layout.member(str(consumer.member.member_id)))
     world.run_for(2 * SOON_S)
     assert recreated

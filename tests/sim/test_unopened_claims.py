@@ -8,19 +8,16 @@ from typing import Any, cast
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.member.owner_znodes import Releases
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
-from tests.sim.session_bench import SessionBench
+from tests.sim.session_bench import SessionBench, owner_znodes_of
 
 pytestmark = [pytest.mark.sim, pytest.mark.failures]
 
@@ -34,7 +31,7 @@ class DisturbedRelease(SessionBench):
     def __init__(self, *, opened: bool) -> None:
         super().__init__()
         self.operator: KazooClient = fake_client(Host(self.ensemble))
-        self.subscription = SubscriptionState()
+        self.tracker = OffsetTracker()
         self.opened = opened
 
     def release(self, change: str, when: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
@@ -51,12 +48,10 @@ class DisturbedRelease(SessionBench):
         self.operator.create(OFFSET, b"5", makepath=True)
 
         async def work(session: Session, writer: FencedWriter) -> Releases:
-            topics = TopicIncarnations(session, TaskSet(print))
-            store = ZooKeeperOffsetStore(session, LAYOUT, writer, topics, Metrics(), cast(Any, None), "earliest")
-            owner_znodes = OwnerZnodes(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
+            owner_znodes = owner_znodes_of(session, writer, self.tracker)
             assert await owner_znodes.claim([P0]) == {P0}
             if self.opened:
-                self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
+                self.tracker.open({P0: StartPosition(5, 0, 1)})
             if when == "before":
                 self._disturb(change)
                 await writer.prove()

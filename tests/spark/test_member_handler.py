@@ -8,7 +8,8 @@ import pytest
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Span
@@ -29,17 +30,17 @@ class MemberSession:
 
     def claim(self, partition: TopicPartition, offset: int, token: int) -> None:
         """Assign a partition to the member, with its start offset and fencing token."""
-        self.subscription.assign_from_subscribed({partition: StartPosition(offset, 0, token)})
+        self.subscription.offsets.open({partition: StartPosition(offset, 0, token)})
         self.handler.assigned([partition]).close()
 
     def lose(self, partition: TopicPartition) -> None:
         """End the session, which loses the partition."""
-        self.subscription.unassign([partition])
+        self.subscription.offsets.end([partition])
         self.handler.lost([partition])
 
     def finished(self, partition: TopicPartition) -> int:
         """Return the offset that a commit would store."""
-        state = self.subscription.state(partition)
+        state = self.subscription.offsets.of(partition)
         assert state is not None
         return state.finished
 
@@ -77,7 +78,7 @@ def test_an_unchanged_position_has_the_same_text(member: MemberSession) -> None:
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
     member.handler.finish({FIRST: span})
-    member.subscription.mark_committed(FIRST, 20, 1)
+    member.subscription.offsets.stored(FIRST, 20, 1)
     assert member.read(FIRST, 20, {FIRST: span}) == span
     assert member.read(FIRST, 21, {FIRST: span}) == Span(10, 21, 7, 20)
 
@@ -169,8 +170,8 @@ def test_an_operators_reset_starts_an_interval(member: MemberSession) -> None:
     """
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
-    member.subscription.seek(FIRST, 2)
-    member.subscription.mark_committed(FIRST, 2, 1)
+    member.subscription.offsets.seek(FIRST, 2)
+    member.subscription.offsets.stored(FIRST, 2, 1)
     member.handler.offset_changed(FIRST, 2)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
     started = member.handler.positions({FIRST: span})[FIRST]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -143,10 +143,10 @@ def consume(
     if options.pop("no_group"):
         _refuse(context, ("group",), "does not go with '--no-group'")
         options["group"] = None
-    consumer, subscribe = (_alone if options["group"] is None else _in_group)(context, topics, options)
+    reader = (_alone if options["group"] is None else _in_group)(context, topics, options)
     line = json_line if as_json else plain_line(separator_bytes(key_separator))
-    printing = RecordPrinter(consumer, standard_output(), line, most=most, timeout_s=timeout_s)
-    status = asyncio.run(printing.run(subscribe))
+    printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
+    status = asyncio.run(printing.run(reader.subscribe))
     if not quiet and status != READER_GONE:
         rate = printing.printed / max(printing.took_s, 1e-3)
         printed = counted(printing.printed, "record", "records")
@@ -154,11 +154,16 @@ def consume(
     return status
 
 
-def _in_group(
-    context: click.Context, topics: Sequence[str], options: dict[str, Any]
-) -> tuple[GroupedConsumer, Subscribe]:
+class _Reader(NamedTuple):
+    """A consumer that is not connected yet, and the function that connects and subscribes it."""
+
+    consumer: GroupedConsumer | SingleConsumer
+    subscribe: Subscribe
+
+
+def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> _Reader:
     """
-    Check the options and names, and return a group member, with the function that joins the group and subscribes.
+    Check the options and names, and return a group member.
 
     Raises:
         click.UsageError: An option is missing, has no effect in a group, or has an invalid value.
@@ -194,7 +199,7 @@ def _in_group(
         if notice and not context.params["quiet"]:
             context.ensure_object(Lines).say("info", notice)
 
-    return consumer, join
+    return _Reader(consumer, join)
 
 
 def _named_elsewhere(context: click.Context) -> str:
@@ -204,9 +209,9 @@ def _named_elsewhere(context: click.Context) -> str:
     return f"; the group is named in {source}, and '--no-group' ignores it" if source else ""
 
 
-def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
+def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> _Reader:
     """
-    Check the options, and return a consumer without a group, with the function that connects and subscribes it.
+    Check the options, and return a consumer without a group.
 
     Raises:
         click.UsageError: An option needs a group.
@@ -218,7 +223,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
     _refuse(context, _OF_A_GROUP, "goes with '--group' only")
     start = parse_position(options["start"] or "latest")
     consumer = SingleConsumer(options["brokers"], auto_offset_reset="none")
-    return consumer, lambda: _start(consumer, options["brokers"], topics, start, options["partitions"] or None)
+    return _Reader(consumer, lambda: _start(consumer, options["brokers"], topics, start, options["partitions"] or None))
 
 
 async def _start(

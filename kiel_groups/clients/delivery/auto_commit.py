@@ -46,7 +46,7 @@ class AutoCommit:
                     await self._due.wait()
             self._due.clear()
             try:
-                if self._subscription.all_consumed_offsets():
+                if self._subscription.offsets.has_uncommitted():
                     await self._commit()
             except SessionLostError as error:
                 log.warning("group %s: nothing was committed: %s", group, error)

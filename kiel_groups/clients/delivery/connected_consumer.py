@@ -14,10 +14,10 @@ from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.auto_commit import AutoCommit
-from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range, policy_offsets
@@ -81,7 +81,7 @@ class ConnectedConsumer:
             subscription,
             settings.allocator,
             settings.metrics,
-            self._failed,
+            self.end,
         )
         self._calls = ListenerCalls(settings.listener, settings.metrics)
         self.delivery = RecordDelivery(
@@ -106,7 +106,7 @@ class ConnectedConsumer:
     async def start(self) -> None:
         """Connect to the brokers and join the group. If either fails, close everything again."""
         try:
-            await self._cluster.refresh(self._subscription.subscription, "connect")
+            await self._cluster.refresh(self._subscription.topics, "connect")
             if self._settings.group.store == BROKER_V0:
                 await check_offset_api(self._cluster, self._settings.group.group)
             await self.member.start()
@@ -160,16 +160,13 @@ class ConnectedConsumer:
         """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""
         self.delivery.end()
         self.member.abandon(ABANDON_S)
-        self._subscription.unassign(self._subscription.assigned_partitions())
+        self._subscription.offsets.end(self._subscription.offsets.open_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
         """Stop all deliveries. Loops end, or raise ``error`` if an error is given."""
         if not self._over.done():
             self._over.set_result(error)
             self.delivery.end()
-
-    def _failed(self, error: KielGroupsError) -> None:
-        self.end(error)
 
     async def next_record(self) -> Record | None:
         """
@@ -267,7 +264,7 @@ class ConnectedConsumer:
     async def _renew_metadata(self) -> None:
         while True:
             # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
-            await self._cluster.refresh_when_old(lambda: self._subscription.subscription)
+            await self._cluster.refresh_when_old(lambda: self._subscription.topics)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)

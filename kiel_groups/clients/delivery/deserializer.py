@@ -20,7 +20,7 @@ __all__ = ["Deserializer"]
 log = logging.getLogger(__name__)
 
 #: How often the failures of one partition are logged, in seconds.
-LOG_INTERVAL_S = 60.0
+FAILURE_LOG_INTERVAL_S = 60.0
 
 #: How much of an error's text is logged, in characters. The text may contain the whole value.
 MOST_TEXT = 300
@@ -61,7 +61,7 @@ class Deserializer:
         self._deserializer = deserializer
         self._metrics = metrics
         self._clock = clock
-        self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(LOG_INTERVAL_S)
+        self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(FAILURE_LOG_INTERVAL_S)
         self._timer: asyncio.TimerHandle | None = None
 
     def record(self, record: Record) -> Record | None:

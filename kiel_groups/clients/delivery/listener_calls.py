@@ -16,6 +16,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
 
 __all__ = ["ListenerCalls", "check_listener"]
 
@@ -117,9 +118,11 @@ class ListenerCalls:
             if inspect.isawaitable(result):
                 await result
         except asyncio.CancelledError:
-            log.warning("the listener's %s was cancelled: all of its partitions were lost", hook.__name__)
+            text = "the listener's %s was cancelled: all of its partitions were lost: %s"
+            log.warning(text, hook.__name__, some(sorted(partitions)))
             raise
         except Exception:
             # An error of the application. The rebalance continues: other members may wait for these partitions.
-            log.exception("the listener's %s failed; the rebalance continues", hook.__name__)
+            names = some(sorted(partitions))
+            log.exception("the listener's %s failed for %s; the rebalance continues", hook.__name__, names)
             self._metrics.count("listener_failures")

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -21,8 +22,8 @@ from kiel_groups.wording import counted
 
 __all__ = ["PositionReset"]
 
-#: Asks the leader of a partition for the first and the next offset of its log; see ``offset_lookup.log_range``.
-LogRange: TypeAlias = Callable[[TopicPartition], Awaitable[tuple[int, int]]]
+#: Asks the leader of a partition for the range of its log; see ``offset_lookup.log_range``.
+FindLogRange: TypeAlias = Callable[[TopicPartition], Awaitable[LogRange]]
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class PositionReset:
         self,
         policy: ResetPolicy,
         cluster: ClusterMetadata,
-        log_range: LogRange,
+        log_range: FindLogRange,
         subscription: SubscriptionState,
         delivery: RecordDelivery,
         member: _Member,
@@ -83,7 +84,7 @@ class PositionReset:
             CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
         """
         is_fetched = self._delivery.while_fetched(partition)
-        reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
         await self._delivery.wait_until_consumed(partition, is_fetched)
@@ -99,22 +100,23 @@ class PositionReset:
         """
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
-        start, end = await self._log_range(partition)
+        found = await self._log_range(partition)
         if leader is None or leader != self._cluster.leader_of(partition):
             # The answer may be that of another broker, which ZooKeeper has not confirmed as the leader.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
         if not is_fetched():
             return None
-        if start <= position <= end:
+        if found.start <= position <= found.end:
             return None
         if self._policy == "none":
             raise OffsetOutOfRangeError(
-                f"{partition}: offset {position} is not in the log, which has {start} to {end}, and"
+                f"{partition}: offset {position} is not in the log, which has {found.start} to {found.end}, and"
                 " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
                 " 'latest'"
             )
-        reset = PendingReset(position, start, end, start if self._policy == "earliest" else end)
-        self._subscription.choose_reset(partition, reset)
+        start = found.start if self._policy == "earliest" else found.end
+        reset = PendingReset(position, found.start, found.end, start)
+        self._subscription.offsets.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset
 
@@ -127,17 +129,16 @@ class PositionReset:
         Until the position is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest``
         would skip the records that were written after the first choice.
         """
-        failures = 0
+        backoff = self._cluster.new_backoff()
         while is_fetched():
             try:
                 return await self._member.store_reset(partition, reset)
             except CoordinationError as error:
                 if not error.retriable:
                     raise
-                failures += 1
                 self._metrics.count("resets_put_off")
                 log.warning("%s: the reset to %d was not stored: %s; retrying", partition, reset.position, error)
-                await asyncio.sleep(self._cluster.delay_s(failures))
+                await asyncio.sleep(backoff.next_s())
         return None
 
     async def _confirm_leaders(self) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any
 
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 __all__ = ["ReadyClaims"]
@@ -31,7 +32,7 @@ class ReadyClaims:
         self._subscription = subscription
         self._calls = calls
         self._on_ready = on_ready
-        self._opening: dict[TopicPartition, PartitionState] = {}
+        self._opening: dict[TopicPartition, PartitionOffsets] = {}
         self._ready: set[TopicPartition] = set()
 
     def __contains__(self, partition: TopicPartition) -> bool:
@@ -43,13 +44,13 @@ class ReadyClaims:
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Call the hook for new claims. They become ready when it ends, unless ``remove`` is called before that."""
         self.remove(partitions)
-        states = {partition: self._subscription.state(partition) for partition in partitions}
+        states = {partition: self._subscription.offsets.of(partition) for partition in partitions}
         claims = {partition: state for partition, state in states.items() if state is not None}
         self._opening |= claims
         return self._open(partitions, claims)
 
     async def _open(
-        self, partitions: Collection[TopicPartition], claims: Mapping[TopicPartition, PartitionState]
+        self, partitions: Collection[TopicPartition], claims: Mapping[TopicPartition, PartitionOffsets]
     ) -> None:
         await self._calls.assigned(partitions)
         # A partition that was lost and claimed again meanwhile waits for the hook of its new claim.

@@ -17,15 +17,18 @@ from typing import Any, Protocol
 from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, InFlight, RecordInFlight, Span, ValuesInFlight
+from kiel_groups.clients.delivery.in_flight import InFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.delivery.record_in_flight import RecordInFlight
+from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
@@ -36,9 +39,6 @@ log = logging.getLogger(__name__)
 #: How long records are delivered before the event loop runs its other tasks, in seconds. Otherwise an application that
 #: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
-
-#: How often a gate that is not open is checked again, in seconds. No event tells this loop that a suspension has ended.
-GATE_PAUSE_S = 0.02
 
 
 class GateOwner(Protocol):
@@ -68,7 +68,7 @@ class RecordDelivery:
         self._metrics = metrics
         # The batch being delivered: its partition and that partition's state (None without a batch), and its records.
         self._batch_of: TopicPartition | None = None
-        self._state: PartitionState | None = None
+        self._state: PartitionOffsets | None = None
         self._records: list[Record] = []
         self._next = 0
         self._loop_record = RecordInFlight()
@@ -124,7 +124,7 @@ class RecordDelivery:
         if self._drains:
             self._progress.set()
         while not self._ended and (batch := self._fetcher.poll()) is not None:
-            state = self._subscription.state(batch.topic_partition)
+            state = self._subscription.offsets.of(batch.topic_partition)
             if state is None:
                 continue
             self._metrics.count("records_handed_out", len(batch.records))
@@ -149,7 +149,7 @@ class RecordDelivery:
         room = most_bytes
         while room > 0 and (batch := self._poll_topic(topic, or_raise=not spans)) is not None:
             tp = batch.topic_partition
-            state = self._subscription.state(tp)
+            state = self._subscription.offsets.of(tp)
             if state is None:
                 continue
             parts.append(self._deserializing.part(tp, batch.records, state.token))
@@ -159,8 +159,7 @@ class RecordDelivery:
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
         if spans:
-            values = self._topics.setdefault(topic, ValuesInFlight())
-            values.add(spans, call, boot_time_s())
+            self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, boot_time_s())
             if not any(part.values for part in parts):
                 # The deserializer failed on all values, so none are in flight: finish them without a receiver.
                 call.received = True
@@ -209,7 +208,7 @@ class RecordDelivery:
 
     def _redeliver(self, starts: Mapping[TopicPartition, int]) -> None:
         for partition, start in starts.items():
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None and partition in self._ready and not self._ended:
                 log.info("%s: delivering again from offset %d: no caller received the values", partition, start)
                 self._metrics.count("values_unclaimed")
@@ -237,7 +236,7 @@ class RecordDelivery:
         elif self._next < len(self._records):
             await asyncio.sleep(0)
         else:
-            await self._fetcher.wait_for_batch(topic)
+            await self._fetcher.ready.wait(topic)
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def count_in_flight(self) -> None:
@@ -311,8 +310,7 @@ class RecordDelivery:
     def in_progress(self) -> list[Work]:
         """Return the records, values and hook that the application is processing. Safe on any thread."""
         works = self._calls.in_progress()
-        record = self._loop_record.record
-        if record is not None:
+        if (record := self._loop_record.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
         # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
@@ -334,17 +332,16 @@ class RecordDelivery:
         A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
         """
         self._drop(partitions)
-        topics = self._subscription.subscription
+        topics = self._subscription.topics
         positions, lost = {}, set()
         for partition in partitions:
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None and partition in self._ready and partition.topic in topics:
                 positions[partition] = state.position
                 reset = state.reset
                 if reset is not None and reset.start <= state.position <= reset.end:
                     # The dropped records are still in the log, so they are fetched again before the reset applies.
-                    # Offsets beyond the end of the log do not count as finished.
-                    state.finished, state.reset = min(state.finished, reset.end), None
+                    self._subscription.offsets.withdraw_reset(partition)
                 elif reset is not None:
                     # The log may have grown past the lost position, and a fetch from there would skip earlier records.
                     positions[partition] = reset.lost
@@ -353,16 +350,16 @@ class RecordDelivery:
         context_without_calls().run(self._fetcher.assign, positions, lost)
 
     def follow_subscription(self) -> None:
-        """Stop delivering topics that are not subscribed any more, and deliver topics that are subscribed again."""
-        topics, fetched = self._subscription.subscription, self._fetcher.assignment
+        """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
+        topics, fetched = self._subscription.topics, self._fetcher.assignment
         self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
         self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
     def start_unknown(self, topic: str, error: KielGroupsError) -> None:
         """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
-        if topic in self._subscription.subscription:
+        if topic in self._subscription.topics:
             self._refused[topic] = error
-            self._fetcher.wake(topic)
+            self._fetcher.ready.notify(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Stop fetching and delivering these partitions, and return the partitions with records in flight."""
@@ -438,7 +435,7 @@ class RecordDelivery:
         """Resume at ``offset`` once the assigned hook has ended. Stop counting the partition's records in flight."""
         for each in self._in_flight():
             each.stop_counting([partition])
-        if (state := self._subscription.state(partition)) is not None:
+        if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self._fetch([partition])
 

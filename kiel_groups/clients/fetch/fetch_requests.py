@@ -67,7 +67,7 @@ class BrokerLanes:
         shares = divide_budget(self.ready, budget_bytes)
         for state in shares:
             del self.ready[state]
-            state.phase = Phase.FETCHING
+            state.enter(Phase.FETCHING)
         lane = next(lane for lane in range(LANES) if lane not in self.in_flight)
         wait_ms = min(config.max_wait_ms, SHORT_WAIT_MS) if self.in_flight else config.max_wait_ms
         self.in_flight[lane] = wait_ms

@@ -70,12 +70,15 @@ class Fetcher:
         self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: ResetCallback
     ) -> None:
         self._cluster = cluster
+        self._backoff = cluster.new_backoff()
         self._config = config
         self._metrics = metrics
         self._reset = reset
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
         self._buffer = FetchBuffer(config.max_bytes)
+        #: Where callers wait until ``poll`` is likely to return a batch.
+        self.ready = self._buffer.ready
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -171,21 +174,13 @@ class Fetcher:
         state, head = popped
         if isinstance(head, Exception):
             # Fetch again after a pause: a loop around ``poll`` that continues after errors must not spin.
-            state.phase = Phase.WAITING
+            state.enter(Phase.RETRYING)
             state.failures += 1
             self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
             raise head.with_traceback(None)
         if state.phase is Phase.PARKED:
             self._offer([state])
         return head
-
-    async def wait_for_batch(self, topic: str | None = None) -> None:
-        """Wait until ``poll`` is likely to return a batch. ``poll`` may still return None, as after an unassign."""
-        await self._buffer.ready.wait(topic)
-
-    def wake(self, topic: str) -> None:
-        """Wake the callers that wait for a batch of this topic or of any topic, although there may be no batch."""
-        self._buffer.ready.notify(topic)
 
     def close(self) -> None:
         """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
@@ -204,7 +199,7 @@ class Fetcher:
             if state.dropped:
                 continue
             if not self._buffer.has_room(state):
-                state.phase = Phase.PARKED
+                state.enter(Phase.PARKED)
                 continue
             leader = self._cluster.leader_of(state.topic_partition)
             if leader is None:
@@ -213,7 +208,7 @@ class Fetcher:
             lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
             self._lanes[leader] = lanes
             lanes.ready[state] = None
-            state.phase = Phase.READY
+            state.enter(Phase.READY)
         if leaderless:
             self._retry(leaderless, "no leader is known")
         self._send_all(touched.values())
@@ -364,7 +359,7 @@ class Fetcher:
         if state.dropped:
             return
         self._report(state, f"{error}; raising this to the application, then fetching again")
-        state.phase = Phase.HALTED
+        state.enter(Phase.HALTED)
         self._buffer.put(state, error)
 
     def _report(self, state: PartitionFetch, what: str) -> None:
@@ -381,7 +376,7 @@ class Fetcher:
         if not waiting:
             return
         for state in waiting:
-            state.phase = Phase.WAITING
+            state.enter(Phase.RETRYING)
             state.failures += 1
         failures = max(state.failures for state in waiting)
         if failures >= _FAILURES_TO_WARN:
@@ -394,7 +389,7 @@ class Fetcher:
 
     async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
         # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
-        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        await asyncio.sleep(self._backoff.delay_s(failures - 1))
         for _ in range(UNREACHABLE_AFTER):
             topics = {state.topic_partition.topic for state in states if not state.dropped}
             if not topics:
@@ -407,7 +402,7 @@ class Fetcher:
                 # Refresh again instead of fetching: a fetch from a silent broker takes the whole request timeout. But
                 # limit this: a broker that is slow to send metadata may be quick to answer fetches.
                 failures += 1
-                await asyncio.sleep(self._cluster.delay_s(failures))
+                await asyncio.sleep(self._backoff.delay_s(failures))
                 continue
             except KielGroupsError as error:
                 # INFO is enough: the next fetch fails, too, and is logged at the proper level.
@@ -416,7 +411,7 @@ class Fetcher:
         self._offer(states)
 
     def _start_reset(self, state: PartitionFetch) -> None:
-        state.phase = Phase.WAITING
+        state.enter(Phase.RESETTING)
         self._start(self._find_position(state), f"reset of {state.topic_partition}")
 
     async def _find_position(self, state: PartitionFetch) -> None:

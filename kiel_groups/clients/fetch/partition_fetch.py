@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from kiel_groups.clients.net.backoff import Backoff
+from kiel_groups.backoff import Backoff
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 
-__all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
+__all__ = ["FetchedBatch", "MOVES", "PartitionFetch", "Phase"]
 
 #: A partition is fetched while it has fewer buffered batches than this: the next one, and one to follow it.
 _MOST_BATCHES = 2
 #: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
-_IDLE = Backoff(base_ms=1, max_ms=100)
+_IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
 class FetchedBatch(NamedTuple):
@@ -36,19 +37,39 @@ class FetchedBatch(NamedTuple):
 
 
 class Phase(Enum):
-    """The state of a partition between two fetches."""
+    """The phase of fetching one partition during one assignment. Buffered batches are delivered in every phase."""
 
-    #: Enough batches are buffered, or the partition was just assigned. Ends when a batch is delivered.
+    #: Entry: just assigned, or the buffer has no room for the partition. Duty: none. Exit: a batch is delivered.
     PARKED = "parked"
-    #: Queued for its leader. Ends with a request to that broker.
+    #: Entry: the buffer has room. Duty: wait in the queue of its leader. Exit: a request to that broker is sent.
     READY = "ready"
-    #: Part of a request in flight, or pausing after an empty answer. Ends with the answer, or the pause.
+    #: Entry: part of a request. Duty: wait for the answer, and pause if that was empty. Exit: answered, and paused.
     FETCHING = "fetching"
-    #: Its leader is being looked up, or its position is being reset; buffered batches are delivered meanwhile. Ends
-    #: with the outcome.
-    WAITING = "waiting"
-    #: An error is the last item of its buffer. Ends when ``poll`` has raised the error.
+    #: Entry: a fetch failed, or no leader is known. Duty: pause, refresh the leaders. Exit: they are refreshed.
+    RETRYING = "retrying"
+    #: Entry: the log lacks the position. Duty: ask the caller for another one. Exit: its answer.
+    RESETTING = "resetting"
+    #: Entry: an error is the last item of the buffer. Duty: none. Exit: ``poll`` has raised the error.
     HALTED = "halted"
+    #: Entry: the assignment has ended. Duty: ignore answers. Exit: none; a new assignment is another object.
+    DROPPED = "dropped"
+
+    # By identity, like the comparison: the table of moves is looked up twice for each fetch of a partition.
+    __hash__ = object.__hash__
+
+
+#: The legal changes of a partition's phase.
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.PARKED: frozenset({Phase.READY, Phase.RETRYING, Phase.RESETTING, Phase.DROPPED}),
+    Phase.READY: frozenset({Phase.FETCHING, Phase.PARKED, Phase.DROPPED}),
+    Phase.FETCHING: frozenset(
+        {Phase.READY, Phase.PARKED, Phase.RETRYING, Phase.RESETTING, Phase.HALTED, Phase.DROPPED}
+    ),
+    Phase.RETRYING: frozenset({Phase.READY, Phase.PARKED, Phase.DROPPED}),
+    Phase.RESETTING: frozenset({Phase.READY, Phase.PARKED, Phase.RETRYING, Phase.HALTED, Phase.DROPPED}),
+    Phase.HALTED: frozenset({Phase.RETRYING, Phase.DROPPED}),
+    Phase.DROPPED: frozenset(),
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +77,8 @@ class PartitionFetch:
     """
     The state of fetching one partition during one assignment.
 
-    A seek or a new assignment creates another object and marks this one ``dropped``. Answers to requests in flight for
-    a dropped object are ignored.
+    A seek or a new assignment creates another object and drops this one. Answers to requests in flight for a dropped
+    object are ignored.
     """
 
     topic_partition: TopicPartition
@@ -76,7 +97,14 @@ class PartitionFetch:
     failures: int = 0
     #: Answers in a row that could not be read.
     unreadable: int = 0
+    #: Whether the phase is DROPPED. An attribute, because it is read several times for each fetch.
     dropped: bool = False
+
+    def enter(self, phase: Phase) -> None:
+        """Enter a phase by a legal move, or remain in it."""
+        before = self.phase
+        assert phase is before or phase in MOVES[before], (self.topic_partition, before, phase)
+        self.phase = phase
 
     @property
     def next_offset(self) -> int:
@@ -97,7 +125,7 @@ class PartitionFetch:
     @property
     def idle_pause_s(self) -> float:
         """The least time from the last fetch to the next one, in seconds."""
-        return _IDLE.delay_s(self.empty_answers, lambda: 0.0)
+        return _IDLE.delay_s(self.empty_answers)
 
     @property
     def full(self) -> bool:
@@ -156,6 +184,7 @@ class PartitionFetch:
 
     def drop(self) -> int:
         """End this assignment, and return the number of bytes that were buffered."""
+        self.enter(Phase.DROPPED)
         self.dropped = True
         buffered_bytes = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
         self.buffered.clear()

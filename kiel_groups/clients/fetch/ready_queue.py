@@ -45,12 +45,12 @@ class ReadyQueue:
         self._event_of(topic).clear()
         return None
 
-    async def wait(self, topic: str | None) -> None:
-        """Wait until ``pop`` is likely to return a partition."""
+    async def wait(self, topic: str | None = None) -> None:
+        """Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign."""
         await self._event_of(topic).wait()
 
     def notify(self, topic: str) -> None:
-        """Wake the callers that wait for this topic or for any topic."""
+        """Wake the callers that wait for this topic or for any topic, although there may be no batch."""
         self._any_topic.set()
         if topic in self._by_topic:
             self._by_topic[topic].set()

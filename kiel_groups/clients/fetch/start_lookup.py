@@ -19,7 +19,7 @@ __all__ = ["StartLookup"]
 log = logging.getLogger(__name__)
 
 #: Seconds between two log lines about the partitions that are still missing.
-LOG_INTERVAL_S = 60.0
+MISSING_LOG_INTERVAL_S = 60.0
 
 #: The most partitions that a log line names.
 _MOST_NAMES = 10
@@ -64,14 +64,13 @@ class StartLookup:
             self._task.cancel()
 
     async def _look_up(self) -> None:
-        attempt = 0
+        backoff = self._cluster.new_backoff()
         while self._times:
             failures = await self._look_up_once()
             self._metrics.gauge("partitions_unopened", len(self._times))
             if failures:
-                attempt += 1
                 self._log_missing(failures)
-                await asyncio.sleep(self._cluster.delay_s(attempt))
+                await asyncio.sleep(backoff.next_s())
 
     async def _look_up_once(self) -> dict[TopicPartition, KielGroupsError]:
         failures: dict[TopicPartition, KielGroupsError] = {}
@@ -85,7 +84,7 @@ class StartLookup:
 
     def _log_missing(self, failures: Mapping[TopicPartition, KielGroupsError]) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
+        if now_s - self._logged_s >= MISSING_LOG_INTERVAL_S:
             self._logged_s = now_s
             log.warning(
                 "the start positions of %s (%s) are not known yet: %s; the brokers are asked again, and the"

@@ -2,7 +2,7 @@
 Keep and refresh one client's view of the cluster: brokers, topics and leaders.
 
 The view becomes stale when leaders or brokers change. A caller that notices this (not leader, unknown topic, a broken
-connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one refresh, and refreshes are
+connection) calls ``refresh`` and retries with ``new_backoff``. Concurrent callers share one refresh, and refreshes are
 rate limited, so a hundred partitions that lose their leader together cost one request.
 """
 
@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.backoff import Backoff
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
-from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataSources
+from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataAnswer, MetadataSources
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -33,7 +33,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
@@ -99,7 +99,7 @@ class ClusterMetadata:
         self._metrics = metrics
         self._names_unknown = names_unknown
         self._random = random
-        self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
+        self._backoff = self.new_backoff()
         self._pool = ConnectionPool(config, metrics)
         self._brokers: dict[int, HostPort] = {}
         self._topics: dict[str, _Topic] = {}
@@ -163,9 +163,9 @@ class ClusterMetadata:
         """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
         self._overrides.forget(partitions)
 
-    def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after this number of failures in a row."""
-        return self._backoff.delay_s(failures, self._random)
+    def new_backoff(self) -> Backoff:
+        """Return the delays of an action that retries requests: ``backoff_ms`` to ``max_backoff_ms``, with jitter."""
+        return Backoff(self.config.backoff_ms / 1000, self.config.max_backoff_ms / 1000, shortening(self._random))
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
@@ -240,7 +240,7 @@ class ClusterMetadata:
         if not topics:
             return
         for attempt in range(_TRIES_LEADERLESS):
-            await asyncio.sleep(self.delay_s(attempt))
+            await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.refresh(topics, "asked")
             missing = [topic for topic in topics if topic not in self._topics]
             if not missing and all(self._topics[topic].leaders for topic in topics):
@@ -267,7 +267,7 @@ class ClusterMetadata:
             leader = self.leader_of(topic_partition)
             if leader is not None:
                 return leader
-            await asyncio.sleep(self.delay_s(attempt))
+            await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.await_topics([topic_partition.topic])
         if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
             raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
@@ -313,21 +313,21 @@ class ClusterMetadata:
             if reason in _ASK_ANOTHER:
                 if not self._sources.knows_last(self._brokers.values()):
                     self._sources.rotate(self._brokers.values())
-                    self._apply(topics, *await self._sources.ask(request))
+                    self._apply(topics, await self._sources.ask(request))
                 self._sources.rotate(self._brokers.values())
-            self._apply(topics, *await self._sources.ask(request))
+            self._apply(topics, await self._sources.ask(request))
         except KielGroupsError:
             self._metrics.count("metadata_failures")
             raise
         finally:
-            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._sources.failures))
+            self._not_before_s = time.monotonic() + self._backoff.delay_s(max(1, self._sources.failures))
             self._running = None
 
-    def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
+    def _apply(self, asked: frozenset[str], answer: MetadataAnswer) -> None:
         now_s = time.monotonic()
-        for missing in asked.difference(topic.topic for topic in answer.topics):
+        for missing in asked.difference(topic.topic for topic in answer.response.topics):
             self._topics.pop(missing, None)
-        for topic in answer.topics:
+        for topic in answer.response.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
                 self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
@@ -336,11 +336,11 @@ class ClusterMetadata:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()
         self._tracked -= unknown
-        if unknown or not answer.brokers:
+        if unknown or not answer.response.brokers:
             # A broker that has just started knows no topics yet: ask another broker next time.
-            self._sources.demote(source)
-        if answer.brokers:
-            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
+            self._sources.demote(answer.source)
+        if answer.response.brokers:
+            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.response.brokers}
             live = [*self._brokers.values(), *self.config.hosts]
             self._sources.keep(live)
             self._pool.keep_only({*live, *self._overrides.addresses})

@@ -214,7 +214,7 @@ class Connection:
             ProtocolError: The answer belongs to no request in flight, or is longer than its request allows. In the
                 second case, the request fails with this error, too.
         """
-        correlation_id, _ = split_response(header[SIZE_BYTES:])
+        correlation_id = split_response(header[SIZE_BYTES:]).correlation_id
         asked = self._in_flight.get(correlation_id)
         try:
             size = decode_size(header[:SIZE_BYTES], MAX_RESPONSE_BYTES if asked is None else asked.max_response_bytes)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from copy import copy
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
@@ -15,7 +15,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
-__all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
+__all__ = ["BrokerSource", "MetadataAnswer", "MetadataSources", "UNREACHABLE_AFTER"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,13 @@ UNREACHABLE_AFTER = 8
 _WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
+
+
+class MetadataAnswer(NamedTuple):
+    """The answer to a metadata request, and the address that gave it."""
+
+    source: HostPort
+    response: MetadataResponse
 
 
 class MetadataSources:
@@ -70,7 +77,7 @@ class MetadataSources:
         # A copy: an error that is raised in several places would collect the tracebacks of all.
         return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
 
-    async def ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
+    async def ask(self, request: MetadataRequest) -> MetadataAnswer:
         """
         Send a request to one address after the other, then to the addresses of the broker source, until one answers.
 
@@ -99,7 +106,7 @@ class MetadataSources:
                 else:
                     assert answer is not None
                     self._answered(address)
-                    return address, answer
+                    return MetadataAnswer(address, answer)
         self._check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
         listed = "; ".join(reasons[:_MOST_REASONS]) + more

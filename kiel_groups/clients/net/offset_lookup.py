@@ -1,21 +1,37 @@
-"""Look up where logs begin and end, with ListOffsets requests to the leaders of many partitions."""
+"""
+Look up where logs begin and end, with ListOffsets requests to the leaders of many partitions.
+
+The look-up knows a cluster only as the protocol ``Cluster``, so it does not depend on how leaders are found.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
-from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.backoff import Backoff
+from kiel_groups.config import BrokerConfig
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
 
-__all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
+__all__ = [
+    "Cluster",
+    "LEADERLESS_PATIENCE_S",
+    "Failure",
+    "LogRange",
+    "ask_leaders",
+    "find_offsets",
+    "list_offsets",
+    "log_range",
+    "policy_offsets",
+]
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +41,23 @@ _TRIES = 8
 #: How long a look-up of log ends retries while leaders are missing, in seconds; an election takes one or two. A
 #: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
 #: of records, so the wait is worth it. The beginning of a log hardly changes, so its look-up does not retry.
-ELECTION_S = 2.0
+LEADERLESS_PATIENCE_S = 2.0
+
+
+T = TypeVar("T")
+
+
+class Cluster(Protocol):
+    """What a look-up needs of a cluster: leaders, and requests to them. ``ClusterMetadata`` documents the methods."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    def leader_of(self, topic_partition: TopicPartition) -> int | None: ...
+    def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def new_backoff(self) -> Backoff: ...
+    async def await_topics(self, topics: Collection[str]) -> None: ...
+    async def refresh(self, topics: Collection[str], reason: str) -> None: ...
+    async def send(self, target: int, request: Request[T], *, timeout_ms: int | None = None) -> T: ...
 
 
 class Failure(NamedTuple):
@@ -35,9 +67,14 @@ class Failure(NamedTuple):
     retriable: bool
 
 
-async def list_offsets(
-    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int
-) -> dict[TopicPartition, int]:
+class LogRange(NamedTuple):
+    """The first offset in a partition's log, and the offset of the next message."""
+
+    start: int
+    end: int
+
+
+async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
     """
     Look up the offsets of partitions at a time: ask their leaders, and retry with backoff while leaders change.
 
@@ -57,9 +94,10 @@ async def list_offsets(
     await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
     failures: dict[TopicPartition, Failure] = {}
+    backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
         if attempt:
-            await asyncio.sleep(cluster.delay_s(attempt))
+            await asyncio.sleep(backoff.next_s())
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
         failures = await ask_leaders(cluster, missing, at, found)
         missing = frozenset(failures)
@@ -72,15 +110,15 @@ async def list_offsets(
     raise failures[min(missing)].error
 
 
-async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
+async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", starts partitions; see ``PartitionHandler``."""
     if policy == "latest":
-        return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
+        return await find_offsets(cluster, partitions, LATEST, patience_s=LEADERLESS_PATIENCE_S)
     return await find_offsets(cluster, partitions, EARLIEST)
 
 
 async def find_offsets(
-    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
+    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
     Look up as many of the offsets as leaders report now. Errors are returned as the ``failures``.
@@ -98,15 +136,15 @@ async def find_offsets(
     timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
     until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
-    missing, attempt = frozenset(partitions), 0
+    missing, backoff = frozenset(partitions), cluster.new_backoff()
     while True:
         try:
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
             failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
         except KielGroupsError as error:
             failures = dict.fromkeys(missing, Failure(error, error.retriable))
-        missing, attempt = frozenset(failures), attempt + 1
-        pause_s = cluster.delay_s(attempt)
+        missing = frozenset(failures)
+        pause_s = backoff.next_s()
         if not missing or now_s() + pause_s > until_s:
             if missing:
                 _log_missing(failures)
@@ -114,9 +152,9 @@ async def find_offsets(
         await asyncio.sleep(pause_s)
 
 
-async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tuple[int, int]:
+async def log_range(cluster: Cluster, partition: TopicPartition) -> LogRange:
     """
-    Ask the leader of a partition for the first and the next offset of its log.
+    Ask the leader of a partition for the range of its log.
 
     Raises:
         KielGroupsError: As for ``list_offsets``.
@@ -124,7 +162,7 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
     starts, ends = await asyncio.gather(
         list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
     )
-    return starts[partition], ends[partition]
+    return LogRange(starts[partition], ends[partition])
 
 
 def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
@@ -133,7 +171,7 @@ def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
 
 
 async def ask_leaders(
-    cluster: ClusterMetadata,
+    cluster: Cluster,
     partitions: Iterable[TopicPartition],
     at: int,
     found: dict[TopicPartition, int],
@@ -162,7 +200,7 @@ async def ask_leaders(
 
 
 async def _ask_leader(
-    cluster: ClusterMetadata, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
+    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
     request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
     try:

@@ -59,8 +59,9 @@ async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
         ProtocolError: A broker's answer cannot be decoded.
     """
     silence: KielGroupsError | None = None
+    backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
-        await asyncio.sleep(cluster.delay_s(attempt))
+        await asyncio.sleep(backoff.delay_s(attempt))
         try:
             await _ask(cluster, OffsetFetchRequest(group, ()), _fetch_error)
             return
@@ -99,8 +100,9 @@ async def fetch_offsets(
     found: dict[TopicPartition, int] = {}
     failure: KielGroupsError | None = None
     again: dict[TopicPartition, ErrorCode] = {}
+    backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
-        await asyncio.sleep(cluster.delay_s(attempt))
+        await asyncio.sleep(backoff.delay_s(attempt))
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
@@ -146,8 +148,9 @@ async def commit_offsets(
     if len(metadata.encode()) > LONGEST_TEXT_BYTES:
         _warn_of_metadata(group, metadata)
         metadata = ""
+    backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
-        await asyncio.sleep(cluster.delay_s(attempt))
+        await asyncio.sleep(backoff.delay_s(attempt))
         request = OffsetCommitRequest(group, {tp: OffsetAndMetadata(at, metadata) for tp, at in waiting.items()})
         try:
             if refresh_first:

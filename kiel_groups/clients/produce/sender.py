@@ -54,6 +54,7 @@ class Sender:
 
     def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
+        self._backoff = cluster.new_backoff()
         self._config = config
         self._linger_s = 0.0 if config.linger_ms is None else config.linger_ms / 1000
         self._batch_size: float = config.batch_size
@@ -280,7 +281,7 @@ class Sender:
 
     async def _try_again(self, queue: PartitionQueue, failures: int) -> None:
         # The first refresh is sent at once: when a request fails, most leaders have moved already.
-        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        await asyncio.sleep(self._backoff.delay_s(failures - 1))
         try:
             await self._cluster.refresh([queue.topic_partition.topic], "produce")
         except ClosedError:

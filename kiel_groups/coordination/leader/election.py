@@ -20,7 +20,7 @@ __all__ = ["Election"]
 log = logging.getLogger(__name__)
 
 #: The pause before a refused attempt to join the election is repeated, in seconds.
-RETRY_S = 0.2
+CANDIDACY_PAUSE_S = 0.2
 
 
 class Election:
@@ -97,7 +97,7 @@ class Election:
             self._metrics.count("candidacies_refused")
             log.warning("group %s: could not join the election (%s); retrying", self._layout.group, answer.failure.name)
             await self._session.ensure(self._layout.parents)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(CANDIDACY_PAUSE_S)
         name = answer.paths[1] if isinstance(answer, Done) else None
         self.feed(candidate.Created(name.rpartition("/")[2] if name else None))
 

@@ -48,7 +48,7 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
             " member is alive"
         ) from error
     if differences := mine.differences(group):
-        details = "; ".join(f"{name} is {there!r} there and {here!r} here" for name, here, there in differences)
+        details = "; ".join(f"{each.setting} is {each.other!r} there and {each.own!r} here" for each in differences)
         raise GroupConfigError(
             f"this member disagrees with its group {layout.group}: {details}. Give this member the group's setting,"
             f" or stop all members and change the znode {layout.config}"

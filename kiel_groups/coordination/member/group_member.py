@@ -10,7 +10,6 @@ from typing import TypeVar
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.member_session import MemberSession
-from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
@@ -118,7 +117,7 @@ class GroupMember:
     def settled(self) -> bool:
         """Whether the session is alive and the member owns exactly the partitions of its assignment."""
         member_session = self._member_session
-        return member_session is not None and not member_session.over.done() and member_session.owned_partitions.settled
+        return member_session is not None and not member_session.ended and member_session.owned_partitions.settled
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
@@ -128,11 +127,11 @@ class GroupMember:
             ConfigError: The topics take more space than ZooKeeper allows.
         """
         if self._member_session is not None:
-            self._member_session.check_subscription(topics)
+            self._member_session.registration.check(topics)
 
     async def resubscribe(self) -> None:
         """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
-        if self._member_session is not None and not self._member_session.over.done():
+        if self._member_session is not None and not self._member_session.ended:
             try:
                 await self._member_session.resubscribe()
             except SessionLostError:
@@ -152,7 +151,7 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
-        return await self._write(lambda owned: owned.commit_owned(metadata))
+        return await self._write(lambda session: session.offsets.owned.commit_finished(metadata))
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -165,7 +164,7 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda owned: owned.store_reset(partition, reset))
+        return await self._write(lambda session: session.offsets.owned.store_reset(partition, reset))
 
     async def confirm_leaders(self) -> None:
         """
@@ -175,14 +174,14 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        await self._write(lambda owned: owned.confirm_leaders())
+        await self._write(lambda session: session.owned_partitions.confirm_leaders())
 
-    async def _write(self, write: Callable[[OwnedPartitions], Awaitable[T]]) -> T:
+    async def _write(self, write: Callable[[MemberSession], Awaitable[T]]) -> T:
         member_session = self._member_session
         if member_session is None or not member_session.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(member_session.owned_partitions)
+            return await write(member_session)
         except CoordinationError as error:
             if not error.retriable:
                 member_session.fail(error)
@@ -191,7 +190,7 @@ class GroupMember:
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
         member_session = self._member_session
-        return [] if member_session is None or member_session.over.done() else await member_session.brokers()
+        return [] if member_session is None or member_session.ended else await member_session.brokers()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from enum import Enum
 from typing import ClassVar
 
 from kiel_groups.allocators import Allocator
@@ -23,7 +24,7 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.leader import candidate as election
 from kiel_groups.group.member.lease import check_heartbeat_interval
 from kiel_groups.group.znodes.contents import make_member_id
@@ -31,9 +32,34 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
-__all__ = ["GroupSession", "is_fatal"]
+__all__ = ["GroupSession", "MOVES", "SessionPhase", "is_fatal"]
 
 log = logging.getLogger(__name__)
+
+
+class SessionPhase(Enum):
+    """The phase of one session of a process in its group."""
+
+    #: Entry: the start. Duty: connect to ZooKeeper. Exit: a server has granted a session.
+    OPENING = "opening"
+    #: Entry: the ZooKeeper session is open. Duty: create folders, check admission, register. Exit: registered.
+    JOINING = "joining"
+    #: Entry: registered. Duty: heartbeats, the election; a member claims partitions. Exit: leaving, or ended.
+    JOINED = "joined"
+    #: Entry: a member leaves in order. Duty: release its partitions, all else continues. Exit: released, or ended.
+    LEAVING = "leaving"
+    #: Entry: lost, failed, given up or closed. Duty: close the ZooKeeper session. Exit: none; another session joins.
+    ENDED = "ended"
+
+
+#: The legal changes of a session's phase: it may end at any time.
+MOVES: Mapping[SessionPhase, frozenset[SessionPhase]] = {
+    SessionPhase.OPENING: frozenset({SessionPhase.JOINING, SessionPhase.ENDED}),
+    SessionPhase.JOINING: frozenset({SessionPhase.JOINED, SessionPhase.ENDED}),
+    SessionPhase.JOINED: frozenset({SessionPhase.LEAVING, SessionPhase.ENDED}),
+    SessionPhase.LEAVING: frozenset({SessionPhase.ENDED}),
+    SessionPhase.ENDED: frozenset(),
+}
 
 
 class GroupSession:
@@ -57,7 +83,7 @@ class GroupSession:
         self._metrics = metrics
         self._tasks = TaskSet(self.fail)
         self._loop = asyncio.get_running_loop()
-        self._joined = False
+        self.phase = SessionPhase.OPENING
         #: The step that joining waits for, for error messages.
         self._step = "the chroot"
         #: Whether the watchdog ended the session: the application may still be processing the same records.
@@ -98,16 +124,44 @@ class GroupSession:
         await self.session.open()
         self._check_timeout()
         self._check_heartbeat(strictly=self._first)
+        self._continue_in(SessionPhase.JOINING)
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
         await self._enroll()
-        self._joined = True
+        self._continue_in(SessionPhase.JOINED)
         self._heartbeat.start()
         self._watchdog.start()
         self._election.feed(election.EnterElection())
         self._tasks.start(self._check_regularly())
         self._step = "what follows the registration"
         await self._on_joined()
+
+    def _continue_in(self, phase: SessionPhase) -> None:
+        """
+        Enter the next phase of a join.
+
+        Raises:
+            SessionLostError: The session ended after the last answer had come.
+        """
+        if self.ended:
+            raise SessionLostError(f"the ZooKeeper session is over: {self.session.ended}")
+        self._enter(phase)
+
+    def _enter(self, phase: SessionPhase) -> None:
+        """Enter a phase by a legal move, or remain in it."""
+        before = self.phase
+        assert phase is before or phase in MOVES[before], (self._config.group, before, phase)
+        self.phase = phase
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over, so that only ``close`` is left to do."""
+        return self.phase is SessionPhase.ENDED
+
+    @property
+    def _active(self) -> bool:
+        """Whether the process takes part in the group: it has joined, and the session has not ended."""
+        return self.phase in (SessionPhase.JOINED, SessionPhase.LEAVING)
 
     def _timeout_message(self) -> str:
         """Return an error message that names the step ZooKeeper did not answer."""
@@ -202,7 +256,7 @@ class GroupSession:
     @property
     def leads(self) -> bool:
         """Whether this process is the group's leader."""
-        return self._joined and self._election.leads
+        return self._active and self._election.leads
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.ENDED:
@@ -210,7 +264,7 @@ class GroupSession:
         elif event is SessionEvent.SUSPENDED:
             log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._paused)
             self._metrics.count("zookeeper_suspensions")
-        elif self._joined:
+        elif self._active:
             # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
@@ -249,12 +303,13 @@ class GroupSession:
     def _finish(self, error: BaseException | None) -> None:
         """Shut the gate, stop all parts of the session, and complete ``over``."""
         self.session.gate.shut("membership over")
-        if self._joined:
+        if self._active:
             self._heartbeat.stop()
             self._watchdog.stop()
             self._leader_driver.close()
             self._election.feed(election.SessionEnded())
             self._on_end()
+        self._enter(SessionPhase.ENDED)
         if not self.over.done():
             self.over.set_result(error)
 

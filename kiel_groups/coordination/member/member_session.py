@@ -8,18 +8,16 @@ from contextlib import suppress
 from typing import Any
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.admission import check_admission
-from kiel_groups.coordination.member.group_session import GroupSession
+from kiel_groups.coordination.member.group_session import GroupSession, SessionPhase
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
-from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
@@ -54,11 +52,11 @@ class MemberSession(GroupSession):
         await check_admission(self.session, self._layout, self._config)
         self._build_parts()
         self._step = "the registration"
-        await self._registration.register()
+        await self.registration.register()
 
     async def _on_joined(self) -> None:
         self.owned_partitions.start()
-        await self._registration.warn_of_missing_topics()
+        await self.registration.warn_of_missing_topics()
         # The subscription may have changed while the member joined.
         await self.resubscribe()
 
@@ -66,72 +64,35 @@ class MemberSession(GroupSession):
         """Create the parts that depend on the member id, which is known once the session is open."""
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
         self._choose_member_id()
-        member_znode = layout.member(self.member_id)
-        self._registration = SubscriptionRegistration(
+        self.registration = SubscriptionRegistration(
             session,
             layout,
             config,
             self.member_id,
             self._started_ms,
-            lambda: self._subscription.subscription,
+            lambda: self._subscription.topics,
             metrics,
         )
-        topics = TopicIncarnations(session, self._tasks)
-        writer = FencedWriter(session, member_znode, topics.catch_up)
-        store = self._offset_store(writer, topics)
-        owner_znodes = OwnerZnodes(
-            session,
-            layout,
-            self.member_id,
-            writer,
-            store,
-            self._subscription,
-            metrics,
-            commits=config.autocommit,
+        context = MemberContext(
+            config, layout, self.member_id, session, self._handler, self._subscription.offsets, self._tasks, metrics
         )
+        self.offsets = offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(
-            session,
-            layout,
-            self.member_id,
-            config,
-            owner_znodes,
-            store,
-            self._handler,
+            context,
+            OwnerZnodes(context, offsets.writer, offsets.znodes),
+            offsets,
+            PartitionLeaders(context, offsets.writer),
             self._subscription,
-            topics,
-            PartitionLeaders(session, writer, self._handler, metrics),
-            self._tasks,
-            metrics,
         )
-        self._set_up(member_znode)
-
-    def _offset_store(self, writer: FencedWriter, topics: TopicIncarnations) -> ZooKeeperOffsetStore:
-        kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
-        store = kind(
-            self.session,
-            self._layout,
-            writer,
-            topics,
-            self._metrics,
-            self._handler.log_offsets,
-            self._config.auto_offset_reset,
-        )
-        if isinstance(store, BrokerOffsetStore):
-            store.send_commit = self._handler.send_commit
-            store.fetch_offsets = self._handler.fetch_offsets
-        return store
-
-    def check_subscription(self, topics: Collection[str]) -> None:
-        """Check that these topics can be registered; raises as ``SubscriptionRegistration.check``."""
-        self._registration.check(topics)
+        self._set_up(layout.member(self.member_id))
 
     async def _restore_registration(self) -> None:
-        await self._registration.restore_consumer_id()
+        await self.registration.restore_consumer_id()
 
     async def resubscribe(self) -> None:
         """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
         self.owned_partitions.follow_subscription()
-        await self._registration.follow_subscription()
+        await self.registration.follow_subscription()
 
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment."""
@@ -152,7 +113,8 @@ class MemberSession(GroupSession):
 
     async def leave(self) -> None:
         """Commit finished records and release all partitions, then close the session."""
-        if self._joined and not self.over.done():
+        if self._active:
+            self._enter(SessionPhase.LEAVING)
             releasing = asyncio.ensure_future(self._release_all())
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -175,5 +137,5 @@ class MemberSession(GroupSession):
 
     async def _retire(self) -> None:
         """Register an empty subscription, and wait until the next plan has revoked all partitions."""
-        if await self._registration.withdraw():
+        if await self.registration.withdraw():
             await self.owned_partitions.all_released()

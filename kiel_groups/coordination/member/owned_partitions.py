@@ -12,17 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from kiel_groups.config import GroupConfig
+from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
-from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import Starts, ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.claim_opening import Starts
+from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import (
     CoordinationError,
@@ -32,12 +30,10 @@ from kiel_groups.errors import (
     ProtocolError,
 )
 from kiel_groups.group.member import claims
-from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
@@ -45,12 +41,12 @@ __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
 log = logging.getLogger(__name__)
 
 #: The spread of the interval between audits, so that a thousand members do not read their assignments at once.
-JITTER = 0.33
+AUDIT_JITTER = 0.33
 
 #: The first and the longest pause before a claim's position is read again after a failure, in seconds.
 #: A topic that was just created has leaders within tenths of a second.
-REOPEN_S = 0.1
-LONGEST_REOPEN_S = 5.0
+FIRST_REOPEN_PAUSE_S = 0.1
+LONGEST_REOPEN_PAUSE_S = 5.0
 
 #: How long a leaving member waits for the brokers that store its offsets, in seconds.
 LEAVING_S = 2.0
@@ -58,7 +54,7 @@ LEAVING_S = 2.0
 
 def jittered_s(interval_ms: int) -> float:
     """Return an interval in seconds, longer or shorter by up to a third."""
-    return interval_ms / 1000 * runtime.uniform(1 - JITTER, 1 + JITTER)
+    return interval_ms / 1000 * runtime.uniform(1 - AUDIT_JITTER, 1 + AUDIT_JITTER)
 
 
 class OwnedPartitions:
@@ -66,34 +62,30 @@ class OwnedPartitions:
 
     def __init__(
         self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
-        config: GroupConfig,
+        context: MemberContext,
         owner_znodes: OwnerZnodes,
-        store: ZooKeeperOffsetStore,
-        handler: PartitionHandler,
-        subscription: SubscriptionState,
-        topics: TopicIncarnations,
+        offsets: MemberOffsets,
         leaders: PartitionLeaders,
-        tasks: TaskSet,
-        metrics: Metrics,
+        subscription: SubscriptionState,
     ) -> None:
-        self._session = session
-        self._member_id = member_id
-        self._member_path = layout.member(member_id)
-        self._assignment_path = layout.assignment(config.instance_id or member_id)
-        self._unsubscribed_topics = UnsubscribedTopics(session, layout, member_id, metrics)
-        self._config = config
+        self._context = context
+        self._session = context.session
+        self._handler = context.handler
+        self._tracker = context.tracker
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._config = context.config
+        self._member_path = context.layout.member(context.member_id)
+        self._assignment_path = context.layout.assignment(context.config.instance_id or context.member_id)
+        self._unsubscribed_topics = UnsubscribedTopics(
+            context.session, context.layout, context.member_id, context.metrics
+        )
         self._owner_znodes = owner_znodes
-        self._store = store
-        self._handler = handler
+        self._offsets = offsets
         self._leaders = leaders
         self._subscription = subscription
-        self._tasks = tasks
-        self._metrics = metrics
         self._claims = claims.Claims()
-        self._unopened = UnopenedClaims(config.group, metrics)
+        self._unopened = UnopenedClaims(context.group, context.metrics)
         self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
@@ -102,9 +94,6 @@ class OwnedPartitions:
         self._to_claim: set[TopicPartition] = set()
         self._to_open: set[TopicPartition] = set()
         self._claiming = False
-        self._topics = topics
-        topics.on_recreated = self._recreated
-        self._offsets = OwnedOffsets(config, store, handler, subscription, metrics, self._owned)
 
     @property
     def settled(self) -> bool:
@@ -113,21 +102,25 @@ class OwnedPartitions:
 
     def start(self) -> None:
         """Start to follow the assignment."""
+        # Claims of an earlier session that it never opened.
+        self._tracker.end_unopened()
+        self._tasks.start(self._offsets.recreated_topics.run())
         self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
         """Apply the current subscription: only partitions of its topics are claimed."""
-        self._feed(claims.Subscribed(self._subscription.subscription))
+        self._feed(claims.Subscribed(self._subscription.topics))
 
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
         self._due.set()
-        self._topics.recheck()
+        self._offsets.topics.recheck()
         self._check_owners(self._watches)
 
     async def release_all(self) -> None:
         """Stop claiming partitions, drain and release all of them, and wait until none is left."""
-        self._store.hurry(LEAVING_S)
+        if self._offsets.brokers is not None:
+            self._offsets.brokers.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
         await self.all_released()
@@ -146,14 +139,6 @@ class OwnedPartitions:
     def end(self) -> None:
         """Drop all partitions, because every claim has ended with the session."""
         self._feed(claims.SessionEnded())
-
-    async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """Store the next offset of each owned partition that has newly finished records; see ``OwnedOffsets``."""
-        return await self._offsets.commit_finished(metadata)
-
-    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
-        """Store the position that a reset chose; see ``OwnedOffsets``."""
-        return await self._offsets.store_reset(partition, reset)
 
     # The assignment
 
@@ -192,8 +177,8 @@ class OwnedPartitions:
             log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
             return claims.AssignmentRead(None)
-        if found.member_id == self._member_id:
-            await self._unsubscribed_topics.check(node, found, self._subscription.subscription)
+        if found.member_id == self._context.member_id:
+            await self._unsubscribed_topics.check(node, found, self._subscription.topics)
             return claims.AssignmentRead(found.partitions)
         # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
         # was deleted was not replaced either: the leader knows only its predecessor, and this member will join again.
@@ -207,12 +192,12 @@ class OwnedPartitions:
             "group %s: a later member of instance %s has taken the place of %s, which releases its partitions",
             self._config.group,
             self._config.instance_id,
-            self._member_id,
+            self._context.member_id,
         )
         await self.all_released()
         raise DuplicateInstanceError(
             f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
-            f" place ({self._assignment_path}); this one, {self._member_id}, has stopped. Give every process an"
+            f" place ({self._assignment_path}); this one, {self._context.member_id}, has stopped. Give every process an"
             " instance_id of its own"
         )
 
@@ -223,7 +208,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.adopt_foreign_offsets()
+        await self._offsets.owned.adopt_foreign_offsets(self._owned())
         await self.confirm_leaders()
         self.recheck()
 
@@ -318,11 +303,11 @@ class OwnedPartitions:
 
     async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
         """Find the awaited partitions that are free now, and watch the owner znodes of the others."""
-        free, mine = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
-        if mine:
-            self._feed(claims.Claimed(mine))
-        if free:
-            self._feed(claims.OwnerGone(free))
+        found = await self._owner_znodes.watch({watch.partition: watch for watch in watches})
+        if found.mine:
+            self._feed(claims.Claimed(found.mine))
+        if found.free:
+            self._feed(claims.OwnerGone(found.free))
 
     async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read the start positions of a topic's claims; a leaving member releases the claims instead."""
@@ -345,16 +330,16 @@ class OwnedPartitions:
 
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read start positions, and retry while some are unknown; drop claims whose owner znode is gone."""
-        waiting, pause_s = partitions, REOPEN_S
-        await self._topics.follow({topic})
+        waiting, backoff = partitions, Backoff(FIRST_REOPEN_PAUSE_S, LONGEST_REOPEN_PAUSE_S)
+        await self._offsets.topics.follow({topic})
         while waiting:
-            before = self._topics.creation(topic)
+            before = self._offsets.topics.creation(topic)
             starts = await self._starts(topic, waiting)
             self._opened(starts)
-            created = self._topics.creation(topic)
+            created = self._offsets.topics.creation(topic)
             if created != before and any(start.created < created for start in starts.values()):
                 # The topic was created again while positions were read: they may belong to the old log.
-                self._recreated(topic, created)
+                self._offsets.topics.announce(topic)
             waiting -= starts.keys()
             if waiting and not starts:
                 gone = await self._owner_znodes.verify(waiting)
@@ -364,19 +349,13 @@ class OwnedPartitions:
                 waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
             self._unopened.forget(partitions - waiting)
             if waiting and not starts:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
-
-    def _recreated(self, topic: str, created: int) -> None:
-        """Reset the partitions of a recreated topic; from now on, positions of its old log are not committed."""
-        self._subscription.mark_recreated(topic, created)
-        self._tasks.start(self._offsets.reset_recreated(topic, created))
+                await asyncio.sleep(backoff.next_s())
 
     async def _starts(
         self, topic: str, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, StartPosition]:
         try:
-            starts = await self._store.start(partitions)
+            starts = await self._offsets.opener.start(partitions)
         except CoordinationError:
             raise
         except KielGroupsError as error:
@@ -394,7 +373,7 @@ class OwnedPartitions:
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
         opening = self._claims.in_phase(claims.Phase.OPENING)
         fresh = {partition: start for partition, start in starts.items() if partition in opening}
-        self._subscription.assign_from_subscribed(fresh)
+        self._tracker.open(fresh)
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
@@ -420,18 +399,17 @@ class OwnedPartitions:
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
-        async with self._offsets.writing:
-            if self._config.autocommit and not self._store.commits_with_release:
+        async with self._offsets.owned.writing:
+            if self._tracker.rules.autocommit and self._tracker.rules.through_brokers:
                 # Without resets: the release itself writes their positions, which a late broker must not overwrite.
-                await self._offsets.store_finished(partitions - self._subscription.resetting())
+                await self._offsets.owned.store_finished(partitions - self._tracker.resetting())
             done = await self._owner_znodes.release(partitions)
-            self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
         self._feed(claims.Released(done.released))
 
     def _lose(self, partitions: frozenset[TopicPartition]) -> None:
         self._metrics.count("partitions_lost", len(partitions))
-        self._subscription.unassign(partitions)
+        self._tracker.end(partitions)
         self._handler.lost(partitions)
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.zk_session import Node
+from kiel_groups.group.member.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.group.znodes.transactions import Create, Delete, Failure, Operation
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["OwnerZnodes", "Releases"]
+__all__ = ["OwnerZnodes", "Ownership", "Releases"]
 
 log = logging.getLogger(__name__)
 
@@ -31,31 +31,35 @@ class Releases:
     gone: frozenset[TopicPartition]
 
 
+class Ownership(NamedTuple):
+    """
+    What a read of owner znodes has found: the partitions that this session owns, and the partitions without an owner.
+
+    Other partitions belong to other sessions.
+    """
+
+    mine: frozenset[TopicPartition]
+    free: frozenset[TopicPartition]
+
+
+class _UnopenedClaims(NamedTuple):
+    """The offsets stored for claims that were never opened, and those of these claims that are gone."""
+
+    stored: dict[TopicPartition, StoredOffset]
+    gone: frozenset[TopicPartition]
+
+
 class OwnerZnodes:
     """Claims and releases partitions for one member on one session."""
 
-    def __init__(
-        self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
-        writer: FencedWriter,
-        store: ZooKeeperOffsetStore,
-        subscription: SubscriptionState,
-        metrics: Metrics,
-        *,
-        commits: bool,
-    ) -> None:
-        self._session = session
-        self._layout = layout
+    def __init__(self, context: MemberContext, writer: FencedWriter, offsets: OffsetZnodes) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
+        self._metrics = context.metrics
         self._writer = writer
-        self._store = store
-        self._subscription = subscription
-        self._metrics = metrics
-        self._owner = encode_owner(member_id)
-        #: Whether finished records are committed automatically, and whether the release's transaction commits them.
-        self._autocommit = commits
-        self._commits = commits and store.commits_with_release
+        self._offsets = offsets
+        self._owner = encode_owner(context.member_id)
         #: The topics whose offsets folder exists or was created on this session.
         self._prepared: set[str] = set()
 
@@ -85,9 +89,9 @@ class OwnerZnodes:
             await self._restore_folders({p.topic for p in folderless})
             # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
             doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
-            mine, unowned = await self._owned_and_free(doubtful)
-            claimed |= mine
-            waiting = folderless | (unowned & outcome.unknown)
+            ownership = await self._read_owners(doubtful)
+            claimed |= ownership.mine
+            waiting = folderless | (ownership.free & outcome.unknown)
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
 
@@ -101,7 +105,7 @@ class OwnerZnodes:
 
     async def _prepare(self, topics: Collection[str]) -> None:
         if fresh := set(topics) - self._prepared:
-            await self._store.prepare(fresh)
+            await self._offsets.ensure_parents(fresh)
             self._prepared |= fresh
 
     def _creation(self, partition: TopicPartition) -> tuple[Operation, ...]:
@@ -114,40 +118,30 @@ class OwnerZnodes:
         owned = {topic: frozenset(names or ()) for topic, names in zip(topics, found, strict=True)}
         return {p for p in partitions if str(p.partition) not in owned[p.topic]}
 
-    async def _owned_and_free(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Return the partitions that this session owns, and those without an owner znode."""
+    async def _read_owners(self, partitions: Collection[TopicPartition]) -> Ownership:
         listed = sorted(partitions)
-        nodes = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
-        mine = {p for p, node in zip(listed, nodes, strict=True) if node and node.owner == self._session.id}
-        free = {p for p, node in zip(listed, nodes, strict=True) if node is None}
-        return mine, free
+        return self._ownership(
+            listed, await self._session.exists_many([self._layout.owner(partition) for partition in listed])
+        )
+
+    def _ownership(self, partitions: Iterable[TopicPartition], nodes: Iterable[Node | None]) -> Ownership:
+        found = dict(zip(partitions, nodes, strict=True))
+        mine = (p for p, node in found.items() if node is not None and node.owner == self._session.id)
+        return Ownership(frozenset(mine), frozenset(p for p, node in found.items() if node is None))
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that this session does *not* own, and stop tracking them as being opened."""
+        """Return the partitions that this session does *not* own; the tracker forgets those that were never opened."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
-        mine, _ = await self._owned_and_free(partitions)
-        gone = frozenset(partitions) - mine
-        self._store.forget(gone)
+        gone = frozenset(partitions) - (await self._read_owners(partitions)).mine
+        self._tracker.end_unopened(gone)
         return gone
 
-    async def watch(
-        self, watchers: Mapping[TopicPartition, Callable[[], None]]
-    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-        """
-        Read the owner znodes of some partitions and set a watch on each.
-
-        Returns:
-            The partitions without an owner, and those that this session owns.
-        """
+    async def watch(self, watchers: Mapping[TopicPartition, Callable[[], None]]) -> Ownership:
+        """Read the owner znodes of some partitions and set a watch on each."""
         paths = [self._layout.owner(partition) for partition in watchers]
-        found = dict(zip(watchers, await self._session.exists_many(paths, list(watchers.values())), strict=True))
-        free = frozenset(partition for partition, node in found.items() if node is None)
-        mine = (partition for partition, node in found.items() if node is not None and node.owner == self._session.id)
-        return free, frozenset(mine)
+        return self._ownership(watchers, await self._session.exists_many(paths, list(watchers.values())))
 
     async def release(self, partitions: Collection[TopicPartition]) -> Releases:
         """
@@ -157,15 +151,17 @@ class OwnerZnodes:
         committed here. A partition whose offset another writer has changed is released without a commit, and that
         offset stays. If a topic was created again meanwhile, the offsets of its partitions are read before the release.
         """
-        stored, gone = await self._read_unopened(partitions)
+        unopened = await self._read_unopened(partitions)
+        gone = set(unopened.gone)
         waiting = {
-            partition: self._release(partition, stored.get(partition)) for partition in sorted(set(partitions) - gone)
+            partition: self._release(partition, unopened.stored.get(partition))
+            for partition in sorted(set(partitions) - gone)
         }
         released: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
         def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
-            return operations if partition in seen or not self._is_outdated(partition) else None
+            return operations if partition in seen or self._tracker.may_store(partition) else None
 
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
@@ -178,73 +174,72 @@ class OwnerZnodes:
             doubtful = outcome.unknown | outcome.dropped.keys()
             left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             # Offsets are read before owners, so that the next attempt checks a version read before the owner znode.
-            stored = await self._store.read([*sorted(outcome.dropped), *left_alone])
-            mine, _ = await self._owned_and_free(doubtful)
+            stored = await self._offsets.read([*sorted(outcome.dropped), *left_alone])
+            mine = (await self._read_owners(doubtful)).mine
             # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
-            again = (outcome.unknown & mine) | await self._store.restore_parents(refused)
+            again = (outcome.unknown & mine) | await self._offsets.restore_parents(refused)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= self._release_changed({p: stored.get(p) for p in refused if p not in again})
             seen |= {partition: stored.get(partition) for partition in left_alone}
             waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
-        self._store.forget(partitions)
+        self._tracker.end(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
-    async def _read_unopened(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
+    async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
         """
         Read the offsets of claims that were never opened, and after that the owner znodes of these claims.
 
         A new owner writes the offset before it delivers a record. So if the release still finds the version that was
         read here, no other member has opened a claim of the partition in between.
-
-        Returns:
-            The stored offsets, and the claims that are gone.
         """
-        unopened = sorted(p for p in partitions if self._subscription.state(p) is None)
+        unopened = sorted(p for p in partitions if not self._tracker.is_open(p))
         if not unopened:
-            return {}, set()
+            return _UnopenedClaims({}, frozenset())
         await self._writer.prove()
-        stored = await self._store.read(unopened)
-        mine, _ = await self._owned_and_free(unopened)
-        return stored, set(unopened) - mine
+        stored = await self._offsets.read(unopened)
+        mine = (await self._read_owners(unopened)).mine
+        return _UnopenedClaims(stored, frozenset(unopened) - mine)
 
-    def _release(self, partition: TopicPartition, found: StoredOffset | None = None) -> tuple[Operation, ...]:
-        """
-        Return the operations that commit or check the offset, and delete the owner znode.
-
-        A new owner writes the offset at once, which changes its version. So the check fails if an operator has deleted
-        the owner znode and another member has claimed the partition since.
-
-        If the topic was created again, no position in the old log is committed. A position that was stored before this
-        member noticed (``found``) would count as an offset in the new log, whose start is not known. So 0 replaces it.
-        """
+    def _operations(self, partition: TopicPartition, decision: Release) -> tuple[Operation, ...]:
+        """Return the operations that store or verify the offset, and delete the owner znode."""
         deletion = Delete(self._layout.owner(partition))
-        state = self._subscription.state(partition)
-        if found is not None and self._is_of_old_log(partition, found):
-            return (self._store.write(partition, 0, state.version if state else found.version), deletion)
-        if state is None:
-            # Without an offset znode there is no version to check; the owner znode has just been read.
-            return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)
-        offset = self._offset_to_leave(state)
-        if (state.unreadable or offset != state.committed) and not state.outdated:
-            return (self._store.write(partition, offset, state.version), deletion)
-        return (Check(self._layout.offset(partition), state.version), deletion)
+        if decision.version is None:
+            return (deletion,)
+        if decision.offset is None:
+            return (self._offsets.check(partition, decision.version), deletion)
+        return (self._offsets.write(partition, decision.offset, decision.version), deletion)
 
-    def _offset_to_leave(self, state: PartitionState) -> int:
-        """
-        Return the offset for the next owner.
+    def _release(self, partition: TopicPartition, found: StoredOffset | None) -> tuple[Operation, ...]:
+        return self._operations(partition, self._tracker.release(partition, found))
 
-        It is that of a chosen reset, else the finished offset, or the committed one if the release does not commit.
-        """
-        chosen = state.reset_offset(autocommit=self._autocommit)
-        if chosen is not None:
-            return chosen
-        return state.finished if self._commits else state.committed
+    def _release_changed(
+        self, stored: Mapping[TopicPartition, StoredOffset | None]
+    ) -> dict[TopicPartition, tuple[Operation, ...]]:
+        """Return the operations that release partitions whose stored offset is not the expected one."""
+        decisions = {p: self._tracker.release_changed(p, found) for p, found in stored.items()}
+        self._warn(
+            [partition for partition, decision in decisions.items() if decision.is_superseded],
+            "commits_superseded",
+            "were changed by another writer; they are released without a commit",
+        )
+        return {partition: self._operations(partition, decision) for partition, decision in decisions.items()}
+
+    def _on_refused(
+        self, partition: TopicPartition, operation: Operation, failure: Failure
+    ) -> tuple[Operation, ...] | None:
+        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
+        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
+            return None
+        deletion = Delete(self._layout.owner(partition))
+        offset = self._tracker.offset_to_restore(partition)
+        if offset is None:
+            return (deletion,)
+        # If the creation was refused, the parent znode is missing.
+        return None if isinstance(operation, Create) else (self._offsets.creation(partition, offset), deletion)
 
     def _warn(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
         """Log one warning for all of these partitions."""
@@ -257,60 +252,3 @@ class OwnerZnodes:
                 min(partitions),
                 what,
             )
-
-    def _is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether the partition's position, known or still being opened, belongs to the log of a deleted topic."""
-        return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
-
-    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
-        """
-        Whether a stored offset is a position in the old log, although it is newer than the recreated topic.
-
-        An operator's offset is not: its version is the adopted one in the partition's state, if there is a state.
-        """
-        state = self._subscription.state(partition)
-        is_set = state is not None and found.version == state.adopted and self._store.versions_identify_writers
-        if found.offset is None or is_set:
-            return False
-        return found.mzxid > self._store.creation(partition.topic) and self._is_outdated(partition)
-
-    def _release_changed(
-        self, stored: Mapping[TopicPartition, StoredOffset | None]
-    ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Return the operations that release partitions whose stored offset is not the expected one."""
-        operations, given_up = {}, []
-        for partition, found in stored.items():
-            state = self._subscription.state(partition)
-            if found and state and found.offset is None:
-                self._subscription.mark_unreadable(partition, found.version)
-                operations[partition] = self._release(partition, found)
-            elif (
-                found
-                and state
-                and found.offset is not None
-                and (state.made(found.offset, found.version) or self._store.sent(partition, found.offset))
-            ):
-                # A commit of this consumer whose answer was lost.
-                self._subscription.mark_committed(partition, found.offset, found.version)
-                operations[partition] = self._release(partition, found)
-            else:
-                deletion = Delete(self._layout.owner(partition))
-                check = () if found is None else (Check(self._layout.offset(partition), found.version),)
-                operations[partition] = (*check, deletion)
-                if state is not None:
-                    given_up.append(partition)
-        self._warn(given_up, "commits_superseded", "were changed by another writer; they are released without a commit")
-        return operations
-
-    def _on_refused(
-        self, partition: TopicPartition, operation: Operation, failure: Failure
-    ) -> tuple[Operation, ...] | None:
-        """Create a deleted offset znode again; on any other refusal drop the item: ``release`` reads the znodes."""
-        state = self._subscription.state(partition)
-        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
-            return None
-        deletion = Delete(self._layout.owner(partition))
-        if state is None or state.outdated:
-            return (deletion,)
-        creation = self._store.on_refused(partition, operation, failure, self._offset_to_leave(state))
-        return None if creation is None else (*creation, deletion)

@@ -6,13 +6,12 @@ import logging
 from collections.abc import Collection, Sequence
 
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.member_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import parse_broker, parse_leader
 from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["PartitionLeaders", "registered_brokers"]
@@ -29,7 +28,7 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
     for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
         try:
             if node is not None:
-                found[node_id] = HostPort(*parse_broker(node.data, path))
+                found[node_id] = parse_broker(node.data, path)
         except ProtocolError as error:
             log.warning("%s; ignoring that broker", error)
     return found
@@ -44,11 +43,12 @@ class PartitionLeaders:
     partition's ``state`` znode names the elected leader.
     """
 
-    def __init__(self, session: Session, writer: FencedWriter, handler: PartitionHandler, metrics: Metrics) -> None:
-        self._session = session
+    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+        self._group = context.group
+        self._session = context.session
+        self._handler = context.handler
+        self._metrics = context.metrics
         self._writer = writer
-        self._handler = handler
-        self._metrics = metrics
         self._is_refused = False
 
     async def pass_on(self, partitions: Collection[TopicPartition]) -> None:
@@ -77,7 +77,8 @@ class PartitionLeaders:
             self._metrics.count("leaders_unreadable")
             if not self._is_refused:
                 self._is_refused = True
-                log.warning("the leaders of partitions cannot be read: %s; using those that brokers name", error)
+                text = "group %s: the leaders of partitions cannot be read: %s; using those that brokers name"
+                log.warning(text, self._group, error)
         self._handler.leaders_changed(leaders, brokers)
 
     async def _read(
@@ -91,7 +92,7 @@ class PartitionLeaders:
             try:
                 leader = -1 if node is None else parse_leader(node.data, path)
             except ProtocolError as error:
-                log.warning("%s; using the leader that brokers name", error)
+                log.warning("group %s: %s; using the leader that brokers name", self._group, error)
                 self._metrics.count("znodes_unreadable")
             else:
                 if leader in brokers:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import KielGroupsError, SessionLostError
@@ -16,9 +17,9 @@ __all__ = ["SessionSupervisor"]
 
 log = logging.getLogger(__name__)
 
-#: The first and the longest pause before a lost session is replaced, in seconds.
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
+#: The first and the longest pause before a lost session is replaced, in seconds, longer or shorter by up to half.
+FIRST_JOIN_PAUSE_S = 0.1
+LONGEST_JOIN_PAUSE_S = 5.0
 
 _SessionT = TypeVar("_SessionT", bound=GroupSession)
 
@@ -69,7 +70,7 @@ class SessionSupervisor(Generic[_SessionT]):
             except SessionLostError as error:
                 self._metrics.count("joins_failed")
                 log.warning("group %s: could not join: %s; retrying", self._group, error)
-                await asyncio.sleep(FIRST_PAUSE_S)
+                await asyncio.sleep(FIRST_JOIN_PAUSE_S)
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -126,10 +127,9 @@ class SessionSupervisor(Generic[_SessionT]):
         closing.add_done_callback(self._closing.discard)
 
     async def _rejoin(self) -> None:
-        pause_s = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: runtime.uniform(0.5, 1.5))
         while True:
-            await asyncio.sleep(pause_s * runtime.uniform(0.5, 1.5))
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            await asyncio.sleep(backoff.next_s())
             try:
                 self.current = await self._start_session(self._due_s())
                 # Logged at the level of the loss, so that an operator who sees one sees the other.

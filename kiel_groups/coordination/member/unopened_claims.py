@@ -17,7 +17,7 @@ __all__ = ["UnopenedClaims"]
 log = logging.getLogger(__name__)
 
 #: A new topic has leaders within this time, in seconds; a failure before that is not worth a warning.
-PASSING_S = 1.0
+NEW_TOPIC_S = 1.0
 
 #: The most partitions that a log line names.
 _MOST_NAMES = 10
@@ -43,14 +43,14 @@ class UnopenedClaims:
         self._failures: dict[TopicPartition, _Failure] = {}
 
     def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
-        """Record a failed attempt to open these claims; warn once for each that has failed for ``PASSING_S``."""
+        """Record a failed attempt to open these claims; warn once for each that has failed for ``NEW_TOPIC_S``."""
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
         due = []
         for partition, error in sorted(errors.items()):
             failure = self._failures.setdefault(partition, _Failure(now_s, error))
             failure.error = error
-            if not failure.is_warned and now_s - failure.since_s >= PASSING_S:
+            if not failure.is_warned and now_s - failure.since_s >= NEW_TOPIC_S:
                 failure.is_warned = True
                 due.append(partition)
         self._set_gauge()

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 #: A leader reads a new registration and plans again within this time, in seconds. Until then, an assignment that names
 #: other topics is not an error.
-PASSING_S = 10.0
+REPLANNED_S = 10.0
 
 #: The most topics that a log line names.
 MOST_NAMED = 5
@@ -44,7 +44,7 @@ class UnsubscribedTopics:
         Log an assignment that names topics the member does not subscribe to; count it once each time it is written.
 
         The log line is a warning at first: a leader that has not read the latest registration writes such an assignment
-        and soon corrects it. If assignments have named other topics for ``PASSING_S``, it is an error.
+        and soon corrects it. If assignments have named other topics for ``REPLANNED_S``, it is an error.
 
         An assignment older than the member's registration is exempt: it was made for the previous subscription, and the
         leader plans again. An assignment that the registration allows is exempt, too: the member will register again.
@@ -56,7 +56,7 @@ class UnsubscribedTopics:
         now_s = asyncio.get_running_loop().time()
         if self._since_s is None:
             self._since_s = now_s
-        level = logging.ERROR if now_s - self._since_s >= PASSING_S else logging.WARNING
+        level = logging.ERROR if now_s - self._since_s >= REPLANNED_S else logging.WARNING
         if node.mzxid != self._reported[0]:
             self._metrics.count("slices_of_other_topics")
         if (node.mzxid, level) != self._reported:

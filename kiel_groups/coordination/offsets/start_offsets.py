@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.partition_handler import LogOffsets
-from kiel_groups.coordination.session.fenced_writes import FencedWriter, Renew, give_up
-from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.session.fenced_writes import FencedWriter, give_up
+from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.znodes.contents import encode_offset
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Create, Operation, Put
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
 
-__all__ = ["LookUp", "StartOffsets"]
+__all__ = ["StartOffsets"]
 
 log = logging.getLogger(__name__)
 
@@ -33,38 +34,24 @@ MOST_CREATES = 3_000
 #: The most partitions that a log line or an error names.
 _MOST_NAMES = 10
 
-#: Looks up the first ("earliest") or next ("latest") offsets of partitions, as far as brokers return them.
-LookUp = Callable[[Collection[TopicPartition], str], Awaitable[LogOffsets]]
-
 
 class StartOffsets:
     """
     Looks up and creates a group's missing offsets, on one member's session.
 
     Args:
-        session: The member's session.
-        layout: The paths of the group's znodes.
+        context: The member; its handler asks the brokers, and its group's ``auto_offset_reset`` is the reset policy.
         writer: The member's fenced writer.
-        look_up: Asks the brokers.
-        reset: The group's ``auto_offset_reset``.
-        unless_recreated: Returns a ``renew`` function that drops writes once the given topic was created again.
+        topics: Drops writes once a topic was created again.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        layout: GroupLayout,
-        writer: FencedWriter,
-        look_up: LookUp,
-        reset: str,
-        unless_recreated: Callable[[str], Renew[object]],
-    ) -> None:
-        self._session = session
-        self._layout = layout
+    def __init__(self, context: MemberContext, writer: FencedWriter, topics: TopicIncarnations) -> None:
+        self._session = context.session
+        self._layout = context.layout
         self._writer = writer
-        self._look_up = look_up
-        self._reset = reset
-        self._unless_recreated = unless_recreated
+        self._look_up = context.handler.log_offsets
+        self._reset = context.config.auto_offset_reset
+        self._topics = topics
 
     async def of_new_logs(self, partitions: Collection[TopicPartition]) -> LogOffsets:
         """Look up the earliest offsets of partitions whose topic was created again, whatever the reset policy is."""
@@ -118,7 +105,7 @@ class StartOffsets:
         wanted |= {partition.partition for partition in mine}
         failures: dict[TopicPartition, KielGroupsError] = {}
         while missing := [number for number in numbers if number in wanted and str(number) not in stored]:
-            renew = self._unless_recreated(topic)
+            renew = self._topics.unless_recreated(topic)
             partitions = [TopicPartition(topic, number) for number in missing]
             found, failed = await self.of_log(partitions, late=late)
             failures |= failed

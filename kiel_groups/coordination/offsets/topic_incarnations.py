@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
 
+from kiel_groups.coordination.session.fenced_writes import Renew
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import SessionLostError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import topic_path
 
 __all__ = ["TopicIncarnations"]
@@ -19,14 +21,15 @@ class TopicIncarnations:
     Watches the topics of a member's partitions during one session.
 
     A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
-    are meaningless. ``on_recreated`` is called with the topic and the new zxid as soon as a new incarnation is read.
+    are meaningless. As soon as a new incarnation is read, the tracker is told, and the topic is put into
+    ``recreations`` with its new creation zxid.
     """
 
-    on_recreated: Callable[[str, int], None]
-
-    def __init__(self, session: Session, tasks: TaskSet) -> None:
+    def __init__(self, session: Session, tasks: TaskSet, tracker: OffsetTracker) -> None:
         self._session = session
         self._tasks = tasks
+        self._tracker = tracker
+        self.recreations: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         #: Creation zxid by topic; 0 for a topic that did not exist yet.
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
@@ -49,6 +52,17 @@ class TopicIncarnations:
     def creation(self, topic: str) -> int:
         """Return the creation zxid of a topic as last read; 0 if the topic was not read, or did not exist."""
         return self._created.get(topic, 0)
+
+    def unless_recreated(self, topic: str) -> Renew[object]:
+        """Return a ``renew`` function that drops all writes as soon as a newer incarnation of the topic is known."""
+        created = self.creation(topic)
+        return lambda _, written: written if self.creation(topic) == created else None
+
+    def announce(self, topic: str) -> None:
+        """Tell the tracker of the topic's newest known incarnation, and have outdated partitions restarted there."""
+        created = self.creation(topic)
+        self._tracker.recreated(topic, created)
+        self.recreations.put_nowait((topic, created))
 
     def recheck(self) -> None:
         """Read all topics again, because watches may have been lost."""
@@ -86,4 +100,4 @@ class TopicIncarnations:
         # A deleted topic needs no action until it is created again.
         self._created[topic] = seen = (before or 0) if node is None else node.czxid
         if before is not None and seen != before:
-            self.on_recreated(topic, seen)
+            self.announce(topic)

@@ -11,7 +11,11 @@ from __future__ import annotations
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.group.member.lease import lease_deadline
 
-__all__ = ["DeliveryGate"]
+__all__ = ["DeliveryGate", "GATE_PAUSE_S"]
+
+#: How long callers that wait for a gate to open pause between two checks, in seconds. No event announces the opening:
+#: another thread may open the gate, and such waits are rare.
+GATE_PAUSE_S = 0.02
 
 _NEVER = float("-inf")
 

@@ -25,7 +25,7 @@ __all__ = ["SessionClose"]
 log = logging.getLogger(__name__)
 
 #: The pause between two checks of a client, in seconds; a change of the session's state wakes the thread at once.
-LOOK_S = 0.05
+CLIENT_CHECK_S = 0.05
 #: How long kazoo's thread may take to end when its client is closed, in seconds.
 THREAD_S = 1.0
 
@@ -113,7 +113,7 @@ class SessionClose:
             # The server does not answer in time. Another server may.
             self._stopping_s = now_s
             self._drop_connection()
-        return LOOK_S
+        return CLIENT_CHECK_S
 
     def _end_client(self) -> None:
         client = self._client

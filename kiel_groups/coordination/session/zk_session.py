@@ -26,7 +26,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection, observe_connect
@@ -49,8 +49,6 @@ __all__ = ["Session", "SessionEvent", "Node"]
 log = logging.getLogger(__name__)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
-#: The pause between two checks of a gate that is not open, in seconds. Another thread opens it, and waits are rare.
-GATE_PAUSE_S = 0.02
 
 #: The most reads that one call has in flight. More would only fill kazoo's queue and delay the heartbeats behind them.
 MOST_READS = 500
@@ -185,7 +183,7 @@ class Session:
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:
-            self._end("expired or closed by the server")
+            self.end("expired or closed by the server")
         elif state == KazooState.SUSPENDED:
             self._connected.clear()
             self._listener(SessionEvent.SUSPENDED)
@@ -195,7 +193,12 @@ class Session:
                 self._listener(SessionEvent.RESUMED)
             self._opened = True
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """
+        Stop using the session: shut the gate and fail all unanswered requests. Later calls do nothing.
+
+        The caller must still call ``close``.
+        """
         if self.ended is not None:
             return
         self.ended = reason
@@ -203,18 +206,10 @@ class Session:
         self._requests.end(reason)
         self._listener(SessionEvent.ENDED)
 
-    def end(self, reason: str) -> None:
-        """
-        Stop using the session: shut the gate and fail all unanswered requests.
-
-        The caller must still call ``close``.
-        """
-        self._end(reason)
-
     def abandon(self, reason: str) -> None:
         """End and close the session from any thread, even if the event loop never runs again."""
         self.gate.shut(reason)
-        self._call_loop(self._end, reason)
+        self._call_loop(self.end, reason)
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
@@ -235,7 +230,7 @@ class Session:
         self.gate.shut("closed")
         self._begin_closing()
         await self._closed.wait()
-        self._end("closed")
+        self.end("closed")
 
     def _begin_closing(self) -> None:
         """Start to close the session, unless an earlier call did. Any thread may call this method."""

@@ -12,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from typing import TypeAlias
 __all__ = [
     "Candidate",
     "ElectionPhase",
+    "MOVES",
     "Event",
     "Effect",
     "EnterElection",
@@ -45,16 +46,31 @@ SEQUENCE_DIGITS = 10
 class ElectionPhase(Enum):
     """The phase of a candidate in the election."""
 
-    #: Not a candidate: before the start, and after the end of the session.
+    #: Entry: the start, or the end of the session. Duty: none. Exit: the candidate enters the election.
     OUT = "out"
     #: Entry: the candidate has no znode. Duty: create one. Exit: the znode was created, or the outcome is unknown.
     CREATING = "creating"
-    #: Entry: the candidates changed. Duty: read their names. Exit: the names were read.
+    #: Entry: the candidates changed. Duty: read their names. Exit: they were read.
     READING = "reading"
     #: Entry: another znode is lower. Duty: watch the next lower znode. Exit: that znode is gone.
     FOLLOWING = "following"
     #: Entry: no znode is lower. Duty: lead. Exit: the session has ended, or the candidate's znode was deleted.
     LEADING = "leading"
+
+
+#: The legal changes of a candidate's phase. The candidates are read again while a candidate follows or leads, so the
+#: answer may show that its place has changed.
+MOVES: Mapping[ElectionPhase, frozenset[ElectionPhase]] = {
+    ElectionPhase.OUT: frozenset({ElectionPhase.CREATING}),
+    ElectionPhase.CREATING: frozenset({ElectionPhase.READING, ElectionPhase.OUT}),
+    ElectionPhase.READING: frozenset(
+        {ElectionPhase.FOLLOWING, ElectionPhase.LEADING, ElectionPhase.CREATING, ElectionPhase.OUT}
+    ),
+    ElectionPhase.FOLLOWING: frozenset(
+        {ElectionPhase.READING, ElectionPhase.LEADING, ElectionPhase.CREATING, ElectionPhase.OUT}
+    ),
+    ElectionPhase.LEADING: frozenset({ElectionPhase.FOLLOWING, ElectionPhase.CREATING, ElectionPhase.OUT}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +176,13 @@ def sequence(name: str) -> int | None:
 
 def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:
     """Return the next state and the effects of an event. The function is total and deterministic."""
+    after, effects = _next(candidate, event)
+    before = candidate.phase
+    assert after.phase is before or after.phase in MOVES[before], (before, after.phase, event)
+    return after, effects
+
+
+def _next(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:
     match event:
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()

@@ -16,6 +16,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -27,6 +28,7 @@ from kiel_groups.group.znodes.transactions import Answer, Done, Operation
 __all__ = [
     "LeaderState",
     "LeaderPhase",
+    "MOVES",
     "Event",
     "Effect",
     "Elected",
@@ -45,15 +47,15 @@ __all__ = [
 ]
 
 #: Seconds between a plan that failed, or that could not be published, and the next attempt.
-RETRY_S = 0.5
+REPLAN_PAUSE_S = 0.5
 
 
 class LeaderPhase(Enum):
     """The phase of a leader."""
 
-    #: Not elected. Exit: elected.
+    #: Entry: the start, or another candidate leads. Duty: none. Exit: elected.
     NONE = "none"
-    #: Entry: the last plan is done, and no input changed since. Exit: an input of the plan changes.
+    #: Entry: the last plan is done, and no input changed since. Duty: none. Exit: an input of the plan changes.
     WATCHING = "watching"
     #: Entry: an input changed. Duty: wait for more changes. Exit: the deadline.
     SETTLING = "settling"
@@ -61,6 +63,18 @@ class LeaderPhase(Enum):
     PLANNING = "planning"
     #: Entry: the plan is a change. Duty: create the folders, then send one write at a time. Exit: the last answer.
     PUBLISHING = "publishing"
+
+
+#: The legal changes of a leader's phase by one event. After a plan, changes that arrived meanwhile settle at once.
+MOVES: Mapping[LeaderPhase, frozenset[LeaderPhase]] = {
+    LeaderPhase.NONE: frozenset({LeaderPhase.SETTLING}),
+    LeaderPhase.WATCHING: frozenset({LeaderPhase.SETTLING, LeaderPhase.NONE}),
+    LeaderPhase.SETTLING: frozenset({LeaderPhase.PLANNING, LeaderPhase.NONE}),
+    LeaderPhase.PLANNING: frozenset(
+        {LeaderPhase.PUBLISHING, LeaderPhase.WATCHING, LeaderPhase.SETTLING, LeaderPhase.NONE}
+    ),
+    LeaderPhase.PUBLISHING: frozenset({LeaderPhase.WATCHING, LeaderPhase.SETTLING, LeaderPhase.NONE}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +211,12 @@ Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
     """Return the next state and the effects of an event. The function is total and deterministic."""
+    after, effects = _next(leader, event)
+    assert after.phase is leader.phase or after.phase in MOVES[leader.phase], (leader.phase, after.phase, event)
+    return after, effects
+
+
+def _next(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
     match event:
         case Deposed():
             return LeaderState(leader.debounce, leader.term), ()
@@ -290,9 +310,9 @@ def _finish(leader: LeaderState, now_s: float) -> LeaderState:
 
 
 def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """End a plan that could not be made, prepared or published, and schedule a new plan after ``RETRY_S``."""
+    """End a plan that could not be made, prepared or published, and schedule a new plan after ``REPLAN_PAUSE_S``."""
     settling = _changed(_finish(leader, now_s), cause, now_s)
-    due_s = now_s + RETRY_S
+    due_s = now_s + REPLAN_PAUSE_S
     return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
 
 

@@ -32,6 +32,7 @@ from kiel_groups.model import TopicPartition
 
 __all__ = [
     "Claims",
+    "MOVES",
     "Phase",
     "Event",
     "Effect",
@@ -77,10 +78,11 @@ class Phase(Enum):
     RELEASING = "releasing"
 
 
-#: The legal changes of a partition's phase; None is a free partition.
+#: The legal changes of a partition's phase; None is a free partition. One event may cause two: a partition that becomes
+#: free is claimed again at once if it is assigned.
 MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
     None: frozenset({Phase.CLAIMING}),
-    Phase.WAITING: frozenset({Phase.CLAIMING, Phase.OPENING, None}),
+    Phase.WAITING: frozenset({Phase.OPENING, None}),
     Phase.CLAIMING: frozenset({Phase.OPENING, Phase.WAITING, None}),
     Phase.OPENING: frozenset({Phase.OWNED, Phase.RELEASING, None}),
     Phase.OWNED: frozenset({Phase.DRAINING, None}),

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from six import ensure_binary, ensure_text
 
-from kiel_groups.config import check_name
+from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
@@ -35,6 +35,7 @@ __all__ = [
     "parse_offset",
     "parse_owner",
     "parse_topic",
+    "SettingDifference",
     "parse_broker",
     "parse_leader",
     "typed_field",
@@ -261,6 +262,14 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
             yield TopicPartition(topic, number)
 
 
+class SettingDifference(NamedTuple):
+    """A setting of which two members have different values."""
+
+    setting: str
+    own: str
+    other: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """The settings that all members of a group must agree on, as the first member wrote them."""
@@ -288,10 +297,10 @@ class GroupSettings:
             auto_offset_reset=typed_field(fields, "auto_offset_reset", str, path),
         )
 
-    def differences(self, other: GroupSettings) -> list[tuple[str, str, str]]:
-        """Return ``(setting, own value, other value)`` for each setting that differs."""
+    def differences(self, other: GroupSettings) -> list[SettingDifference]:
+        """Return the settings that differ."""
         return [
-            (name, getattr(self, name), getattr(other, name))
+            SettingDifference(name, getattr(self, name), getattr(other, name))
             for name in ("store", "mode", "auto_offset_reset")
             if getattr(self, name) != getattr(other, name)
         ]
@@ -351,10 +360,10 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def parse_broker(data: bytes, path: str) -> tuple[str, int]:
-    """Return the host and the port of a broker, from its znode under ``/brokers/ids``."""
+def parse_broker(data: bytes, path: str) -> HostPort:
+    """Return the address of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
-    return typed_field(fields, "host", str, path), typed_field(fields, "port", int, path)
+    return HostPort(typed_field(fields, "host", str, path), typed_field(fields, "port", int, path))
 
 
 def parse_leader(data: bytes, path: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.offsets.group_offsets import committed_offsets
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.offsets.query_bounds import check_bounds, resolve
@@ -34,5 +33,5 @@ def plan_batch(options: ReadOptions) -> list[ReadTask]:
             view.latest(partitions),
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        ranges = [OffsetRange(partition, *bounds[partition]) for partition in partitions]
+        ranges = [bounds[partition] for partition in partitions]
         return plan_tasks(ranges, view.leaders(partitions), task_bounds(options))

@@ -90,7 +90,7 @@ class BatchHandler:
         for partition, reading in self._batch.items():
             if reached is not None and not _is_same(reached.get(partition), reading.span):
                 continue
-            interval, state = self._intervals.get(partition), self._subscription.state(partition)
+            interval, state = self._intervals.get(partition), self._subscription.offsets.of(partition)
             if interval is not None and state is not None and interval.token == reading.span.token:
                 state.finished = state.position = max(state.finished, reading.span.to)
             elif reading.span.to > reading.start:
@@ -114,7 +114,7 @@ class BatchHandler:
         """
         found = False
         for partition, span in wanted.items():
-            interval, state = self._intervals.get(partition), self._subscription.state(partition)
+            interval, state = self._intervals.get(partition), self._subscription.offsets.of(partition)
             if interval is None or state is None or interval.planned or interval.token != span.token:
                 continue
             if span.begin > state.finished:
@@ -125,8 +125,8 @@ class BatchHandler:
     def restart(self, firsts: Mapping[TopicPartition, int]) -> None:
         """Restart recreated partitions at the first offsets of their new logs; the caller commits these offsets."""
         for partition, first in firsts.items():
-            if partition in self._intervals and self._subscription.is_assigned(partition):
-                self._subscription.seek(partition, first)
+            if partition in self._intervals and self._subscription.offsets.is_open(partition):
+                self._subscription.offsets.seek(partition, first)
                 self.offset_changed(partition, first)
 
     def positions(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
@@ -147,7 +147,7 @@ class BatchHandler:
             raise self._refused.popitem()[1]
         spans = {}
         for partition, interval in self._intervals.items():
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is None or partition in self._stopped:
                 continue
             before = known.get(partition)
@@ -173,7 +173,7 @@ class BatchHandler:
         """
         spans = {}
         for partition, span in wanted.items():
-            interval, state = self._intervals.get(partition), self._subscription.state(partition)
+            interval, state = self._intervals.get(partition), self._subscription.offsets.of(partition)
             if interval is None or state is None or partition in self._stopped or interval.token != span.token:
                 continue
             if not may_read:
@@ -199,7 +199,7 @@ class BatchHandler:
         """Include these partitions in new batches."""
         self._stopped.difference_update(partitions)
         for partition in partitions:
-            state = self._subscription.state(partition)
+            state = self._subscription.offsets.of(partition)
             if state is not None:
                 self._intervals[partition] = _Interval(state.position, state.token)
         return _no_wait()

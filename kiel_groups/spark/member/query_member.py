@@ -70,7 +70,7 @@ class SparkMember:
         self._loop = loop
         self._group = config.group
         self._fail_on_commit_error = fail_on_commit_error
-        self._subscription = SubscriptionState()
+        self._subscription = SubscriptionState(config)
         self._handler = BatchHandler(config.group, cluster, self._subscription, self.metrics)
         self._failure: KielGroupsError | None = None
         self._member = GroupMember(
@@ -201,7 +201,7 @@ class SparkMember:
         return self._handler.positions(known)
 
     async def _commit(self) -> None:
-        if not self._subscription.all_consumed_offsets():
+        if not self._subscription.offsets.has_uncommitted():
             return
         try:
             # A SIGTERM must not cancel a commit in flight: whether it had been stored would be unknown.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
+from enum import Enum
 
 from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
@@ -86,6 +87,14 @@ def _live_members(hosts: str, group: str) -> list[str]:
     return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
 
 
+class _OffsetApi(Enum):
+    """Whether the brokers store offsets; those of Kafka 0.8.0 do not."""
+
+    UNCHECKED = "unchecked"
+    SERVED = "served"
+    MISSING = "missing"
+
+
 class GroupOffsets:
     """
     Commits the offsets of one query that is not a member of its group.
@@ -98,7 +107,7 @@ class GroupOffsets:
     def __init__(self, view: LogView, options: ReadOptions) -> None:
         self._view = view
         self._options = options
-        self._usable: bool | None = None
+        self._api = _OffsetApi.UNCHECKED
         self._warned_no_group = False
         #: The group's offsets as last fetched or committed.
         self._stored: dict[TopicPartition, int] = {}
@@ -157,7 +166,7 @@ class GroupOffsets:
             return False
 
     def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
-        if not self._is_usable(group):
+        if not self._is_offset_api_served(group):
             return False
         if self._ahead(offsets, only_missing):
             # Other queries of the group, tools and new members may have committed since.
@@ -217,14 +226,14 @@ class GroupOffsets:
         """Allow lower offsets to replace the stored offsets: the logs of these partitions were deleted or recreated."""
         self._recreated.update(partitions)
 
-    def _is_usable(self, group: str) -> bool:
-        if self._usable is None:
+    def _is_offset_api_served(self, group: str) -> bool:
+        if self._api is _OffsetApi.UNCHECKED:
             try:
                 self._view.run(lambda: check_offset_api(self._view.cluster, group))
-                self._usable = True
+                self._api = _OffsetApi.SERVED
             except ConfigError:
                 if self._options.fail_on_commit_error:
                     raise
-                self._usable = False
+                self._api = _OffsetApi.MISSING
                 log.warning("group %s: brokers of Kafka 0.8.0 store no offsets; nothing is committed", group)
-        return self._usable
+        return self._api is _OffsetApi.SERVED

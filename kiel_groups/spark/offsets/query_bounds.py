@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.options.read_options import EARLIEST, GROUP, LATEST, Place
 from kiel_groups.wording import some
@@ -75,9 +76,9 @@ def check_bounds(
     latest: Mapping[TopicPartition, int],
     *,
     fail_on_data_loss: bool,
-) -> dict[TopicPartition, tuple[int, int]]:
+) -> dict[TopicPartition, OffsetRange]:
     """
-    Return the start and end offsets of a batch in each partition, limited to the offsets in the logs.
+    Return the range of a batch in each partition, limited to the offsets in the logs.
 
     Raises:
         ConfigError: A range ends before it begins.
@@ -93,7 +94,7 @@ def check_bounds(
                 f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
                 fail_on_data_loss=fail_on_data_loss,
             )
-        found[partition] = (min(max(start, first), last), min(end, last))
+        found[partition] = OffsetRange(partition, min(max(start, first), last), min(end, last))
     return found
 
 

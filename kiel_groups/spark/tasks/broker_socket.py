@@ -86,10 +86,10 @@ class BrokerSocket:
         try:
             self._socket.settimeout(timeout_s)
             frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
-            answered, payload = split_response(frame)
-            if answered != number:
-                raise ProtocolError(f"answer {answered} came where answer {number} was due")
-            return request.decode_response(payload)
+            response = split_response(frame)
+            if response.correlation_id != number:
+                raise ProtocolError(f"answer {response.correlation_id} came where answer {number} was due")
+            return request.decode_response(response.payload)
         except TimeoutError as error:
             self.close()
             name = type(request).__name__

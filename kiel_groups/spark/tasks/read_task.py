@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kiel_groups.clients.net.backoff import Backoff
+from kiel_groups.backoff import Backoff, shortening
 from kiel_groups.config import HostPort
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError, RequestTimeoutError
 from kiel_groups.model import TopicPartition
@@ -41,7 +41,7 @@ _LANES = 2
 _MAX_WAIT_MS = 500
 #: The room for names and numbers in an answer, besides the messages, in bytes.
 _ANSWER_BYTES = 1 << 20
-_BACKOFF = Backoff(base_ms=50, max_ms=2_000)
+_BACKOFF = Backoff(0.05, 2.0, shortening(random.random))
 #: The failures in a row after which a log end is accepted: a leader that was just elected may not know all of its log.
 _TRIES_OUT_OF_RANGE = 6
 
@@ -201,7 +201,7 @@ class _TaskReader:
             raise error
         self._failures += 1
         log.info("retrying to read (failure %d): %s", self._failures, error)
-        time.sleep(_BACKOFF.delay_s(self._failures - 1, random.random))
+        time.sleep(_BACKOFF.delay_s(self._failures - 1))
         self._refresh_leaders()
         for reading in out_of_range:
             try:

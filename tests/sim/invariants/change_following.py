@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.member.owned_partitions import JITTER
+from kiel_groups.coordination.member.owned_partitions import AUDIT_JITTER
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
@@ -41,7 +41,7 @@ class ChangesFollowedInTime(Invariant):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._limit_s = self.world.reconcile_interval_ms / 1000 * (1 + JITTER) + TOLERANCE_S
+        self._limit_s = self.world.reconcile_interval_ms / 1000 * (1 + AUDIT_JITTER) + TOLERANCE_S
         if self.world.store == BROKER_V0:
             self._limit_s += BROKERS_S
         #: For each change that is not followed yet, the seconds that count so far.

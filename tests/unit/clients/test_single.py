@@ -210,7 +210,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
     A partition without a leader does not delay other partitions. Its leader is requested again in the background. Then
     it is consumed from its beginning, so that no record is skipped.
     """
-    monkeypatch.setattr(single, "ELECTION_S", 0.05)
+    monkeypatch.setattr(single, "LEADERLESS_PATIENCE_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
         broker.append(T1, message_set(b"3"))

@@ -40,7 +40,7 @@ async def test_the_automatic_commit_continues_after_a_failure(
         return frozenset({PARTITION})
 
     monkeypatch.setattr(connected.member, "commit_on_session", commit)
-    monkeypatch.setattr(subscription, "all_consumed_offsets", lambda: {PARTITION: 1})
+    monkeypatch.setattr(subscription.offsets, "has_uncommitted", lambda: True)
     committing = asyncio.ensure_future(connected._auto_commit.run())
     try:
         async with asyncio.timeout(5.0):

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.errors import NoOffsetsError
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import StartPosition
 from tests.helpers.delivery_bench import P0, P1, U0, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks
 
@@ -25,14 +25,14 @@ def bench_of_one() -> DeliveryBench:
 
 
 def operator_resets(bench: DeliveryBench, offset: int) -> None:
-    """Reset the position of partition 0, as a member does when another writer has changed the offset."""
-    bench.subscription.seek(P0, offset)
+    """Reset the position, as a member does when another writer has changed the offset."""
+    bench.subscription.offsets.seek(P0, offset)
     bench.delivery.offset_changed(P0, offset)
 
 
 def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
-    """Reset the position of partition 0, as a member does after the topic was created again."""
-    bench.subscription.reset_recreated(P0, offset, 7, 1)
+    """Reset the position, as a member does after a topic was created again."""
+    bench.subscription.offsets.restart(P0, offset, 7, 1)
     bench.delivery.offset_changed(P0, offset)
 
 
@@ -87,7 +87,7 @@ async def test_a_partition_that_is_lost_during_the_assigned_hook_is_not_fetched(
     """If a partition is lost during its assigned hook, the hook is cancelled, and the partition is not fetched."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     bench.delivery.lost([P0])
     await assigning
     await run_ready_tasks()
@@ -103,8 +103,8 @@ async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hoo
     bench = bench_of_one()
     first = await start_assigned_hook(bench)
     bench.delivery.stop([P0])
-    bench.subscription.unassign([P0])
-    bench.subscription.assign_from_subscribed({P0: StartPosition(30, 2, 2)})
+    bench.subscription.offsets.end([P0])
+    bench.subscription.offsets.open({P0: StartPosition(30, 2, 2)})
     second = asyncio.ensure_future(bench.delivery.assigned([P0]))
     await run_ready_tasks()
     assert bench.listener.calls == ["assigned"]

@@ -36,7 +36,7 @@ async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetch
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1, third]))
     await run_ready_tasks()
     bench.delivery.stop([P0])
-    bench.subscription.unassign([P1])
+    bench.subscription.offsets.end([P1])
     bench.listener.ready.set()
     await assigning
     assert bench.fetcher.positions == {third: 10}
@@ -48,7 +48,7 @@ async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
     """
     bench = DeliveryBench()
     bench.delivery.stop([P0])
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     bench.claim(P0)
     await bench.delivery.assigned([P0])
     assert bench.fetcher.positions == {P0: 10}
@@ -182,7 +182,7 @@ async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> Non
     bench.fetcher.add(P1, 10)
     bench.take()
     lost = bench.state()
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     bench.delivery.lost([P0])
     bench.claim(P0)
     assert bench.fetcher.positions == {P1: 10}
@@ -212,8 +212,8 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.subscription.seek(P0, 50)
-    bench.subscription.mark_committed(P0, 50, 2)
+    bench.subscription.offsets.seek(P0, 50)
+    bench.subscription.offsets.stored(P0, 50, 2)
     bench.delivery.offset_changed(P0, 50)
     assert bench.fetcher.positions == {P0: 50, P1: 10}
     assert bench.take() is None

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.clients.delivery import deserializer
-from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializer
+from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
@@ -67,7 +67,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     ]
     assert values.record(record(7, partition=P1)) is None
     assert len(lines()) == 1
-    clock.now_s += LOG_INTERVAL_S
+    clock.now_s += FAILURE_LOG_INTERVAL_S
     assert values.record(record(1_005, b"y")) is None
     assert [entry.exc_info is not None for entry in caplog.records] == [False]
     assert lines() == [
@@ -94,7 +94,7 @@ async def test_counted_failures_are_logged_after_the_interval(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failures that were only counted are logged after the interval, even if no further value fails."""
-    monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr(deserializer, "FAILURE_LOG_INTERVAL_S", 0.05)
     values = Deserializer(fails, Metrics())
     values.values([record(1), record(2)])
     found = lines()

@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
-from kiel_groups.group.member.subscription import StartPosition
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 
@@ -32,9 +32,9 @@ class TokenReader(MemberAttributes):
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
     """Lose a partition with the session, and claim it in the next session."""
-    bench.subscription.unassign([partition])
+    bench.subscription.offsets.end([partition])
     bench.delivery.lost([partition])
-    bench.subscription.assign_from_subscribed({partition: StartPosition(10, 2, token)})
+    bench.subscription.offsets.open({partition: StartPosition(10, 2, token)})
 
 
 def deliver(bench: DeliveryBench) -> Record:
@@ -83,7 +83,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
     """
     bench = DeliveryBench(json.loads)
     consumer = TokenReader(bench)
-    bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
+    bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 11)
     first = deliver(bench)
@@ -110,7 +110,7 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
     and delivers the same values again.
     """
     bench = DeliveryBench()
-    bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
+    bench.subscription.offsets.open({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)

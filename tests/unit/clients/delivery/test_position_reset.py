@@ -21,8 +21,9 @@ from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker, message_set
@@ -73,22 +74,23 @@ class ResetBench:
         if state.reset is not reset:
             return None
         self.stored.append(reset.offset_after(state.finished))
-        self.subscription.seek(partition, self.stored[-1])
+        self.subscription.offsets.seek(partition, self.stored[-1])
         return state.position
 
     @property
-    def state(self) -> PartitionState:
-        found = self.subscription.state(T0)
+    def state(self) -> PartitionOffsets:
+        found = self.subscription.offsets.of(T0)
         assert found is not None
         return found
 
     @property
     def committed(self) -> int | None:
-        """The offset that a commit would store now, or None if a commit would store nothing."""
-        return self.subscription.all_consumed_offsets().get(T0)
+        """The offset that a commit would store now."""
+        commit = self.subscription.offsets.commits().get(T0)
+        return None if commit is None else commit.offset
 
     async def claim(self, offset: int) -> None:
-        self.subscription.assign_from_subscribed({T0: StartPosition(offset, 1, 1)})
+        self.subscription.offsets.open({T0: StartPosition(offset, 1, 1)})
         await self.delivery.assigned([T0])
 
     def produce(self, count: int) -> None:
@@ -340,7 +342,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
         await bench.claim(1_000)
         await bench.broker.wait_for_requests(LIST_OFFSETS, 1)
         (resetting,) = (task for task in bench.fetcher._tasks if "reset" in task.get_name())
-        bench.subscription.adopt(T0, 3, 2)
+        bench.subscription.offsets.read(T0, StoredOffset(3, 2))
         bench.delivery.offset_changed(T0, 3)
         bench.broker.gates[LIST_OFFSETS].set()
         await asyncio.wait({resetting})
@@ -410,7 +412,7 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         if event == "moved":
-            bench.subscription.seek(T0, 1)
+            bench.subscription.offsets.seek(T0, 1)
             bench.delivery.offset_changed(T0, 1)
         elif event == "lost":
             bench.delivery.lost([T0])

@@ -78,7 +78,7 @@ async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
     bench.fetcher.add(P0, 10, 11)
     bench.take()
     bench.delivery.lost([P0])
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     bench.delivery.put_back()
     assert bench.take() is None
 
@@ -88,7 +88,7 @@ async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
-    bench.subscription.seek(P0, 3)
+    bench.subscription.offsets.seek(P0, 3)
     bench.delivery.offset_changed(P0, 3)
     bench.delivery.finish()
     assert bench.state().finished == 3
@@ -172,7 +172,7 @@ async def test_a_batch_of_a_partition_that_is_not_owned_is_dropped() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     assert bench.delivery.take() == Record("t", 1, 10, None, b"10")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.consume_future import start_consume_call
-from kiel_groups.clients.delivery import in_flight, record_delivery
+from kiel_groups.clients.delivery import record_delivery, values_in_flight
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks, throughout
 
@@ -102,7 +102,7 @@ async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_o
 def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
     """Have a drain drop values that no caller has received within this time."""
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", unclaimed_s)
-    monkeypatch.setattr(in_flight, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", unclaimed_s)
 
 
 async def test_a_drain_drops_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
     finished them.
     """
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
-    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 3_600.0)
     bench = DeliveryBench()
     late = ConsumeCall()
     bench.fetcher.add(P0, 10)
@@ -227,7 +227,7 @@ async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypat
     late = ConsumeCall()
     bench.fetcher.add(P0, 12)
     take_values(bench, call=late)
-    monkeypatch.setattr(in_flight, "UNCLAIMED_S", -1.0)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", -1.0)
     bench.delivery.finish_topics(["t"])
     assert bench.finished == {P0: 12}
     assert bench.fetcher.positions == {P0: 12}

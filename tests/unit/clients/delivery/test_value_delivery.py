@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.member.subscription import StartPosition
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import CALL, P0, P1, U0, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks
@@ -114,8 +114,8 @@ async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) 
     take_values(bench)
     if event == "lost":
         bench.delivery.lost([P0])
-        bench.subscription.unassign([P0])
-        bench.subscription.assign_from_subscribed({P0: StartPosition(10, 2, 2)})
+        bench.subscription.offsets.end([P0])
+        bench.subscription.offsets.open({P0: StartPosition(10, 2, 2)})
     else:
         bench.delivery.offset_changed(P0, 10)
     assert bench.delivery.stop([P0]) == {P0}, "the caller still processes them"
@@ -175,8 +175,8 @@ async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> 
     bench.fetcher.add(P0, 10)
     take_values(bench, call=slow)
     bench.delivery.lost([P0])
-    bench.subscription.unassign([P0])
-    bench.subscription.assign_from_subscribed({P0: StartPosition(10, 2, 2)})
+    bench.subscription.offsets.end([P0])
+    bench.subscription.offsets.open({P0: StartPosition(10, 2, 2)})
     bench.fetcher.add(P0, 10)
     take_values(bench)
     bench.delivery.finish_topics(["t"], [CALL])

@@ -49,7 +49,7 @@ async def test_a_lost_record_is_still_in_progress() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    bench.subscription.unassign([P0])
+    bench.subscription.offsets.end([P0])
     bench.delivery.lost([P0])
     assert len(bench.delivery.in_progress()) == 1
 

@@ -30,7 +30,10 @@ def partition(number: int, *, idle: bool = False, needed_bytes: int = 0) -> Part
 
 def plan(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
     """Add ready partitions to a broker's lanes, and plan the next request."""
-    lanes.ready |= dict.fromkeys(ready)
+    for state in ready:
+        lanes.ready[state] = None
+        if not state.dropped:
+            state.enter(Phase.READY)
     return lanes.plan(CONFIG, 1 << 20)
 
 

@@ -48,7 +48,7 @@ async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
     async with fetch_bench(max_bytes=4_096) as bench:
         bench.broker.append(T0, message_set(*[b"x" * 3_000] * 6))
         bench.fetcher.assign({T0: 0})
-        await bench.fetcher.wait_for_batch()
+        await bench.fetcher.ready.wait()
         await bench.broker.wait_for_requests(FETCH, 2)
         await throughout(lambda: bench.broker.count(FETCH) == 2, "no third batch is requested", 0.05)
         await bench.next_batch()
@@ -103,7 +103,7 @@ async def test_unassigning_drops_buffered_and_requested_records() -> None:
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"old"))
         bench.fetcher.assign({T0: 0, T1: 0})
-        await bench.fetcher.wait_for_batch()
+        await bench.fetcher.ready.wait()
         await bench.broker.wait_for_requests(FETCH, 2)
         bench.fetcher.unassign([T0])
         bench.broker.append(T0, message_set(b"late"))
@@ -148,7 +148,7 @@ async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
     """A close wakes a caller that waits for a batch. The caller gets no batch."""
     async with fetch_bench() as bench:
         bench.fetcher.assign({T0: 0})
-        waiting = asyncio.ensure_future(bench.fetcher.wait_for_batch())
+        waiting = asyncio.ensure_future(bench.fetcher.ready.wait())
         await run_ready_tasks()
         bench.fetcher.close()
         await asyncio.wait_for(waiting, 5)
@@ -298,9 +298,9 @@ async def test_a_poll_for_one_topic_leaves_the_others() -> None:
         for tp in (T0, T1):
             bench.broker.logs[tp].append(message_set(b"t"))
         bench.fetcher.assign({T0: 0, T1: 0, other: 0})
-        await asyncio.wait_for(bench.fetcher.wait_for_batch("t"), 5)
+        await asyncio.wait_for(bench.fetcher.ready.wait("t"), 5)
         assert bench.fetcher.poll("u") is None
-        waiting = asyncio.ensure_future(bench.fetcher.wait_for_batch("u"))
+        waiting = asyncio.ensure_future(bench.fetcher.ready.wait("u"))
         first, second = await bench.next_batch(), await bench.next_batch()
         assert {first.topic_partition, second.topic_partition} == {T0, T1}
         assert not waiting.done()

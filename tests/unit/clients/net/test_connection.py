@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.net.backoff import Backoff
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
@@ -183,10 +182,3 @@ async def test_a_close_fails_the_requests_in_flight() -> None:
         await arrived.wait()
         connection.close()
         assert isinstance(await waiting, BrokerConnectionError)
-
-
-def test_backoff_doubles_up_to_its_ceiling_less_jitter() -> None:
-    """The delay of a backoff doubles up to its maximum. Jitter only shortens a delay."""
-    backoff = Backoff(base_ms=100, max_ms=1_000, jitter=0.5)
-    assert [backoff.delay_s(n, lambda: 0.0) for n in (0, 1, 2, 3, 5, 10_000)] == [0, 0.1, 0.2, 0.4, 1.0, 1.0]
-    assert backoff.delay_s(1, lambda: 0.999) == pytest.approx(0.05, rel=0.01)

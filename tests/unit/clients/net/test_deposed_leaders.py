@@ -21,8 +21,9 @@ from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.errors import BrokerError
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, message_set
@@ -49,7 +50,7 @@ class LeaderBench(NamedTuple):
     async def next_values(self) -> list[bytes]:
         async with asyncio.timeout(5):
             while (batch := self.fetcher.poll()) is None:
-                await self.fetcher.wait_for_batch()
+                await self.fetcher.ready.wait()
             return [record.value for record in batch.records]
 
     def override_leaders(self, *partitions: TopicPartition) -> None:
@@ -305,7 +306,7 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
             bench.elected.append(partition, message_set(b"0", b"1", b"2", b"3"))
         bench.elected.append(T0, message_set(b"4"))
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
-        subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
+        subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         delivery = RecordDelivery(
             bench.fetcher, subscription, ListenerCalls(None, bench.metrics), cast(Any, member), None, bench.metrics
         )
@@ -328,7 +329,7 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
             bench.elected.append(partition, message_set(b"0", b"1", b"2", b"3", b"4"))
         member = SlowMember(bench.cluster, bench.elected)
         subscription = SubscriptionState()
-        subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
+        subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher.assign({T0: 4, T1: 4})
@@ -356,7 +357,7 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3", b"4"))
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
         subscription.subscribe("t")
-        subscription.assign_from_subscribed({T0: StartPosition(4, 1, 1)})
+        subscription.offsets.open({T0: StartPosition(4, 1, 1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher._reset = PositionReset(
@@ -377,7 +378,7 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3"))
         bench.elected.fail_next(LIST_OFFSETS, T0, 6)
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
-        subscription.assign_from_subscribed({T0: StartPosition(3, 1, 1)})
+        subscription.offsets.open({T0: StartPosition(3, 1, 1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher.assign({T0: 3})

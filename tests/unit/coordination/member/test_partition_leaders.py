@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.errors import CoordinationError, SessionLostError
-from kiel_groups.metrics import Metrics
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.model import TopicPartition
+from tests.helpers.member_context import member_context
 
 pytestmark = pytest.mark.unit
 
@@ -61,13 +62,13 @@ async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
             "/brokers/ids/2": b"garbage",
         }
     )
-    handler, metrics = RecordingHandler(), Metrics()
-    make: Any = PartitionLeaders
-    leaders = make(znodes, znodes, handler, metrics)
+    handler = RecordingHandler()
+    context = member_context(znodes, OffsetTracker(), handler)
+    leaders = PartitionLeaders(context, cast(Any, znodes))
     await leaders.pass_on([TopicPartition("t", number) for number in range(5)])
     assert handler.calls == [({T0: 1}, {1: HostPort("one", 9092)})]
     assert znodes.steps == ["proof", "children", "2 reads", "5 reads"]
-    assert metrics.counter("znodes_unreadable") == 1
+    assert context.metrics.counter("znodes_unreadable") == 1
     await leaders.pass_on([])
     assert handler.calls[1:] == [({}, {})], "no leader is named of a partition that is not owned"
     assert len(znodes.steps) == 4, "and nothing is read"
@@ -84,14 +85,14 @@ async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.
         async def get_many(self, paths: Sequence[str]) -> list[Any]:
             raise errors.pop(0)
 
-    znodes, handler, metrics = HiddenStates({"/brokers/ids/1": b""}), RecordingHandler(), Metrics()
-    make: Any = PartitionLeaders
-    leaders = make(znodes, znodes, handler, metrics)
+    znodes, handler = HiddenStates({"/brokers/ids/1": b""}), RecordingHandler()
+    context = member_context(znodes, OffsetTracker(), handler)
+    leaders = PartitionLeaders(context, cast(Any, znodes))
     for _ in range(2):
         await leaders.pass_on([T0])
     assert handler.calls == [({}, {}), ({}, {})]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert metrics.counter("leaders_unreadable") == 2
+    assert context.metrics.counter("leaders_unreadable") == 2
     errors.append(SessionLostError("over"))
     with pytest.raises(SessionLostError):
         await leaders.pass_on([T0])

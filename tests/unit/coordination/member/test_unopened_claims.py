@@ -19,7 +19,7 @@ async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplo
     """
     A claim that cannot be opened has one warning, with the reason. A later claim of the same partition has another one.
     """
-    monkeypatch.setattr(unopened_claims, "PASSING_S", 0.0)
+    monkeypatch.setattr(unopened_claims, "NEW_TOPIC_S", 0.0)
     claims = UnopenedClaims("g", Metrics())
     for errors in (
         {P0: BrokerError("no leader")},

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.coordination.member.unsubscribed_topics import PASSING_S, UnsubscribedTopics
+from kiel_groups.coordination.member.unsubscribed_topics import REPLANNED_S, UnsubscribedTopics
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -76,13 +76,13 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
         return [record.levelname for record in caplog.records]
 
     assert await levels(11, BOTH, 0.0) == ["WARNING"]
-    assert await levels(11, BOTH, PASSING_S - 0.1) == []
-    assert await levels(11, BOTH, PASSING_S) == ["ERROR"]
-    assert await levels(11, BOTH, PASSING_S + 1) == []
-    assert await levels(12, BOTH, PASSING_S + 2) == ["ERROR"]
+    assert await levels(11, BOTH, REPLANNED_S - 0.1) == []
+    assert await levels(11, BOTH, REPLANNED_S) == ["ERROR"]
+    assert await levels(11, BOTH, REPLANNED_S + 1) == []
+    assert await levels(12, BOTH, REPLANNED_S + 2) == ["ERROR"]
     assert metrics.counter("slices_of_other_topics") == 2
-    assert await levels(13, subscribed_only, PASSING_S + 3) == []
-    assert await levels(14, BOTH, PASSING_S + 4) == ["WARNING"]
+    assert await levels(13, subscribed_only, REPLANNED_S + 3) == []
+    assert await levels(14, BOTH, REPLANNED_S + 4) == ["WARNING"]
     assert metrics.counter("slices_of_other_topics") == 3
 
 

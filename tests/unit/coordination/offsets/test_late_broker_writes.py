@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import Any, cast
 
 import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.member_context import member_context
 
 pytestmark = pytest.mark.unit
 
@@ -68,18 +67,18 @@ async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pyte
     A stored offset that the member's own failed commit has sent is not another writer's. Partitions with a foreign
     offset are released without a commit, and one warning names them.
     """
-    session, metrics, subscription = Session(), Metrics(), SubscriptionState()
-    subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
-    topics = TopicIncarnations(cast(Any, session), TaskSet(print))
-    writer = FencedWriter(cast(Any, session), "/m", topics.catch_up)
-    store = BrokerOffsetStore(session, LAYOUT, writer, topics, metrics, None, "earliest")
-    store._sent = dict.fromkeys(PARTITIONS, 12)
-    owner_znodes = OwnerZnodes(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
+    session, tracker = Session(), OffsetTracker(CommitRules(autocommit=False, through_brokers=True))
+    tracker.open(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
+    context = member_context(session, tracker)
+    topics = TopicIncarnations(context.session, context.tasks, tracker)
+    writer = FencedWriter(context.session, "/m", topics.catch_up)
+    tracker.requested(dict.fromkeys(PARTITIONS, 12))
+    owner_znodes = OwnerZnodes(context, writer, OffsetZnodes(context, writer))
     with caplog.at_level(logging.WARNING):
         outcome = await owner_znodes.release(PARTITIONS)
     assert outcome.released == frozenset(PARTITIONS)
     assert sorted(session.released) == [LAYOUT.owner(partition) for partition in PARTITIONS]
-    assert metrics.total("commits_superseded") == 1
+    assert context.metrics.total("commits_superseded") == 1
     assert [record.getMessage() for record in caplog.records] == [
         "group g: offsets of 1 partition, first t:2, were changed by another writer; they are released without a commit"
     ]

@@ -11,13 +11,15 @@ import pytest
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import SessionLostError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
 
 class Topics:
-    """A session with one topic. Reads wait for ``may_answer``; ``created`` lists the reported incarnations."""
+    """A session with one topic. Reads wait for ``may_answer``."""
 
     def __init__(self) -> None:
         self.czxid = 1
@@ -25,14 +27,21 @@ class Topics:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.errors: list[BaseException] = []
-        self.created: list[tuple[str, int]] = []
-        self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append))
-        self.incarnations.on_recreated = lambda *created: self.created.append(created)
+        self.tracker = OffsetTracker()
+        self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append), self.tracker)
 
     async def exists(self, _path: str, _watcher: object) -> object:
         self.reads += 1
         await self.may_answer.wait()
         return SimpleNamespace(czxid=self.czxid)
+
+    @property
+    def created(self) -> list[tuple[str, int]]:
+        """The topics that were announced as recreated, in order; the next call returns later ones only."""
+        announced = []
+        while not self.incarnations.recreations.empty():
+            announced.append(self.incarnations.recreations.get_nowait())
+        return announced
 
     async def recreate(self) -> None:
         """Follow the topic, create it again, and start a check, which waits for ``may_answer``."""
@@ -53,6 +62,18 @@ async def test_catch_up_waits_for_a_check_in_progress() -> None:
     await asyncio.wait_for(waiting, 5)
     assert topics.created == [("t", 2)]
     assert topics.reads == 2
+
+
+async def test_offsets_of_the_old_log_are_not_stored_after_a_check() -> None:
+    """A write that waited for ``catch_up`` is decided right after it, before any partition is restarted."""
+    topics, partition = Topics(), TopicPartition("t", 0)
+    await topics.incarnations.follow({"t"})
+    topics.tracker.claim([partition], topics.incarnations.creation("t"))
+    assert topics.tracker.may_store(partition)
+    topics.czxid = 2
+    topics.incarnations.recheck()
+    await topics.incarnations.catch_up()
+    assert not topics.tracker.may_store(partition)
 
 
 async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:

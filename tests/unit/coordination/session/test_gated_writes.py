@@ -13,22 +13,23 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.partition_offsets import Commit, StartPosition
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.manual_runtime import ManualRuntime
+from tests.helpers.member_context import member_context
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -98,29 +99,25 @@ class Owner:
 
     def __init__(self, runtime: ManualRuntime) -> None:
         self.session, self.handler = FakeSession(runtime), Handler()
-        session, metrics = cast(Any, self.session), Metrics()
         self.subscription = SubscriptionState()
-        self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
-        self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
-        self.topics = topics = TopicIncarnations(session, TaskSet(print))
-        self.writer = FencedWriter(session, "/m", topics.catch_up)
-        arguments = (session, LAYOUT, self.writer, topics, metrics, None, "earliest")
-        self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
-        self.broker_store = BrokerOffsetStore(*cast(Any, arguments))
-        self.broker_store.send_commit = self.handler.send_commit
-        self.owner_znodes = OwnerZnodes(
-            session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
-        )
-        self.offsets = OwnedOffsets(
-            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset
-        )
+        tracker = self.subscription.offsets
+        tracker.open({P0: StartPosition(10, 1, 5)})
+        tracker.of(P0).finished = 12  # type: ignore[union-attr]
+        context = member_context(self.session, tracker, self.handler)
+        self.topics = topics = TopicIncarnations(context.session, context.tasks, tracker)
+        self.writer = FencedWriter(context.session, "/m", topics.catch_up)
+        znodes = OffsetZnodes(context, self.writer)
+        self.znodes = znodes
+        self.owner_znodes = OwnerZnodes(context, self.writer, znodes)
+        self.offsets = OwnedOffsets(context, znodes, None)
+        self.broker_commits = BrokerCommits(context, znodes, self.writer)
 
 
 PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
     "a proof": lambda owner: owner.writer.prove(),
     "a claim": lambda owner: owner.owner_znodes.claim([P0]),
     "a commit": lambda owner: owner.offsets.commit_finished(),
-    "a commit by brokers": lambda owner: owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False),
+    "a commit by brokers": lambda owner: owner.broker_commits.commit({P0: Commit(12, 1)}, ""),
     "a release": lambda owner: owner.owner_znodes.release([P0]),
 }
 
@@ -171,9 +168,9 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtim
     """If the lease ends between two transactions of a commit, the remaining transactions are not sent."""
     owner = Owner(runtime)
     owner.session.takes_s = 2.0
-    many = {TopicPartition("t", number): (1, 1) for number in range(3 * MOST_OPERATIONS)}
+    many = {TopicPartition("t", number): Commit(1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
-        await owner.store.write_commit(many, lambda _: False)
+        await owner.znodes.commit(many)
     assert len(owner.session.sent) == 2
 
 
@@ -188,18 +185,15 @@ async def test_a_commit_waits_for_a_broker_at_most_until_the_lease_ends(runtime:
     async def silent(offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         await asyncio.Event().wait()
 
-    owner.broker_store.send_commit = silent
+    owner.handler.send_commit = silent  # type: ignore[method-assign]
     # The store proves its session before it reads again; on this fake session, the proof succeeds at once.
-    await asyncio.wait_for(owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False), 5)
+    await asyncio.wait_for(owner.broker_commits.commit({P0: Commit(12, 1)}, ""), 5)
     assert owner.session.sent
 
 
 async def test_an_offset_that_is_outdated_after_an_outage_is_not_sent_to_a_broker(runtime: ManualRuntime) -> None:
-    """
-    If the connection breaks right before a commit, and the topic is created again during the outage, the outdated
-    offset is not sent to a broker.
-    """
-    owner, outdated = Owner(runtime), set[TopicPartition]()
+    """The connection breaks right before the commit, and the topic is created again during the outage."""
+    owner = Owner(runtime)
     get_many = owner.session.get_many
 
     async def breaking(paths: Sequence[str]) -> list[Node | None]:
@@ -207,11 +201,11 @@ async def test_an_offset_that_is_outdated_after_an_outage_is_not_sent_to_a_broke
         return await get_many(paths)
 
     owner.session.get_many = breaking  # type: ignore[method-assign]
-    committing = asyncio.ensure_future(owner.broker_store.write_commit({P0: (12, 1)}, outdated.__contains__))
+    committing = asyncio.ensure_future(owner.broker_commits.commit({P0: Commit(12, 1)}, ""))
     await run_ready_tasks()
-    outdated.add(P0)
+    owner.subscription.offsets.recreated("t", 9)
     owner.session.gate.suspended = False
-    assert await asyncio.wait_for(committing, 5) == ({}, {})
+    assert await asyncio.wait_for(committing, 5) == Written({}, {})
     assert owner.handler.commits == []
 
 
@@ -220,8 +214,8 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
     """Without a trusted session, a commit fails at once, and nothing is sent."""
     owner, commits = Owner(runtime), []
 
-    class OwnedPartitions:
-        async def commit_owned(self, metadata: str) -> frozenset[TopicPartition]:
+    class OwnedOffsets:
+        async def commit_finished(self, metadata: str) -> frozenset[TopicPartition]:
             commits.append(metadata)
             return frozenset({P0})
 
@@ -234,7 +228,8 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
         Metrics(),
         lambda error: None,
     )
-    member._supervisor.current = cast(Any, SimpleNamespace(session=owner.session, owned_partitions=OwnedPartitions()))
+    current = SimpleNamespace(session=owner.session, offsets=SimpleNamespace(owned=OwnedOffsets()))
+    member._supervisor.current = cast(Any, current)
     assert await member.commit_on_session("first") == {P0}
     if end == "suspended":
         owner.session.gate.suspended = True

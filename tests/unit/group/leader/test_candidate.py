@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from kiel_groups.group.leader import candidate as candidate_module
 from kiel_groups.group.leader.candidate import (
     BecomeLeader,
     Candidate,
@@ -26,6 +28,7 @@ from kiel_groups.group.leader.candidate import (
     sequence,
     step,
 )
+from tests.helpers.recorded_moves import moves_in, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -143,17 +146,43 @@ def test_step(case: str) -> None:
     assert step(before, event) == (expected, effects)
 
 
-def test_every_change_of_leadership_has_an_effect() -> None:
-    """
-    In each phase and for each event, BecomeLeader is an effect if leadership starts, and ResignLeader if and only if
-    leadership ends.
-    """
+def every_step() -> Iterator[tuple[Candidate, Event]]:
+    """Yield every event in every phase."""
     events = (
         *(EnterElection(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
         *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),
     )
     for phase, name, event in product(ElectionPhase, (None, OWN), events):
-        before = me(phase, name)
+        yield me(phase, name), event
+
+
+def test_a_candidate_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moves of all events in all phases are those of the table: none is missing there, and none is superfluous."""
+    legal = moves_in(candidate_module)
+    recorded = record_moves(monkeypatch, candidate_module)
+    for before, event in every_step():
+        step(before, event)
+    assert recorded.seen == legal
+
+
+def test_a_candidate_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the table lacks raises an error, whatever the move."""
+    recorded = record_moves(monkeypatch, candidate_module)
+    for before, event in every_step():
+        recorded.forbidden = None
+        after, _ = step(before, event)
+        if after.phase is not before.phase:
+            recorded.forbidden = (before.phase, after.phase)
+            with pytest.raises(AssertionError, match="ElectionPhase"):
+                step(before, event)
+
+
+def test_every_change_of_leadership_has_an_effect() -> None:
+    """
+    In each phase and for each event, BecomeLeader is an effect if leadership starts, and ResignLeader if and only if
+    leadership ends.
+    """
+    for before, event in every_step():
         after, effects = step(before, event)
         assert (ResignLeader() in effects) == (before.leads and not after.leads)
         assert any(isinstance(effect, BecomeLeader) for effect in effects) or not (after.leads and not before.leads)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from kiel_groups.config import DebounceConfig
+from kiel_groups.group.leader import leader_state
 from kiel_groups.group.leader.leader_state import (
-    RETRY_S,
+    REPLAN_PAUSE_S,
     Changed,
     DebounceChanged,
     Deposed,
@@ -27,6 +30,7 @@ from kiel_groups.group.leader.leader_state import (
 )
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
+from tests.helpers.recorded_moves import moves_in, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -241,8 +245,8 @@ def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Ans
     bench = Bench().publishing(Prepared(1, 10.2), *[Written(1, DONE, 10.3)] * answered)
     assert bench.feed(Written(1, answer, 11.0)) == []
     assert bench.leader.publication is None
-    assert bench.feed(Tick(11.0 + RETRY_S - 0.01)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "publication interrupted")]
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S - 0.01)) == []
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "publication interrupted")]
 
 
 @pytest.mark.parametrize(
@@ -252,8 +256,8 @@ def test_a_failed_plan_is_retried(failure: Event) -> None:
     """If a plan fails, the next one is made after a pause, and includes the changes until then."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2))
-    assert bench.feed(failure, Tick(11.0 + RETRY_S - 0.01)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "leave, retry")]
+    assert bench.feed(failure, Tick(11.0 + REPLAN_PAUSE_S - 0.01)) == []
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "leave, retry")]
 
 
 def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
@@ -263,14 +267,14 @@ def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
     """
     bench = Bench().publishing()
     assert bench.feed(Prepared(1, 11.0, failed=True), Written(1, DONE, 11.1), Prepared(1, 11.1)) == []
-    assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "retry")]
+    assert bench.feed(Tick(11.0 + REPLAN_PAUSE_S)) == [MakePlan(1, ME, "retry")]
 
 
 def test_changes_do_not_hasten_a_retry() -> None:
     """Changes do not shorten the pause after a failure, even with a debounce of 0."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0)).publishing(Prepared(1, 10.2))
     bench.feed(Written(1, Unknown(), 11.0), Changed("join", 11.01))
-    assert bench.leader.due_s == pytest.approx(11.0 + RETRY_S)
+    assert bench.leader.due_s == pytest.approx(11.0 + REPLAN_PAUSE_S)
 
 
 def test_a_confirmed_leader_makes_a_new_plan() -> None:
@@ -330,3 +334,46 @@ def test_an_answer_to_an_earlier_term_is_ignored() -> None:
     bench.feed(Elected(ME, 0.0), Tick(0.3), Deposed(), Elected(OTHER, 1.0), Tick(1.3))
     bench.feed(Planned(1, None, 1.4))
     assert bench.feed(Planned(2, PLAN, 1.5)) == [Prepare(2, PLAN.folders)]
+
+
+def every_step() -> Iterator[tuple[LeaderState, Event]]:
+    """Yield every event in every state that differs in its phase, in the writes that were answered, or in causes."""
+    found = {("start",): LeaderState(DEBOUNCE)}
+    waiting = list(found.values())
+    while waiting:
+        leader = waiting.pop()
+        term = leader.term
+        answers = (*NOT_DONE, DONE)
+        for event in (
+            *(Elected(ME, 0.0), Elected(OTHER, 0.0), Deposed(), Changed("join", 0.0), Tick(100.0)),
+            *(Planned(term, plan, 0.0, failed=failed) for plan in (None, PLAN) for failed in (False, True)),
+            *(Prepared(term, 0.0, failed=failed) for failed in (False, True)),
+            *(Written(term, answer, 0.0) for answer in answers),
+        ):
+            yield leader, event
+            after, _ = step(leader, event)
+            key = (after.phase, after.written, bool(after.causes), after.candidate)
+            if key not in found:
+                found[key] = after
+                waiting.append(after)
+
+
+def test_a_leader_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moves of all events in all states are those of the table: none is missing there, and none is superfluous."""
+    legal = moves_in(leader_state)
+    recorded = record_moves(monkeypatch, leader_state)
+    for before, event in every_step():
+        step(before, event)
+    assert recorded.seen == legal
+
+
+def test_a_leader_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the table lacks raises an error, whatever the move."""
+    recorded = record_moves(monkeypatch, leader_state)
+    for before, event in list(every_step()):
+        recorded.forbidden = None
+        after, _ = step(before, event)
+        if after.phase is not before.phase:
+            recorded.forbidden = (before.phase, after.phase)
+            with pytest.raises(AssertionError, match="LeaderPhase"):
+                step(before, event)

@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from kiel_groups.group.member import claims as claims_module
 from kiel_groups.group.member.claims import (
     AssignmentRead,
     Claim,
@@ -35,6 +36,7 @@ from kiel_groups.group.member.claims import (
     step,
 )
 from kiel_groups.model import TopicPartition
+from tests.helpers.recorded_moves import moves_in, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -369,6 +371,34 @@ def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
         assert all(effect.partitions for effect in effects), "an effect without partitions"
         assert not (after.leaving and now in {WAITING, OWNED})
         assert not (after.want == some() and now in {WAITING, OWNED})
+
+
+def every_step() -> Iterator[tuple[Claims, Event]]:
+    """Yield every event in every state of one partition, with and without a subscription to its topic."""
+    events = (*every_event(), Subscribed(frozenset()))
+    for before, topics, event in product(one_partition(), (frozenset({"t"}), frozenset[str]()), events):
+        yield dataclasses.replace(before, topics=topics), event
+
+
+def test_a_partition_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moves of all events in all states are those of the table: none is missing there, and none is superfluous."""
+    legal = moves_in(claims_module)
+    recorded = record_moves(monkeypatch, claims_module)
+    for before, event in every_step():
+        step(before, event)
+    assert recorded.seen == legal
+
+
+def test_a_partition_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A move that the table lacks raises an error, whatever the move."""
+    recorded = record_moves(monkeypatch, claims_module)
+    for before, event in every_step():
+        recorded.seen, recorded.forbidden = set(), None
+        step(before, event)
+        for move in list(recorded.seen):
+            recorded.forbidden = move
+            with pytest.raises(AssertionError, match="Phase"):
+                step(before, event)
 
 
 @pytest.mark.parametrize("answer", ABOUT_PARTITIONS)

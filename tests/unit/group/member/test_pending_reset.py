@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kiel_groups.group.member.partition_offsets import Commit, StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -39,18 +40,18 @@ def test_the_stored_offset(lost: int, start: int, end: int, policy: str, finishe
 def test_commits_during_a_reset() -> None:
     """During a reset, offsets beyond the end of the log are not committed. Offsets within the log are."""
     subscription = SubscriptionState()
-    subscription.assign_from_subscribed({P0: StartPosition(80, 1, 1)})
-    state = subscription.state(P0)
+    subscription.offsets.open({P0: StartPosition(80, 1, 1)})
+    state = subscription.offsets.of(P0)
     assert state is not None
-    subscription.choose_reset(P0, PendingReset(150, 0, 100, 100))
+    subscription.offsets.choose_reset(P0, PendingReset(150, 0, 100, 100))
     state.finished = 101
-    assert subscription.all_consumed_offsets() == {}
+    assert not subscription.offsets.has_uncommitted()
     state.finished = 100
-    assert subscription.all_consumed_offsets() == {P0: 100}
+    assert subscription.offsets.commits() == {P0: Commit(100, 1)}
     state.finished = 101
-    subscription.seek(P0, 100)
-    assert subscription.resetting() == frozenset()
-    assert subscription.all_consumed_offsets() == {P0: 100}
+    subscription.offsets.seek(P0, 100)
+    assert subscription.offsets.resetting() == frozenset()
+    assert subscription.offsets.commits() == {P0: Commit(100, 1)}
 
 
 def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() -> None:
@@ -59,11 +60,11 @@ def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() 
     have stored the results of finished records.
     """
     subscription = SubscriptionState()
-    subscription.assign_from_subscribed({P0: StartPosition(50, 1, 1)})
-    state = subscription.state(P0)
+    subscription.offsets.open({P0: StartPosition(50, 1, 1)})
+    state = subscription.offsets.of(P0)
     assert state is not None
     assert state.reset_offset(autocommit=True) is None
     state.finished = 100
-    subscription.choose_reset(P0, PendingReset(150, 0, 100, 100))
+    subscription.offsets.choose_reset(P0, PendingReset(150, 0, 100, 100))
     assert state.reset_offset(autocommit=True) == 100
     assert state.reset_offset(autocommit=False) == 50

@@ -1,0 +1,65 @@
+"""Compute the delays between the tries of one action. The computation is pure: callers pass in the random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Backoff", "shortening"]
+
+#: 2 ** 40 times the first delay exceeds every longest delay.
+_MOST_DOUBLINGS = 40
+
+
+def shortening(random: Callable[[], float], share: float = 0.3) -> Callable[[], float]:
+    """
+    Return a ``jitter`` that subtracts a random part of each delay, at most ``share`` of it.
+
+    Args:
+        random: Returns numbers uniform in [0, 1), such as ``random.Random(seed).random``.
+        share: A fraction, from 0 to 1.
+    """
+    return lambda: 1 - share * random()
+
+
+def _unchanged() -> float:
+    return 1.0
+
+
+class Backoff:
+    """
+    Exponential backoff: the first delay, doubled with every failure in a row up to the longest one.
+
+    A caller that retries one action in a loop takes ``next_s`` after each failure, and calls ``reset`` after a success.
+    A caller that counts failures itself, for example for each partition, asks ``delay_s``. That method changes nothing,
+    so one object may serve many counts.
+
+    Args:
+        first_s: The delay after the first failure, in seconds.
+        longest_s: The longest delay, in seconds. If it is shorter than ``first_s``, every delay has this length.
+        jitter: Called once for each delay that is not 0; returns the factor by which that delay is multiplied, so that
+            clients that failed together do not retry together. A factor above 1 exceeds ``longest_s``. By default,
+            delays are not changed.
+    """
+
+    __slots__ = ("_failures", "_first_s", "_jitter", "_longest_s")
+
+    def __init__(self, first_s: float, longest_s: float, jitter: Callable[[], float] = _unchanged) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._jitter = jitter
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """Count a failure, and return the seconds to wait before the next try."""
+        self._failures += 1
+        return self.delay_s(self._failures)
+
+    def reset(self) -> None:
+        """Forget the failures that ``next_s`` has counted: the next delay is the first one again."""
+        self._failures = 0
+
+    def delay_s(self, failures: int) -> float:
+        """Return the seconds to wait after this number of failures in a row: 0 without a failure. Count nothing."""
+        if failures <= 0:
+            return 0.0
+        return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()

@@ -1,0 +1,178 @@
+"""
+Read and write the v0 offset znodes of a group, which every tool of Kafka 0.8 reads.
+
+A write expects the version that the member last saw of an offset znode, in a transaction that checks the member znode.
+So ZooKeeper refuses a late write of a former owner, and a write that would overwrite an operator's reset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome, Renew
+from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.zk_session import Node
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
+from kiel_groups.group.znodes.contents import encode_offset, parse_offset
+from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
+from kiel_groups.model import TopicPartition
+
+__all__ = ["OffsetZnodes", "Written"]
+
+log = logging.getLogger(__name__)
+
+
+class Written(NamedTuple):
+    """
+    The result of writing offsets.
+
+    ``stored`` has the offsets that were written, with their new versions; ``found`` has the offsets that other writers
+    had stored, and that were read instead.
+    """
+
+    stored: dict[TopicPartition, StoredOffset]
+    found: dict[TopicPartition, StoredOffset]
+
+
+class OffsetZnodes:
+    """The offset znodes of one group, used on one member's session."""
+
+    def __init__(self, context: MemberContext, writer: FencedWriter) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tracker = context.tracker
+        self._writer = writer
+        self._metrics = context.metrics
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Read the stored offsets; a partition without an offset znode is left out."""
+        nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
+        return {
+            partition: self.parse(partition, node)
+            for partition, node in zip(partitions, nodes, strict=True)
+            if node is not None
+        }
+
+    def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
+        """Return the content of an offset znode; log an error if it is not an offset."""
+        try:
+            offset: int | None = parse_offset(node.data, self._layout.offset(partition))
+        except ProtocolError as error:
+            self._metrics.count("offsets_unreadable")
+            log.error("group %s: %s; treating it as no committed offset", self._layout.group, error)
+            offset = None
+        return StoredOffset(offset, node.version, node.mzxid)
+
+    async def ensure_parents(self, topics: Collection[str]) -> None:
+        """
+        Create the parent znodes of the topics' offsets; to be called before partitions of these topics are claimed.
+
+        If a claim is older than the last change of the parent znode, its owner is assumed to know the offset.
+        """
+        await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
+
+    async def restore_parents(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
+        """
+        Create the parent znodes again that another client deleted.
+
+        Args:
+            dropped: The partitions whose write was dropped, with the reason.
+
+        Returns:
+            The partitions whose write was dropped because the parent znode was missing.
+        """
+        orphaned = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
+        folders = sorted({self._layout.topic_offsets(partition.topic) for partition in orphaned})
+        if folders:
+            self._metrics.count("offset_folders_restored", len(folders))
+            log.warning(
+                "group %s: another client deleted %s; storing the finished offsets there again",
+                self._layout.group,
+                ", ".join(folders),
+            )
+            await self._session.ensure(folders)
+        return orphaned
+
+    # Operations
+
+    def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
+        """Return the operation that writes a partition's offset if its znode has this version."""
+        return Put(self._layout.offset(partition), encode_offset(offset), version)
+
+    def check(self, partition: TopicPartition, version: int) -> Operation:
+        """Return the operation that requires this version of a partition's offset."""
+        return Check(self._layout.offset(partition), version)
+
+    def creation(self, partition: TopicPartition, offset: int) -> Operation:
+        """Return the operation that creates a deleted offset znode again."""
+        return Create(self._layout.offset(partition), encode_offset(offset))
+
+    # Writes
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Write offsets as ``put`` does, except those that the tracker no longer permits when they are sent."""
+        may_store = self._tracker.may_store
+        return await self.put(commits, lambda partition, written: written if may_store(partition) else None)
+
+    async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
+        """
+        Write offsets, each if its znode has the expected version; create deleted znodes again.
+
+        A write with an unknown outcome is resolved by reading. Partitions that ``renew`` drops are not in the result.
+
+        Raises:
+            SessionLostError: The session is over; nothing more was stored.
+        """
+        written = Written({}, {})
+        waiting = dict(commits)
+        while waiting:
+            wanted = waiting
+
+            def on_refused(
+                partition: TopicPartition, refused: Operation, failure: Failure
+            ) -> tuple[Operation, ...] | None:
+                if failure is Failure.NO_NODE and not isinstance(refused, Create):
+                    return (self.creation(partition, commits[partition].offset),)
+                # Another writer changed the znode, or its parent znode is gone.
+                return None
+
+            outcome = await self._writer.write(
+                {partition: (self.write(partition, *commit),) for partition, commit in wanted.items()},
+                on_refused,
+                renew=renew,
+            )
+            for partition, versions in outcome.done.items():
+                # A znode that was created again starts at version 0.
+                written.stored[partition] = StoredOffset(wanted[partition].offset, versions[0] or 0)
+            waiting = {}
+            if outcome.dropped or outcome.unknown:
+                await self.restore_parents(outcome.dropped)
+                waiting = await self._reconcile(wanted, outcome, written)
+        return written
+
+    async def _reconcile(
+        self, wanted: Mapping[TopicPartition, Commit], outcome: Outcome[TopicPartition], written: Written
+    ) -> dict[TopicPartition, Commit]:
+        """
+        Read the offsets whose write was refused or has an unknown outcome, and add them to ``written``.
+
+        Returns:
+            The offsets that were not written and must be tried again.
+        """
+        again: dict[TopicPartition, Commit] = {}
+        partitions = [*outcome.dropped, *sorted(outcome.unknown)]
+        current = await self.read(partitions)
+        for partition in partitions:
+            offset, version = wanted[partition]
+            found = current.get(partition)
+            if found is None or found.version == version:
+                again[partition] = wanted[partition]
+            elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):
+                # After a refusal the offset is another writer's. Even with the same value it is a reset to follow.
+                written.stored[partition] = found
+            else:
+                written.found[partition] = found
+        return again

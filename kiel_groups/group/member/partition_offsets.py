@@ -1,0 +1,225 @@
+"""
+The offsets of one partition during one claim, and the decisions about them, as values; see ``offset_tracker``.
+
+All offsets are *next* offsets: the offset of the first record that was not delivered (``position``), not finished
+(``finished``) or not committed (``committed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from kiel_groups.group.member.pending_reset import PendingReset
+
+__all__ = [
+    "ClaimedPartition",
+    "Commit",
+    "Finding",
+    "MOVES",
+    "PartitionOffsets",
+    "Phase",
+    "Release",
+    "StartOrigin",
+    "StartPosition",
+    "StoredOffset",
+]
+
+
+class Phase(Enum):
+    """The phase of a partition's offsets. A partition without a phase is not claimed."""
+
+    #: Entry: opening the claim has started. Duty: find or create the offset, and rewrite it. Exit: the start is stored.
+    CLAIMED = "claimed"
+    #: Entry: the start is stored. Duty: commit what is finished. Exit: a reset, a new log, or the end of the claim.
+    OPEN = "open"
+    #: Entry: the log lacks the position, and another one is chosen. Duty: store that one. Exit: it is stored or void.
+    RESETTING = "resetting"
+    #: Entry: the topic was created again. Duty: store the start of the new log. Exit: it is stored.
+    OUTDATED = "outdated"
+
+
+#: The legal changes of a partition's phase; None is a partition that is not claimed. A consumer without a group opens
+#: partitions without a claim.
+MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
+    None: frozenset({Phase.CLAIMED, Phase.OPEN}),
+    Phase.CLAIMED: frozenset({Phase.OPEN, Phase.OUTDATED, None}),
+    Phase.OPEN: frozenset({Phase.RESETTING, Phase.OUTDATED, None}),
+    Phase.RESETTING: frozenset({Phase.OPEN, Phase.OUTDATED, None}),
+    Phase.OUTDATED: frozenset({Phase.OPEN, None}),
+}
+
+
+class StartOrigin(Enum):
+    """How the offset was chosen at which the delivery of a partition started, or last started again."""
+
+    #: The group's stored offset.
+    STORED = "stored"
+    #: The reset policy, because the group had no stored offset.
+    FIRST = "first"
+    #: Another writer stored it.
+    ADOPTED = "adopted"
+    #: The reset policy, because the log lacked the position.
+    RESET = "reset"
+    #: The start of the new log of a topic that was created again.
+    NEW_LOG = "new log"
+    #: The application.
+    SEEK = "seek"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """
+    The content of an offset znode: the next offset and the znode's version.
+
+    ``offset`` is None if the znode contains no decimal number. ``mzxid`` is the zxid of the last write, 0 if unknown.
+    """
+
+    offset: int | None
+    version: int
+    mzxid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """
+    The start position of a claim.
+
+    ``offset`` is the next offset, ``version`` the version of the offset znode after the write-back. ``token`` is the
+    claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition. ``created``
+    identifies the topic incarnation that the offset belongs to: the topic's creation zxid, 0 if unknown.
+    """
+
+    offset: int
+    version: int
+    token: int
+    created: int = 0
+    origin: StartOrigin = StartOrigin.STORED
+
+
+class Commit(NamedTuple):
+    """A decision to store the next offset ``offset``, if the offset znode has ``version``."""
+
+    offset: int
+    version: int
+
+
+class Release(NamedTuple):
+    """
+    A decision on the offset of a partition whose claim ends.
+
+    The release stores ``offset``, unless it is None, and expects ``version``. Without an offset it only verifies the
+    version; without a version it verifies nothing. ``is_superseded``: another writer has changed the offset.
+    """
+
+    offset: int | None
+    version: int | None
+    is_superseded: bool = False
+
+
+class Finding(Enum):
+    """The meaning of a stored offset for the consumer that owns the partition."""
+
+    #: The version is the one that was last seen.
+    UNCHANGED = auto()
+    #: A commit of this consumer, whose outcome was unknown, has stored the offset.
+    OWN = auto()
+    #: Another writer has stored the offset, and the consumer continues there.
+    ADOPTED = auto()
+    #: Another writer has stored data that is not an offset.
+    UNREADABLE = auto()
+    #: The partition is not open.
+    NOT_OPEN = auto()
+
+
+@dataclass(slots=True)
+class ClaimedPartition:
+    """
+    The claim of a partition, opened or not.
+
+    ``created`` identifies the topic incarnation to which the claim's offsets belong, by the topic's creation zxid;
+    ``newest`` identifies the latest known incarnation.
+    """
+
+    created: int
+    newest: int
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the topic has a newer incarnation, so that the claim's offsets must not be stored."""
+        return self.created < self.newest
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.OUTDATED if self.outdated else Phase.CLAIMED
+
+
+@dataclass(slots=True)
+class PartitionOffsets(ClaimedPartition):
+    """
+    The offsets of one partition during one claim, after the claim was opened.
+
+    ``start`` is the offset at which delivery started last, ``origin`` how it was chosen. ``sent`` has the offsets of
+    commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
+    ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
+    not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
+    log lacks the position, until the new position is stored.
+    """
+
+    token: int
+    start: int
+    origin: StartOrigin
+    position: int
+    finished: int
+    committed: int
+    version: int
+    sent: set[int] = field(default_factory=set)
+    requested: int | None = None
+    unreadable: bool = False
+    adopted: int | None = None
+    reset: PendingReset | None = None
+
+    @property
+    def phase(self) -> Phase:
+        if self.outdated:
+            return Phase.OUTDATED
+        return Phase.OPEN if self.reset is None else Phase.RESETTING
+
+    @property
+    def uncommitted(self) -> bool:
+        """Whether a commit has an offset to store (rules 1, 4, 5 and 6)."""
+        beyond_log = self.reset is not None and self.finished > self.reset.end
+        return not self.outdated and not beyond_log and (self.unreadable or self.finished != self.committed)
+
+    def reset_offset(self, *, autocommit: bool) -> int | None:
+        """
+        Return the offset that the chosen reset stores, or None if there is no reset.
+
+        If the application commits by itself (no ``autocommit``), its uncommitted records are not skipped.
+        """
+        return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
+
+    def wrote(self, offset: int | None, version: int) -> bool:
+        """Whether a commit of this consumer with an unknown outcome has stored ``offset`` at ``version`` (rule 2)."""
+        return version == self.version + 1 and offset in self.sent
+
+    def knows(self, stored: StoredOffset) -> bool:
+        """
+        Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+
+        An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
+        consumer learned of that incarnation. The offset must then survive the restart in the new log.
+        """
+        return stored.version == self.version != self.adopted or self.wrote(stored.offset, stored.version)
+
+    def judge(self, stored: StoredOffset) -> Finding:
+        """Return what a stored offset means (rules 2 to 4)."""
+        if stored.version == self.version:
+            return Finding.UNCHANGED
+        if stored.offset is None:
+            return Finding.UNREADABLE
+        if self.wrote(stored.offset, stored.version) or stored.offset == self.requested:
+            return Finding.OWN
+        return Finding.ADOPTED
