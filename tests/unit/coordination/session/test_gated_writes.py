@@ -142,7 +142,7 @@ async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: 
     else:
         owner.session.gate.shut("by the test")
     with pytest.raises(SessionLostError, match="lease over" if end == "over" else "by the test"):
-        await PATHS[path](owner)
+        await asyncio.wait_for(asyncio.ensure_future(PATHS[path](owner)), 5)
     assert owner.session.sent == []
     assert owner.handler.commits == []
 
