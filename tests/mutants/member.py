@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "an idle owner does not adopt an offset that an operator has set",
         _OWNED_PARTITIONS,
-        "        await self._offsets.owned.adopt_foreign_offsets(self._owned())\n",
+        "        await self._offsets.owned.adopt_foreign_offsets(self._owned)\n",
         "",
         "tests/sim/test_member_assignments.py",
     ),

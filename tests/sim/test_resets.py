@@ -170,7 +170,8 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
         world.operator.set(world.layout.offset(P0), b"garbage")
         member_session = consumer.member._member_session
         assert member_session is not None
-        following = consumer.process.start(member_session.owned_partitions._offsets.owned.adopt_foreign_offsets([P0]))
+        offsets = member_session.offsets.owned
+        following = consumer.process.start(offsets.adopt_foreign_offsets(lambda: [P0]))
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_pending_reset(P0), 5.0)
         assert world.ensemble.tree.znodes[world.layout.offset(P0)].data == b"%d" % chosen

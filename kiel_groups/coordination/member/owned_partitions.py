@@ -208,7 +208,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.owned.adopt_foreign_offsets(self._owned())
+        await self._offsets.owned.adopt_foreign_offsets(self._owned)
         await self.confirm_leaders()
         self.recheck()
 

@@ -131,16 +131,19 @@ class OwnedOffsets:
         late = frozenset(p for p, found in findings.items() if found is Finding.OWN)
         return _Attempt(stored, late - stored)
 
-    async def adopt_foreign_offsets(self, partitions: Collection[TopicPartition]) -> None:
+    async def adopt_foreign_offsets(self, owned: Callable[[], Collection[TopicPartition]]) -> None:
         """
-        Adopt the offsets of these partitions that other writers stored between commits.
+        Adopt the offsets that other writers stored between commits.
+
+        ``owned`` returns the partitions that the member owns, without those that are being revoked; it is called when
+        no other write is in progress.
 
         The znode's version reveals another writer, even if the stored offset is the same. That is a reset, too: the
         records after the offset must be delivered again.
         """
         async with self.writing:
             read = self._znodes.read if self._brokers is None else self._brokers.read
-            for partition, found in (await read(self._tracker.verifiable(partitions))).items():
+            for partition, found in (await read(self._tracker.verifiable(owned()))).items():
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:
