@@ -21,7 +21,7 @@ MUTANTS = (
     # Commits whose answer was lost
     Mutant(
         "a refused commit still counts as in flight",
-        _OWNED_OFFSETS,
+        "coordination/offsets/offset_znodes.py",
         "self._tracker.answered(sent, written.stored)",
         "self._tracker.answered({}, written.stored)",
         "tests/sim/test_interrupted_commits.py",

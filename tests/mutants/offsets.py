@@ -301,8 +301,8 @@ MUTANTS = (
     Mutant(
         "a commit is sent unchanged after its topic was created again",
         _OFFSET_ZNODES,
-        "lambda partition, written: written if may_store(partition) else None)",
-        "lambda partition, written: written)",
+        "lambda partition, write: write if may_store(partition) else None)",
+        "lambda partition, write: write)",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(

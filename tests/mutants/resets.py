@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "a reset is stored although its topic was created again",
         "coordination/offsets/offset_znodes.py",
-        "lambda partition, written: written if may_store(partition) else None)",
-        "lambda partition, written: written)",
+        "lambda partition, write: write if may_store(partition) else None)",
+        "lambda partition, write: write)",
         "tests/sim/test_resets.py",
     ),
     Mutant(

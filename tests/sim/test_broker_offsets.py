@@ -191,6 +191,25 @@ def test_a_chosen_offset_is_released_without_a_request_to_brokers(world: World) 
     assert world.ensemble.tree.znodes[world.layout.offset(PARTITION)].data == b"1500"
 
 
+def test_an_operators_offset_that_equals_the_next_commit_is_not_requested(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what the member has requested may be its own. It adopts the operator's offset (seed 7000312)."""
+    (consumer,) = world.consumers
+    requested = list[Mapping[TopicPartition, int]]()
+
+    async def record(offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        requested.append(offsets)
+
+    monkeypatch.setattr(consumer, "send_commit", record)
+    consumer.work(0.0, 3, 0.01)
+    world.run_for(0.02)
+    world.operator.set(world.layout.offset(PARTITION), b"3")
+    world.timeline.run_until(consumer.process.start(consumer.member.commit_on_session()).done, 20.0)
+    assert requested == []
+    assert consumer.metrics.total("commits_superseded") == 1
+
+
 def test_a_broker_restores_a_deleted_offset(world: World) -> None:
     (consumer,) = world.consumers
     process_and_commit(world, consumer)

@@ -113,9 +113,15 @@ class OffsetZnodes:
     # Writes
 
     async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Write offsets as ``put`` does, except those that the tracker no longer permits when they are sent."""
-        may_store = self._tracker.may_store
-        return await self.put(commits, lambda partition, written: written if may_store(partition) else None)
+        """
+        Write offsets as ``put`` does, and tell the tracker which of them were stored.
+
+        Offsets that the tracker no longer permits when they are sent are not written.
+        """
+        may_store, sent = self._tracker.may_store, self._tracker.sent(commits)
+        written = await self.put(commits, lambda partition, write: write if may_store(partition) else None)
+        self._tracker.answered(sent, written.stored)
+        return written
 
     async def put(self, commits: Mapping[TopicPartition, Commit], renew: Renew[TopicPartition]) -> Written:
         """

@@ -120,9 +120,7 @@ class OwnedOffsets:
         versions that they replace. An operator's offset may be adopted between two commits, and an older offset must
         not overwrite it.
         """
-        sent = self._tracker.sent(commits)
         written = await write(commits)
-        self._tracker.answered(sent, written.stored)
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
         stored_now = written.stored | own

@@ -170,7 +170,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtim
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): Commit(1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
-        await owner.znodes.commit(many)
+        await owner.znodes.put(many, lambda _, write: write)
     assert len(owner.session.sent) == 2
 
 
