@@ -16,6 +16,7 @@ from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
@@ -100,7 +101,6 @@ class Consumer:
             world.reset,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             self._log_range,
-            self._subscription,
             self,  # type: ignore[arg-type]
             self.member,
             self.metrics,
@@ -108,9 +108,8 @@ class Consumer:
         self._running = self.process.start(self._run(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
-        return GroupMember(
-            config, zookeeper, self, self._subscription, self.world.allocator, self.metrics, self._failed
-        )
+        context = ProcessContext(config, zookeeper, self.world.allocator, self.metrics, self.process.runtime)
+        return GroupMember(context, self, self._subscription, self._failed)
 
     def _failed(self, error: KielGroupsError) -> None:
         """Report an error that the member regards as permanent. Scenarios do not expect such errors."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.coordination.member.owned_partitions import OwnedPartitions, jittered_s
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.group.member import claims
 from tests.sim.checker import Violation
 from tests.sim.operations import perform
@@ -53,7 +53,7 @@ def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_repor
             owned._due.clear()
             owned._feed(await owned._read_assignment())
             try:
-                async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
+                async with asyncio.timeout(owned._context.audit_interval_s()):
                     await owned._due.wait()
             except TimeoutError:
                 await owned._audit()

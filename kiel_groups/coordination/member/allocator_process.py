@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.metrics import Metrics
 
 __all__ = ["AllocatorProcess"]
 
@@ -22,28 +20,14 @@ class AllocatorProcess:
     that join check their settings against the group's, not against this process's.
 
     Args:
-        config: The group, its debounce, the time limit of its allocator; a member's other settings are ignored.
-        zookeeper: How to connect to ZooKeeper.
-        allocator: Computes the assignments while this process leads.
-        metrics: Receives the counters and gauges.
+        process: The process. Of its settings, the group, its debounce, and the time limit of its allocator apply; a
+            member's other settings are ignored.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
-        allocator: Allocator,
-        metrics: Metrics,
-        on_failure: Callable[[KielGroupsError], None],
-    ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
-        self._allocator = allocator
-        self._metrics = metrics
-        self._supervisor = SessionSupervisor(
-            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
-        )
+    def __init__(self, process: ProcessContext, on_failure: Callable[[KielGroupsError], None]) -> None:
+        self._process = process
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
         """
@@ -57,9 +41,7 @@ class AllocatorProcess:
         await self._supervisor.start()
 
     async def _join(self, by_s: float) -> _AllocatorSession:
-        session = _AllocatorSession(
-            self._config, self._zookeeper, self._allocator, self._metrics, first=self._supervisor.current is None
-        )
+        session = _AllocatorSession(self._process, first=self._supervisor.current is None)
         await session.join(by_s)
         return session
 
@@ -83,6 +65,5 @@ class _AllocatorSession(GroupSession):
     _paused = "this candidate is paused"
 
     async def _enroll(self) -> None:
-        self._choose_member_id()
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
-        self._set_up(self._layout.election)
+        self._set_up(self._context(), self._layout.election)

@@ -7,17 +7,17 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import HostPort
 from kiel_groups.coordination.member.member_session import MemberSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupMember"]
@@ -34,31 +34,32 @@ class GroupMember:
     """
     Membership of one consumer in one group, from ``start`` to ``close``.
 
-    ``on_failure`` is called with an error that a new session cannot fix: settings that differ from the group's,
-    foreign members, missing rights.
+    Args:
+        process: The process that the member runs in.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
+            members, missing rights.
     """
 
     def __init__(
         self,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
+        process: ProcessContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
-        allocator: Allocator,
-        metrics: Metrics,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
+        self._process = process
+        self._config = process.config
         self._handler = handler
         self._subscription = subscription
-        self._allocator = allocator
-        self._metrics = metrics
+        #: The clock of the gate.
+        self.runtime: Runtime = process.runtime
+        #: The offsets of the member's partitions, in all of its sessions.
+        self.tracker: OffsetTracker = subscription.offsets
         #: The current session's gate, checked before each record is delivered; never open before the first session.
         self.gate = DeliveryGate()
-        self._supervisor = SessionSupervisor(
-            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
-        )
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
         """
@@ -76,15 +77,9 @@ class GroupMember:
         if self._member_session is not None and self._member_session.stalled:
             await self._wait_until_caught_up()
             # The time that the application took does not count against the connect timeout.
-            by_s = asyncio.get_running_loop().time() + self._zookeeper.connect_timeout_ms / 1000
+            by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
         member_session = MemberSession(
-            self._config,
-            self._zookeeper,
-            self._handler,
-            self._subscription,
-            self._allocator,
-            self._metrics,
-            first=self._member_session is None,
+            self._process, self._handler, self._subscription, first=self._member_session is None
         )
         await member_session.join(by_s)
         self.gate = member_session.session.gate
@@ -178,7 +173,7 @@ class GroupMember:
 
     async def _write(self, write: Callable[[MemberSession], Awaitable[T]]) -> T:
         member_session = self._member_session
-        if member_session is None or not member_session.session.gate.is_open(boot_time_s()):
+        if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
             return await write(member_session)

@@ -12,25 +12,21 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import ClassVar
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.leader.election import Election
 from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
 from kiel_groups.coordination.leader.leader_driver import LeaderDriver
-from kiel_groups.coordination.member.owned_partitions import jittered_s
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.leader import candidate as election
 from kiel_groups.group.member.lease import check_heartbeat_interval
 from kiel_groups.group.znodes.contents import make_member_id
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
-from kiel_groups.metrics import Metrics
 
 __all__ = ["GroupSession", "MOVES", "SessionPhase", "is_fatal"]
 
@@ -72,15 +68,13 @@ class GroupSession:
     #: The effect of a broken connection, for the log.
     _paused: ClassVar[str] = "delivery is paused"
 
-    def __init__(
-        self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
-    ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
+    def __init__(self, process: ProcessContext, *, first: bool) -> None:
+        self._process = process
+        self._config = process.config
+        self._zookeeper = process.zookeeper
+        self._metrics = process.metrics
         self._first = first
-        self._layout = GroupLayout(config.group)
-        self._allocator = allocator
-        self._metrics = metrics
+        self._layout = GroupLayout(process.config.group)
         self._tasks = TaskSet(self.fail)
         self._loop = asyncio.get_running_loop()
         self.phase = SessionPhase.OPENING
@@ -88,7 +82,7 @@ class GroupSession:
         self._step = "the chroot"
         #: Whether the watchdog ended the session: the application may still be processing the same records.
         self.stalled = False
-        self.session = Session(zookeeper, metrics, self._on_session)
+        self.session = Session(process.zookeeper, process.metrics, self._on_session, process.runtime)
         self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
 
     async def join(self, by_s: float) -> None:
@@ -204,34 +198,32 @@ class GroupSession:
     async def _on_joined(self) -> None:
         """Start the work of a session that has joined."""
 
-    def _choose_member_id(self) -> None:
-        """Derive the member id from the session id, which is known once the session is open."""
-        self._started_ms = runtime.wall_ms()
-        job = f"{self._config.job}." if self._config.job is not None else ""
-        self.member_id = make_member_id(self._config.group, job + runtime.host(), self._started_ms, self.session.id)
+    def _context(self) -> SessionContext:
+        """Return the context of the open session, whose id is part of the member id."""
+        config, runtime = self._config, self._process.runtime
+        started_ms = runtime.wall_ms()
+        job = f"{config.job}." if config.job is not None else ""
+        self.member_id = make_member_id(config.group, job + runtime.host(), started_ms, self.session.id)
+        return SessionContext(
+            config=config,
+            layout=self._layout,
+            member_id=self.member_id,
+            started_ms=started_ms,
+            session=self.session,
+            tasks=self._tasks,
+            metrics=self._metrics,
+            runtime=runtime,
+        )
 
-    def _set_up(self, proof: str) -> None:
+    def _set_up(self, context: SessionContext, proof: str) -> None:
         """Create the election, leader, heartbeat and watchdog; ``proof`` is the znode that each heartbeat checks."""
-        session, layout, metrics = self.session, self._layout, self._metrics
-        self._foreign_members = ForeignMemberMonitor(session, layout, self._tasks, metrics)
-        self._leader_driver = LeaderDriver(
-            session,
-            layout,
-            self.member_id,
-            self._config,
-            self._allocator,
-            self._tasks,
-            metrics,
-            self._check_candidacy,
-        )
-        self._election = Election(
-            session, layout, self.member_id, proof, self._tasks, metrics, self._lead, self._resign
-        )
-        self._heartbeat = Heartbeat(
-            session.connection, session.gate, proof, metrics, session.abandon, self._zookeeper.heartbeat_interval_ms
-        )
-        session.on_connected = self._heartbeat.beat_now
-        self._watchdog = Watchdog(self._config, self._in_progress, self._on_stall, self._give_up, metrics)
+        runtime, metrics = context.runtime, context.metrics
+        self._audit_interval_s = context.audit_interval_s
+        self._foreign_members = ForeignMemberMonitor(context)
+        self._leader_driver = LeaderDriver(context, self._process.allocator, self._check_candidacy)
+        self._election = Election(context, proof, self._lead, self._resign)
+        self._heartbeat = Heartbeat(self.session, proof, self._zookeeper.heartbeat_interval_ms, metrics, runtime)
+        self._watchdog = Watchdog(self._config, self._in_progress, self._on_stall, self._give_up, metrics, runtime)
 
     def _in_progress(self) -> Collection[Work]:
         """Return the application's work in progress; also called from other threads."""
@@ -277,7 +269,7 @@ class GroupSession:
     async def _check_regularly(self) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
-            await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
+            await asyncio.sleep(self._audit_interval_s())
             self._check_candidacy()
             await self._restore_registration()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import HostPort
 from kiel_groups.coordination.member.admission import check_admission
 from kiel_groups.coordination.member.group_session import GroupSession, SessionPhase
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
@@ -17,11 +17,10 @@ from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, 
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
 from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext, ProcessContext
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
-from kiel_groups.metrics import Metrics
 
 __all__ = ["MemberSession"]
 
@@ -34,16 +33,13 @@ class MemberSession(GroupSession):
 
     def __init__(
         self,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
+        process: ProcessContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
-        allocator: Allocator,
-        metrics: Metrics,
         *,
         first: bool,
     ) -> None:
-        super().__init__(config, zookeeper, allocator, metrics, first=first)
+        super().__init__(process, first=first)
         self._handler = handler
         self._subscription = subscription
 
@@ -62,20 +58,13 @@ class MemberSession(GroupSession):
 
     def _build_parts(self) -> None:
         """Create the parts that depend on the member id, which is known once the session is open."""
-        config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
-        self._choose_member_id()
-        self.registration = SubscriptionRegistration(
-            session,
-            layout,
-            config,
-            self.member_id,
-            self._started_ms,
-            lambda: self._subscription.topics,
-            metrics,
-        )
+        shared = self._context()
         context = MemberContext(
-            config, layout, self.member_id, session, self._handler, self._subscription.offsets, self._tasks, metrics
+            **{field.name: getattr(shared, field.name) for field in fields(shared)},
+            handler=self._handler,
+            tracker=self._subscription.offsets,
         )
+        self.registration = SubscriptionRegistration(context, lambda: self._subscription.topics)
         self.offsets = offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(
             context,
@@ -84,7 +73,7 @@ class MemberSession(GroupSession):
             PartitionLeaders(context, offsets.writer),
             self._subscription,
         )
-        self._set_up(layout.member(self.member_id))
+        self._set_up(context, self._layout.member(self.member_id))
 
     async def _restore_registration(self) -> None:
         await self.registration.restore_consumer_id()

@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
-from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.metrics import Metrics
 
 __all__ = ["SessionSupervisor"]
 
@@ -29,26 +28,23 @@ class SessionSupervisor(Generic[_SessionT]):
     Keeps one process in one group, from ``start`` to ``close``, on one session after another.
 
     Args:
-        group: The group's name, for the log.
+        process: The process; its ``connect_timeout_ms`` is how long a session may take to join.
         begin: Creates a session that joins the group by the given time on the event loop's clock.
-        limit_ms: How long a session may take to join, in milliseconds.
-        metrics: Receives the counters.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
     """
 
     def __init__(
         self,
-        group: str,
+        process: ProcessContext,
         begin: Callable[[float], Awaitable[_SessionT]],
-        limit_ms: int,
-        metrics: Metrics,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._group = group
+        self._group = process.config.group
+        self._limit_s = process.zookeeper.connect_timeout_ms / 1000
+        self._metrics = process.metrics
+        self._runtime = process.runtime
         self._open_and_join = begin
-        self._limit_s = limit_ms / 1000
-        self._metrics = metrics
         self._on_failure = on_failure
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
@@ -127,7 +123,7 @@ class SessionSupervisor(Generic[_SessionT]):
         closing.add_done_callback(self._closing.discard)
 
     async def _rejoin(self) -> None:
-        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: runtime.uniform(0.5, 1.5))
+        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
         while True:
             await asyncio.sleep(backoff.next_s())
             try:
