@@ -199,6 +199,32 @@ def _creates_a_runtime(module: Path) -> bool:
     return any(isinstance(value, ast.Name) and value.id == "Runtime" for value in used)
 
 
+#: The layers whose parts are composed, and the most arguments of their constructors, without ``self``.
+COMPOSED = ("coordination", "clients/net", "clients/fetch", "clients/delivery", "clients/produce", "clients/calls")
+MOST_ARGUMENTS = 6
+
+
+def test_constructors_have_few_arguments() -> None:
+    """
+    A part takes few arguments. What many parts share is passed as one context. Data classes are values, and may have
+    more fields.
+    """
+    assert not {
+        f"{name_of(module)}: {node.name}"
+        for module in modules()
+        if any(lies_in(name_of(module), layer) for layer in COMPOSED)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ClassDef) and _constructor_arguments(node) > MOST_ARGUMENTS
+    }
+
+
+def _constructor_arguments(node: ast.ClassDef) -> int:
+    """Return the number of a constructor's arguments without ``self``; 0 if the class has no ``__init__``."""
+    constructors = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    counts = (len([*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]) - 1 for each in constructors)
+    return max(counts, default=0)
+
+
 def test_a_package_has_few_modules() -> None:
     """A package has few modules, so that they fit into a short list."""
     assert not {package: len(names) for package, names in packages().items() if len(names) > LARGEST_PACKAGE}

@@ -180,7 +180,8 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
         session = candidate._supervisor.current
         assert session is not None
         await eventually(
-            lambda: session._leader_driver._before is not None, "it has planned, and published what it needs"
+            lambda: session._parts.candidacy._leader_driver._before is not None,
+            "it has planned, and published what it needs",
         )
         with zookeeper(cluster_39) as client:
             assert [path for path in (layout.config, layout.group_state, layout.history) if client.exists(path)] == []

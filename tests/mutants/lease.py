@@ -166,7 +166,7 @@ MUTANTS = (
         "the watchdog needs the blocked event loop to end the session",
         _GROUP_SESSION,
         "        self.session.abandon(reason)\n",
-        "        self._loop.call_soon_threadsafe(self.session.end, reason)\n",
+        "        self.session._call_loop(self.session.end, reason)\n",
         f"{ON_SERVERS}_watchdog.py::test_an_event_loop_is_blocked_for_good",
     ),
     Mutant(

@@ -174,7 +174,7 @@ class Consumer:
         The partitions of the assignment that the member has read last in its session, or None if it has read none.
         """
         session = self.member._member_session
-        return None if session is None else session.owned_partitions._claims.want
+        return None if session is None else session.role.owned_partitions._claims.want
 
     def has_pending_reset(self, partition: TopicPartition) -> bool:
         """Whether the consumer has chosen a reset of a partition and not stored it yet."""
@@ -183,7 +183,7 @@ class Consumer:
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
         """Return the partitions whose claims are in ``phase`` in the current member session."""
         session = self.member._member_session
-        return frozenset() if session is None else session.owned_partitions._claims.in_phase(phase)
+        return frozenset() if session is None else session.role.owned_partitions._claims.in_phase(phase)
 
     def continue_in_epoch(self, partition: TopicPartition, epoch: int) -> None:
         """Assign a partition's future deliveries and its in-flight records to ``epoch``."""

@@ -369,7 +369,7 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
     (partition,) = world.partitions()
     (consumer,) = world.consumers
     monkeypatch.setattr(
-        consumer.member._member_session.owned_partitions._offsets.recreated_topics._new_logs,
+        consumer.member._member_session.role.owned_partitions._offsets.recreated_topics._new_logs,
         "_rules",
         CommitRules(through_brokers=True),
     )  # type: ignore[union-attr]

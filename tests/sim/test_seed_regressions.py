@@ -116,7 +116,7 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
             return await ask(partitions, policy)
 
         monkeypatch.setattr(
-            consumer.member._member_session.owned_partitions._offsets.opener._start_offsets, "_look_up", ask_late
+            consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets, "_look_up", ask_late
         )  # type: ignore[union-attr]
         create_topic(world, "new", 3)
         consumer.subscribe(["t0", "new"])

@@ -75,14 +75,14 @@ class ConnectedConsumer:
         self._background: list[asyncio.Task[None]] = []
         #: Calls of ``next_values`` under way, by topic, the newest last.
         self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
-        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
-        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self.member = GroupMember(
             ProcessContext(settings.group, settings.zookeeper, settings.allocator, settings.metrics, settings.runtime),
             self,
             subscription,
             self.end,
         )
+        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self.member.brokers)
+        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self._calls = ListenerCalls(settings.listener, settings.metrics)
         self.delivery = RecordDelivery(
             self.fetcher,
@@ -267,9 +267,6 @@ class ConnectedConsumer:
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)
-
-    async def _registered_brokers(self) -> list[HostPort]:
-        return await self.member.brokers()
 
     # ------------------------------------------------------------------ as the member's PartitionHandler
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
@@ -80,3 +80,12 @@ class MemberContext(SessionContext):
 
     handler: PartitionHandler
     tracker: OffsetTracker
+
+    @classmethod
+    def of(cls, shared: SessionContext, handler: PartitionHandler, tracker: OffsetTracker) -> MemberContext:
+        """Add what only a member has to the context of its session."""
+        return cls(
+            **{field.name: getattr(shared, field.name) for field in fields(SessionContext)},
+            handler=handler,
+            tracker=tracker,
+        )

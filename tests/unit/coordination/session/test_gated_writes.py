@@ -219,7 +219,9 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
     member = GroupMember(
         process_context(runtime=runtime), cast(Any, owner.handler), owner.subscription, lambda error: None
     )
-    current = SimpleNamespace(session=owner.session, offsets=SimpleNamespace(owned=OwnedOffsets()))
+    current = SimpleNamespace(
+        session=owner.session, role=SimpleNamespace(offsets=SimpleNamespace(owned=OwnedOffsets()))
+    )
     member._supervisor.current = cast(Any, current)
     assert await member.commit_on_session("first") == {P0}
     if end == "suspended":

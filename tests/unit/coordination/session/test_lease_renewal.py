@@ -10,6 +10,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.member.allocator_process import AllocatorKind
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.heartbeat import Heartbeat
@@ -143,7 +144,9 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
     possible interval instead, with a warning.
     """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
-    first, later = (GroupSession(process_context(zookeeper=config), first=is_first) for is_first in (True, False))
+    first, later = (
+        GroupSession(process_context(zookeeper=config), AllocatorKind(), first=is_first) for is_first in (True, False)
+    )
     for each in (first, later):
         each.session.gate.grant(TIMEOUT_MS, 0.0)
     with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2001 given"):
