@@ -14,7 +14,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 
-__all__ = ["AllocatorProcess"]
+__all__ = ["AllocatorKind", "AllocatorProcess", "AllocatorRole"]
 
 
 class AllocatorProcess:
