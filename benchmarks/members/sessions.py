@@ -14,15 +14,16 @@ import sys
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 
 
 async def start_session(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:
-    session = Session(config, metrics, lambda event: None)
+    session = Session(config, metrics, lambda event: None, Runtime())
     await session.open()
     await session.transact([Create(proof, b"", ephemeral=True)])
-    Heartbeat(session.connection, session.gate, proof, metrics, session.abandon).start()
+    Heartbeat(session, proof, None, metrics, Runtime()).start()
 
 
 async def main(zookeeper: str, name: str, sessions: int) -> None:

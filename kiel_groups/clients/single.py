@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -88,7 +89,7 @@ class SingleConsumer(ConsumerAttributes):
             auto_offset_reset=auto_offset_reset,
         )
         self._deserializer = deserializer
-        self._deserializing = Deserializer(deserializer, self.metrics)
+        self._deserializing = Deserializer(deserializer, self.metrics, time.monotonic)
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
         self._start_lookup = StartLookup(self._cluster, self.metrics, self._fetcher.assign)

@@ -1,8 +1,8 @@
 """
 Processes on simulated time. Each has an event loop, simulated threads, and a host with faults.
 
-The processes run the product's code. That code gets its clocks, its threads and kazoo's client from
-``coordination.zookeeper.runtime``, which ``SimulatedRuntime`` replaces while a simulation runs.
+The processes run the product's code. That code gets its clocks, its threads and kazoo's client from the process's
+``SimulatedRuntime``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SimulatedProcess(Host):
 
     ``frozen`` stops all parts of the process, as SIGSTOP does. ``blocked_until_s`` stops only its event loop, as an
     application that does not yield does. ``killed`` is final: the simulated operating system has closed the
-    connections.
+    connections. ``runtime`` is the runtime of the code that the process runs.
     """
 
     def __init__(self, ensemble: FakeEnsemble, name: str = "") -> None:
@@ -67,6 +67,7 @@ class SimulatedProcess(Host):
         self.run_on_thread: Callable[..., None] = partial(self._run, Part.THREADS)
         self.run = partial(self._run, Part.NETWORK)
         self.loop = SimulatedLoop(self)  # type: ignore[abstract]
+        self.runtime = SimulatedRuntime(self)
         self._asleep: set[Part] = set()
         self._missed: dict[Part, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {part: [] for part in Part}
 
@@ -138,6 +139,7 @@ class SimulatedProcess(Host):
         Kill the process, as SIGKILL does. None of its code runs any more, but its messages in flight still arrive.
         """
         self.killed = True
+        self.runtime.detach()
         self.loop.discard()
         for link in self.links:
             link.close_by_client()
@@ -334,15 +336,19 @@ class _Ticker:
 
 
 class SimulatedRuntime(Runtime):
-    """Replaces the real runtime (see ``runtime.replaced``). All code then runs in a simulated process."""
+    """The runtime of one simulated process."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._process = process
+        self._timeline = process.timeline
 
-    def _process(self) -> SimulatedProcess:
-        process = self._timeline.running
-        assert isinstance(process, SimulatedProcess), "outside of a simulated process"
-        return process
+    def detach(self) -> None:
+        """
+        Leave the timeline, because the process was killed.
+
+        Only the ``finally`` blocks of its collected coroutines still run. They must not use the run's randomness.
+        """
+        self._timeline = Timeline()
 
     def boot_time_s(self) -> float:
         return self._timeline.now_s
@@ -354,7 +360,7 @@ class SimulatedRuntime(Runtime):
         return f"{self._timeline.random.getrandbits(128):032x}"
 
     def host(self) -> str:
-        return self._process().name or "host"
+        return self._process.name or "host"
 
     def pid(self) -> int:
         return 1
@@ -364,7 +370,7 @@ class SimulatedRuntime(Runtime):
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
         """Call the function at once. The returned future gets the result or the error a little later."""
-        process = self._process()
+        process = self._process
         future: asyncio.Future[_Result] = process.loop.create_future()
         try:
             complete = partial(_set_result, future, function())
@@ -375,13 +381,13 @@ class SimulatedRuntime(Runtime):
         return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
-        return _Ticker(self._process(), tick)
+        return _Ticker(self._process, tick)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
         """Do nothing, because host names of a fake ensemble need no address."""
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-        return fake_client(self._process(), config.session_timeout_ms, config.chroot, session=session)
+        return fake_client(self._process, config.session_timeout_ms, config.chroot, session=session)
 
 
 def _set_result(future: asyncio.Future[_Result], result: _Result) -> None:

@@ -153,15 +153,25 @@ OF_THE_RUNTIME = {
 THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_threads"}
 
 
+#: The layers that run on simulated time, too.
+SIMULATED = ("coordination", "clients/delivery", "spark/member")
+#: The modules that create a runtime: the settings of a grouped consumer, a query's member, and the allocator command.
+RUNTIME_ROOTS = {"clients/delivery/connected_consumer", "spark/member/query_member", "cli/commands/serve"}
+
+
 @pytest.mark.parametrize(
     "module",
-    [module for module in modules() if lies_in(name_of(module), "coordination") and name_of(module) not in THE_RUNTIME],
+    [
+        module
+        for module in modules()
+        if any(lies_in(name_of(module), layer) for layer in SIMULATED) and name_of(module) not in THE_RUNTIME
+    ],
     ids=name_of,
 )
-def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> None:
+def test_members_have_clocks_and_threads_from_their_runtime(module: Path) -> None:
     """
-    The layer ``coordination`` gets clocks and threads only from ``coordination.zookeeper.runtime``, because members and
-    leaders also run on simulated time.
+    The parts of members and leaders get clocks, randomness, names and threads only from the runtime that is passed to
+    them, because they also run on simulated time.
     """
     named = {
         f"{node.value.id}.{node.attr}"
@@ -175,6 +185,44 @@ def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> N
         for alias in node.names
     }
     assert not (libraries(module) | named | imported) & OF_THE_RUNTIME
+
+
+def test_a_runtime_is_created_by_applications_only() -> None:
+    """Only the objects that an application creates create a runtime; all other parts get theirs from them."""
+    assert {name_of(module) for module in modules() if _creates_a_runtime(module)} == RUNTIME_ROOTS
+
+
+def _creates_a_runtime(module: Path) -> bool:
+    """Return whether a module calls ``Runtime``, or passes the class, as to ``default_factory``."""
+    calls = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)]
+    used = [value for call in calls for value in (call.func, *call.args, *(word.value for word in call.keywords))]
+    return any(isinstance(value, ast.Name) and value.id == "Runtime" for value in used)
+
+
+#: The layers whose parts are composed, and the most arguments of their constructors, without ``self``.
+COMPOSED = ("coordination", "clients/net", "clients/fetch", "clients/delivery", "clients/produce", "clients/calls")
+MOST_ARGUMENTS = 6
+
+
+def test_constructors_have_few_arguments() -> None:
+    """
+    A part takes few arguments. What many parts share is passed as one context. Data classes are values, and may have
+    more fields.
+    """
+    assert not {
+        f"{name_of(module)}: {node.name}"
+        for module in modules()
+        if any(lies_in(name_of(module), layer) for layer in COMPOSED)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ClassDef) and _constructor_arguments(node) > MOST_ARGUMENTS
+    }
+
+
+def _constructor_arguments(node: ast.ClassDef) -> int:
+    """Return the number of a constructor's arguments without ``self``; 0 if the class has no ``__init__``."""
+    constructors = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    counts = (len([*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]) - 1 for each in constructors)
+    return max(counts, default=0)
 
 
 def test_a_package_has_few_modules() -> None:

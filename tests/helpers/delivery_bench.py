@@ -13,7 +13,7 @@ from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -114,8 +114,9 @@ class DeliveryBench:
         self.listener = RecordingListener()
         self.metrics = Metrics()
         self.gate = DeliveryGate()
-        self.gate.grant(3_600_000)
-        self.gate.renew(boot_time_s())
+        self.runtime = Runtime()
+        self.gate.grant(3_600_000, self.runtime.boot_time_s())
+        self.gate.renew(self.runtime.boot_time_s())
         self.delivery = RecordDelivery(
             cast(Fetcher, self.fetcher),
             self.subscription,

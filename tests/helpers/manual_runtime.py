@@ -32,7 +32,7 @@ class ManualTicker:
 
 
 class ManualRuntime(Runtime):
-    """Replaces the real runtime, by ``runtime.replaced``."""
+    """The runtime of the parts that a test creates."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

@@ -19,7 +19,6 @@ from typing import Any
 import click
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.session.zk_session import Session
@@ -28,9 +27,9 @@ from kiel_groups.group.znodes import transactions
 from kiel_groups.group.znodes.contents import PUBLISHING, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
 from tests.helpers.commands import Running
+from tests.helpers.contexts import process_context
 from tests.helpers.members import Delivery
 from tests.helpers.waiting import eventually
 
@@ -134,7 +133,7 @@ async def run_member(broker: str, zookeeper: str, group: str, topic: str, sessio
 
 async def run_candidate(zookeeper: str, group: str, session_timeout_ms: int) -> None:
     config = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
-    candidate = AllocatorProcess(GroupConfig(group=group), config, round_robin, Metrics(), lambda error: None)
+    candidate = AllocatorProcess(process_context(GroupConfig(group=group), config), lambda error: None)
     await candidate.start()
     click.echo(candidate.member_id)
     await asyncio.Event().wait()

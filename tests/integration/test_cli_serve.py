@@ -12,7 +12,6 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.admin.empty_groups import remove_empty_group
-from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster
@@ -21,6 +20,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.contexts import process_context
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
@@ -144,7 +144,7 @@ async def test_a_leader_survives_the_end_of_its_session(
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
     candidate = AllocatorProcess(
-        GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail
+        process_context(GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts)), pytest.fail
     )
     await candidate.start()
     try:
@@ -174,15 +174,14 @@ async def test_a_leader_of_no_members_writes_no_znodes(cluster_39: Cluster, uniq
     name = unique("group")
     layout = GroupLayout(name)
     config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
-    candidate = AllocatorProcess(
-        config, ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail
-    )
+    candidate = AllocatorProcess(process_context(config, ZooKeeperConfig.parse(cluster_39.zk_hosts)), pytest.fail)
     await candidate.start()
     try:
         session = candidate._supervisor.current
         assert session is not None
         await eventually(
-            lambda: session._leader_driver._before is not None, "it has planned, and published what it needs"
+            lambda: session._admitted.candidacy._leader_driver._before is not None,
+            "it has planned, and published what it needs",
         )
         with zookeeper(cluster_39) as client:
             assert [path for path in (layout.config, layout.group_state, layout.history) if client.exists(path)] == []
@@ -233,7 +232,8 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
     name = unique("group")
     metrics = Metrics()
     candidate = AllocatorProcess(
-        GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, metrics, pytest.fail
+        process_context(GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), metrics=metrics),
+        pytest.fail,
     )
 
     def foreign() -> float:

@@ -9,6 +9,7 @@ import pytest
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.errors import SessionLostError
 from kiel_groups.metrics import Metrics
@@ -32,11 +33,10 @@ async def test_a_silence_with_hundreds_of_requests_in_flight(cluster_39: Cluster
             ZooKeeperConfig.parse(proxy.address, session_timeout_ms=6_000),
             metrics,
             lambda event: events.put_nowait(event),
+            Runtime(),
         )
         await session.open()
-        heartbeat = Heartbeat(session.connection, session.gate, "/", metrics, session.abandon)
-        session.on_connected = heartbeat.beat_now
-        heartbeat.start()
+        Heartbeat(session, "/", None, metrics, Runtime()).start()
         await session.wait_trusted()
         proxy.stall()
         proxy.cut()

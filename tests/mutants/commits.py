@@ -106,9 +106,9 @@ MUTANTS = (
     # Offsets that operators change
     Mutant(
         "a claim overwrites an offset that was stored after its read",
-        _CLAIM_OPENING,
-        "(self._znodes.write(partition, found.offset, found.version),)",
-        "(self._znodes.write(partition, found.offset, -1),)",
+        _OFFSET_ZNODES,
+        "(self.write(partition, found.offset, found.version),)",
+        "(self.write(partition, found.offset, -1),)",
         "tests/sim/test_claims.py",
     ),
     Mutant(

@@ -28,7 +28,7 @@ MUTANTS = (
         "a heartbeat renews the lease from the moment of its answer",
         _HEARTBEAT,
         "            self._gate.renew(sent_s)\n",
-        "            self._gate.renew(boot_time_s())\n",
+        "            self._gate.renew(self._runtime.boot_time_s())\n",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
@@ -42,7 +42,8 @@ MUTANTS = (
         "an answered read renews the lease",
         _ZK_SESSION,
         "                    found[number] = answer\n",
-        "                    found[number] = answer\n                    self.gate.renew(runtime.boot_time_s())\n",
+        "                    found[number] = answer\n"
+        "                    self.gate.renew(self._runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
@@ -55,7 +56,7 @@ MUTANTS = (
     Mutant(
         "consume() returns values while the gate is shut",
         _RECORD_DELIVERY,
-        "if self._ended or not self._member.gate.is_open(boot_time_s()):",
+        "if self._ended or not self._member.gate.is_open(self._boot_time_s()):",
         "if self._ended:",
         "tests/unit/clients/delivery/test_value_delivery.py",
     ),
@@ -85,7 +86,7 @@ MUTANTS = (
         "        elif any(isinstance(result, NoNodeError) for result in answer.value):\n"
         '            self._gate.shut("member znode gone")\n'
         "            if not self._stopped:\n"
-        '                self._on_dead("the member znode is gone")\n'
+        '                self._session.abandon("the member znode is gone")\n'
         "        elif not any(isinstance(result, Exception) for result in answer.value):\n",
         "        if answer.value:\n",
         "tests/sim/test_fences.py",
@@ -128,7 +129,7 @@ MUTANTS = (
     Mutant(
         "a shorter session timeout does not shorten the running lease",
         _DELIVERY_GATE,
-        "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), self.timeout_ms))",
+        "self.deadline_s = min(self.deadline_s, lease_deadline(now_s, self.timeout_ms))",
         "pass",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
@@ -165,7 +166,7 @@ MUTANTS = (
         "the watchdog needs the blocked event loop to end the session",
         _GROUP_SESSION,
         "        self.session.abandon(reason)\n",
-        "        self._loop.call_soon_threadsafe(self.session.end, reason)\n",
+        "        self.session._call_loop(self.session.end, reason)\n",
         f"{ON_SERVERS}_watchdog.py::test_an_event_loop_is_blocked_for_good",
     ),
     Mutant(
@@ -194,7 +195,7 @@ MUTANTS = (
         "a transaction renews the lease from the moment of its answer",
         _ZK_SESSION,
         "            self.gate.renew(sent_s)\n",
-        "            self.gate.renew(runtime.boot_time_s())\n",
+        "            self.gate.renew(self._runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
@@ -213,8 +214,8 @@ MUTANTS = (
     ),
     Mutant(
         "the heartbeat waits for its interval after the connection is back",
-        _GROUP_SESSION,
-        "        session.on_connected = self._heartbeat.beat_now\n",
+        _HEARTBEAT,
+        "        self._session.add_connect_listener(self.beat_now)\n",
         "",
         "tests/sim/test_reconnection.py",
     ),

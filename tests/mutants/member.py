@@ -201,8 +201,7 @@ MUTANTS = (
         "every hint restarts the interval of the audit",
         _OWNED_PARTITIONS,
         "            self._due.clear()\n",
-        "            self._due.clear()\n"
-        "            audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)\n",
+        "            self._due.clear()\n            audit_due_s = loop.time() + self._context.audit_interval_s()\n",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(

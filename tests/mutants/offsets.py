@@ -27,9 +27,9 @@ MUTANTS = (
     ),
     Mutant(
         "a claim does not rewrite its stored offset",
-        _CLAIM_OPENING,
+        _OFFSET_ZNODES,
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
-        "            return {p: found.version for p, found in stored.items()}, offsets\n"
+        "            return Rewritten({p: found.version for p, found in stored.items()}, offsets)\n"
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",
         "tests/sim/test_claims.py",
     ),
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "the fenced writer awaits between the renewal of its items and the transaction",
         "coordination/session/fenced_writes.py",
-        "if not self._renew(pending, batch, renew) or not self._is_open:",
+        "if not self._renew(pending, batch, renew) or not self._session.trusted:",
         "if not self._renew(pending, batch, renew) or await self._session.wait_trusted():",
         "tests/sim/test_recreated_topics.py",
     ),
@@ -307,7 +307,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim rewrites an offset although its topic was created again meanwhile",
-        _CLAIM_OPENING,
+        _OFFSET_ZNODES,
         "self._writer.write(items, lambda *_: None, renew=renew)",
         "self._writer.write(items, lambda *_: None)",
         "tests/sim/test_recreated_topics.py",

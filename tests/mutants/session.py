@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "the close of a session is retried for ever after the session has expired",
         _SESSION_CLOSE,
-        "self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000",
+        "self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000",
         'self._give_up_s = float("inf")',
         "tests/sim/test_abandoned_sessions.py",
     ),

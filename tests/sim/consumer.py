@@ -16,6 +16,7 @@ from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
@@ -100,7 +101,6 @@ class Consumer:
             world.reset,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             self._log_range,
-            self._subscription,
             self,  # type: ignore[arg-type]
             self.member,
             self.metrics,
@@ -108,9 +108,8 @@ class Consumer:
         self._running = self.process.start(self._run(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
-        return GroupMember(
-            config, zookeeper, self, self._subscription, self.world.allocator, self.metrics, self._failed
-        )
+        context = ProcessContext(config, zookeeper, self.world.allocator, self.metrics, self.process.runtime)
+        return GroupMember(context, self, self._subscription, self._failed)
 
     def _failed(self, error: KielGroupsError) -> None:
         """Report an error that the member regards as permanent. Scenarios do not expect such errors."""
@@ -175,7 +174,7 @@ class Consumer:
         The partitions of the assignment that the member has read last in its session, or None if it has read none.
         """
         session = self.member._member_session
-        return None if session is None else session.owned_partitions._claims.want
+        return None if session is None else session.role.owned_partitions._claims.want
 
     def has_pending_reset(self, partition: TopicPartition) -> bool:
         """Whether the consumer has chosen a reset of a partition and not stored it yet."""
@@ -184,7 +183,7 @@ class Consumer:
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
         """Return the partitions whose claims are in ``phase`` in the current member session."""
         session = self.member._member_session
-        return frozenset() if session is None else session.owned_partitions._claims.in_phase(phase)
+        return frozenset() if session is None else session.role.owned_partitions._claims.in_phase(phase)
 
     def continue_in_epoch(self, partition: TopicPartition, epoch: int) -> None:
         """Assign a partition's future deliveries and its in-flight records to ``epoch``."""

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime, Timeline
+from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 
 __all__ = ["deferred_collection"]
 
@@ -44,7 +43,7 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
     finally:
         dead = SimulatedProcess(FakeEnsemble(Timeline()))
         dead.kill()
-        with runtime.replaced(SimulatedRuntime(dead.timeline)), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             logging.disable(logging.CRITICAL)
             dead.call(_close_all, killed)

@@ -11,9 +11,7 @@ from functools import lru_cache
 
 import kazoo.client
 
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes import transactions
-from kiel_groups.testing import SimulatedRuntime
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.operations import perform
 from tests.sim.scenario import Scenario
@@ -69,11 +67,7 @@ def _outcome(scenario: Scenario, report: Callable[[float, str], None], observe: 
     world = World(scenario)
     observe(world)
     error = trace = ""
-    with (
-        runtime.replaced(SimulatedRuntime(world.timeline)),
-        _small_transactions(scenario.most_operations),
-        _known_paths(),
-    ):
+    with _small_transactions(scenario.most_operations), _known_paths():
         try:
             _play(world, scenario, report)
         except Exception as raised:

@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.transactions import Create, Done
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
 from kiel_groups.testing.fake_ensemble import Entry
-from tests.helpers.member_context import member_context
+from tests.helpers.contexts import member_context
 
 __all__ = ["SessionBench", "owner_znodes_of", "Work"]
 
@@ -40,7 +40,7 @@ class SessionBench:
         return task.result()
 
     async def _run(self, work: Work) -> object:
-        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
+        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore, self.process.runtime)
         await session.open()
         assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
         topics = TopicIncarnations(session, TaskSet(print), OffsetTracker())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.coordination.member.owned_partitions import OwnedPartitions, jittered_s
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.group.member import claims
 from tests.sim.checker import Violation
 from tests.sim.operations import perform
@@ -53,7 +53,7 @@ def test_an_offset_that_is_not_followed_while_notifications_keep_coming_is_repor
             owned._due.clear()
             owned._feed(await owned._read_assignment())
             try:
-                async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
+                async with asyncio.timeout(owned._context.audit_interval_s()):
                     await owned._due.wait()
             except TimeoutError:
                 await owned._audit()
@@ -79,12 +79,12 @@ def test_an_assignment_that_is_not_followed_is_reported(world: World, monkeypatc
     (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
     member_session = follower.member._member_session
     assert member_session is not None
-    wanted = claims.AssignmentRead(member_session.owned_partitions._claims.want)
+    wanted = claims.AssignmentRead(member_session.role.owned_partitions._claims.want)
 
     async def read_nothing_new() -> claims.AssignmentRead:
         return wanted
 
-    monkeypatch.setattr(member_session.owned_partitions, "_read_assignment", read_nothing_new)
+    monkeypatch.setattr(member_session.role.owned_partitions, "_read_assignment", read_nothing_new)
     for _ in range(2):
         world.join(world.topics)
     with pytest.raises(Violation, match=f"{follower.name} has not followed its assignment for 15 s"):

@@ -49,8 +49,8 @@ def test_a_member_that_ignores_its_forced_release_is_reported(monkeypatch: pytes
     """Only a member whose member znode still exists is excused: it cannot know of the forced release yet."""
     begin = Heartbeat.__init__
 
-    def start_blindly(heartbeat: Heartbeat, client: Any, gate: Any, _proof: str, *rest: Any, **options: Any) -> None:
-        begin(heartbeat, client, gate, "/", *rest, **options)
+    def start_blindly(heartbeat: Heartbeat, session: Any, _proof: str, *rest: Any) -> None:
+        begin(heartbeat, session, "/", *rest)
 
     monkeypatch.setattr(Heartbeat, "__init__", start_blindly)
     with at_rest(members=2, topics=(6,), reset="earliest") as world:
@@ -369,7 +369,7 @@ def test_a_reset_that_replaces_an_operators_offset_in_the_new_log_is_reported(
     (partition,) = world.partitions()
     (consumer,) = world.consumers
     monkeypatch.setattr(
-        consumer.member._member_session.owned_partitions._offsets.recreated_topics._new_logs,
+        consumer.member._member_session.role.owned_partitions._offsets.recreated_topics._new_logs,
         "_rules",
         CommitRules(through_brokers=True),
     )  # type: ignore[union-attr]

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, SimulatedRuntime, fake_client
+from kiel_groups.testing import Host, fake_client
 from tests.sim.commits import process_all
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 from tests.sim.topics import recreate, stored_offsets
@@ -55,17 +55,17 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
     A claim's rewrite of an offset expects the version that the member has read, so an operator's newer offset stays.
     """
     with at_rest(members=3) as world:
-        rewrite, reset = ClaimOpener._rewrite, list[TopicPartition]()
+        rewrite, reset = OffsetZnodes.rewrite, list[TopicPartition]()
 
-        async def rewriting(opener: ClaimOpener, partitions: Sequence[TopicPartition], found: Any, renew: Any) -> Any:
+        async def rewriting(znodes: OffsetZnodes, partitions: Sequence[TopicPartition], found: Any, renew: Any) -> Any:
             if found and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
                 while world.history.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
-            return await rewrite(opener, partitions, found, renew)
+            return await rewrite(znodes, partitions, found, renew)
 
-        monkeypatch.setattr(ClaimOpener, "_rewrite", rewriting)
+        monkeypatch.setattr(OffsetZnodes, "rewrite", rewriting)
         world.consumers[0].kill()
         world.run_for(40.0)
         (partition,) = reset
@@ -92,9 +92,8 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
         assert await session.exists(layout.owner(partition)) is not None
         assert await owner_znodes.verify([partition]) == {partition}
 
-    with runtime.replaced(SimulatedRuntime(bench.timeline)):
-        operator.start()
-        bench.run(work)
+    operator.start()
+    bench.run(work)
     assert follower is not bench.ensemble.leader
 
 

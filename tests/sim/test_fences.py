@@ -20,6 +20,7 @@ from kiel_groups.group.leader.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import session_context
 from tests.sim.session_bench import SessionBench
 
 pytestmark = pytest.mark.sim
@@ -185,7 +186,8 @@ def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_its
         session._call_loop = late  # type: ignore[method-assign]
         await session.ensure(layout.parents)
         tasks = TaskSet(lambda _: None)
-        election = Election(session, layout, "m", "/member", tasks, Metrics(), lambda *_: None, lambda: None)
+        context = session_context(session, tasks=tasks, runtime=bench.process.runtime)
+        election = Election(context, "/member", lambda *_: None, lambda: None)
         bench.ensemble.expire(session.id)
         while len(bench.process.sessions) == 1:  # noqa: ASYNC110 -- simulated time
             await asyncio.sleep(0.01)
@@ -204,7 +206,7 @@ def test_a_heartbeat_without_the_member_znode_renews_nothing(bench: SessionBench
     """The session still exists and the member writes nothing else, so only the heartbeat detects the deletion."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[str | None, bool]:
-        heartbeat = Heartbeat(session.connection, session.gate, "/member", Metrics(), session.abandon, 1_000)
+        heartbeat = Heartbeat(session, "/member", 1_000, Metrics(), bench.process.runtime)
         heartbeat.start()
         await asyncio.sleep(1.5)
         assert session.gate.is_open(bench.timeline.now_s)

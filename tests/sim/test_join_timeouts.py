@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.coordination.member import member_session
+from kiel_groups.coordination.member import member_role
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.errors import NoZooKeeperError
 from tests.sim.consumer import Consumer
@@ -19,7 +19,7 @@ LIMIT_S = 15.0
 def join_without_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
     """Start a member that gets no answers once it has a session. Return it and the errors of its attempts to join."""
     errors: list[Exception] = []
-    start, admit = GroupMember.start, member_session.check_admission
+    start, admit = GroupMember.start, member_role.check_admission
 
     async def noting(member: GroupMember) -> None:
         try:
@@ -35,7 +35,7 @@ def join_without_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple
         await admit(*arguments)  # type: ignore[arg-type]
 
     silenced: list[Consumer] = []
-    monkeypatch.setattr(member_session, "check_admission", silent)
+    monkeypatch.setattr(member_role, "check_admission", silent)
     monkeypatch.setattr(GroupMember, "start", noting)
     newcomer = world.join(world.topics)
     return newcomer, errors

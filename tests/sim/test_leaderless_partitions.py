@@ -154,7 +154,9 @@ def test_of_members_that_know_different_leaders_only_the_first_starts_at_the_end
         for consumer in world.consumers:
             look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
             monkeypatch.setattr(
-                consumer.member._member_session.owned_partitions._offsets.opener._start_offsets, "_look_up", look_up
+                consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets,
+                "_look_up",
+                look_up,
             )  # type: ignore[union-attr]
         create_new_topic(world, 4)
         world.run_for(5.0)

@@ -8,7 +8,6 @@ import pytest
 
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
 from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.lease import lease_deadline
 from kiel_groups.group.znodes.transactions import Check, Create, Done, Failure, Refused, Unknown
 from tests.sim.session_bench import SessionBench
@@ -36,7 +35,7 @@ def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: Sessi
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
-        sent_s = runtime.boot_time_s()
+        sent_s = bench.timeline.now_s
         assert isinstance(await session.transact([Check("/member")]), Done)
         renewed_s = lease_deadline(sent_s, session.timeout_ms)
         assert session.gate.deadline_s == renewed_s

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.plan_reader import PlanReader
 from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
@@ -14,7 +13,7 @@ from kiel_groups.coordination.session.zk_session import MOST_READS, Session
 from kiel_groups.group.leader.planner import Inputs
 from kiel_groups.group.znodes.contents import MemberInfo
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
-from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import session_context
 from tests.sim.session_bench import SessionBench
 from tests.sim.world import at_rest
 
@@ -38,7 +37,7 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBenc
             )
             create(topic_path(topic), b'{"version":1,"partitions":{"0":[0]}}')
         await session.get("/member")
-        reader = PlanReader(session, layout, GroupConfig(group="g"), Metrics(), lambda what: None)
+        reader = PlanReader(session_context(session, runtime=bench.process.runtime), lambda what: None)
         reading = asyncio.ensure_future(reader.read())
         most = 0
         while not reading.done():

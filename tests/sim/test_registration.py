@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.member import member_session
+from kiel_groups.coordination.member import member_role
 from kiel_groups.coordination.member.admission import check_admission
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
 from kiel_groups.coordination.session.zk_session import Session
@@ -78,7 +78,7 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
                 world.operator.delete_async(path)
                 await asyncio.sleep(1.0)
 
-        monkeypatch.setattr(member_session, "check_admission", deleting)
+        monkeypatch.setattr(member_role, "check_admission", deleting)
         world.operator.delete(world.layout.member(str(consumer.member.member_id)))
         world.run_for(10.0)
         assert deleted

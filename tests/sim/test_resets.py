@@ -170,7 +170,7 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
         world.operator.set(world.layout.offset(P0), b"garbage")
         member_session = consumer.member._member_session
         assert member_session is not None
-        offsets = member_session.offsets.owned
+        offsets = member_session.role.offsets.owned
         following = consumer.process.start(offsets.adopt_foreign_offsets(lambda: [P0]))
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_pending_reset(P0), 5.0)

@@ -14,9 +14,7 @@ from dataclasses import replace
 import pytest
 
 from kiel_groups.coordination.partition_handler import LogOffsets
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import SimulatedRuntime
 from tests.sim.commits import commit
 from tests.sim.operations import perform
 from tests.sim.scenario import Event, make_scenario
@@ -94,10 +92,9 @@ def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch
         return offsets
 
     monkeypatch.setattr(consumer, "log_offsets", answer_late)
-    with runtime.replaced(SimulatedRuntime(world.timeline)):
-        world.settle(60.0)
-        world.run_for(1.0)
-        assert [world.history.stored(partition) for partition in world.partitions()] == [0, 0, 0]
+    world.settle(60.0)
+    world.run_for(1.0)
+    assert [world.history.stored(partition) for partition in world.partitions()] == [0, 0, 0]
     consumer.kill()
 
 
@@ -119,7 +116,7 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
             return await ask(partitions, policy)
 
         monkeypatch.setattr(
-            consumer.member._member_session.owned_partitions._offsets.opener._start_offsets, "_look_up", ask_late
+            consumer.member._member_session.role.owned_partitions._offsets.opener._start_offsets, "_look_up", ask_late
         )  # type: ignore[union-attr]
         create_topic(world, "new", 3)
         consumer.subscribe(["t0", "new"])

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from kiel_groups.coordination.member import group_session
-from kiel_groups.coordination.member.group_session import MOVES, SessionPhase
-from kiel_groups.coordination.member.member_session import MemberSession
+from kiel_groups.coordination.member.group_session import MOVES, GroupSession, SessionPhase
+from kiel_groups.coordination.member.member_role import MemberRole
 from tests.helpers.recorded_moves import moves_in, record_moves
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
@@ -19,29 +19,32 @@ pytestmark = pytest.mark.sim
 LIMIT_S = 15.0
 
 
-def session_of(consumer: Consumer) -> MemberSession:
+def session_of(consumer: Consumer) -> GroupSession[MemberRole]:
     """Return a member's current session."""
     session = consumer.member._member_session
     assert session is not None
     return session
 
 
-def join_with_interruption(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[MemberSession]]:
+def join_with_interruption(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Consumer, list[GroupSession[MemberRole]]]:
     """
     Start a member whose first session ends together with the answer to its registration.
 
     Return it and the sessions of its attempts to join.
     """
-    sessions: list[MemberSession] = []
-    enroll = MemberSession._enroll
+    sessions: list[GroupSession[MemberRole]] = []
+    move = GroupSession._continue_in
 
-    async def interrupted(session: MemberSession) -> None:
-        await enroll(session)
-        sessions.append(session)
-        if len(sessions) == 1:
-            session.session.end("lost in the test")
+    def interrupted(session: GroupSession[MemberRole], phase: SessionPhase) -> None:
+        if phase is SessionPhase.JOINED:
+            sessions.append(session)
+            if len(sessions) == 1:
+                session.session.end("lost in the test")
+        move(session, phase)
 
-    monkeypatch.setattr(MemberSession, "_enroll", interrupted)
+    monkeypatch.setattr(GroupSession, "_continue_in", interrupted)
     return world.join(world.topics), sessions
 
 

@@ -11,9 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError
-from kiel_groups.testing import SimulatedRuntime
 from kiel_groups.testing.fake_server import MOST_BYTES
 from tests.sim.scenario import make_scenario
 from tests.sim.world import World
@@ -36,8 +34,7 @@ def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], 
     world = World(calm, topic_name)
     gc.disable()
     try:
-        with runtime.replaced(SimulatedRuntime(world.timeline)):
-            yield world
+        yield world
     finally:
         gc.enable()
         for consumer in world.consumers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -11,12 +10,11 @@ from kazoo.client import KazooClient
 from kiel_groups.coordination.member.owner_znodes import Releases
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, SimulatedRuntime, fake_client
+from kiel_groups.testing import Host, fake_client
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 
 pytestmark = [pytest.mark.sim, pytest.mark.failures]
@@ -88,11 +86,9 @@ class DisturbedRelease(SessionBench):
 
 
 @pytest.fixture
-def disturbed() -> Iterator[DisturbedRelease]:
-    """Provide a bench for the release of a claim that was never opened."""
-    made = DisturbedRelease(opened=False)
-    with runtime.replaced(SimulatedRuntime(made.timeline)):
-        yield made
+def disturbed() -> DisturbedRelease:
+    """Return a bench for the release of a claim that was never opened."""
+    return DisturbedRelease(opened=False)
 
 
 @pytest.mark.parametrize(("change", "when"), [("claim", "before"), ("claim and open", "within")])
@@ -115,8 +111,7 @@ def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.Mon
     offset.
     """
     disturbed = DisturbedRelease(opened=opened)
-    with runtime.replaced(SimulatedRuntime(disturbed.timeline)):
-        done = disturbed.release("set", "within", monkeypatch)
+    done = disturbed.release("set", "within", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert disturbed.owner is None
     assert disturbed.ensemble.tree.znodes[OFFSET].data == b"7"

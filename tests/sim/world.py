@@ -12,11 +12,10 @@ from kazoo.client import KazooClient
 
 from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedRuntime, Timeline, fake_client
+from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from kiel_groups.testing.fake_ensemble import Entry
 from kiel_groups.testing.znode_tree import Kind
 from tests.sim.brokers import Brokers
@@ -322,9 +321,8 @@ def at_rest(**changes: Any) -> Iterator[World]:
     with deferred_collection() as killed:
         world = World(replace(make_scenario(1), **{**AT_REST, **changes}))
         try:
-            with runtime.replaced(SimulatedRuntime(world.timeline)):
-                world.settle(60.0)
-                yield world
+            world.settle(60.0)
+            yield world
         finally:
             for consumer in world.consumers:
                 consumer.kill()

@@ -190,11 +190,14 @@ def _overridden(data: bytes) -> str:
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
     """Run the candidate until a signal arrives. Return the exit status, or raise an error that no new session fixes."""
     from kiel_groups.coordination.member.allocator_process import AllocatorProcess
+    from kiel_groups.coordination.session.session_context import ProcessContext
+    from kiel_groups.coordination.zookeeper.runtime import Runtime
     from kiel_groups.metrics import Metrics
 
     ending = Termination()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    candidate = AllocatorProcess(config, zookeeper, allocator, Metrics(), failure.set_exception)
+    process = ProcessContext(config, zookeeper, allocator, Metrics(), Runtime())
+    candidate = AllocatorProcess(process, failure.set_exception)
     try:
         await candidate.start()
         await failure

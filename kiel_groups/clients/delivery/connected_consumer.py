@@ -25,6 +25,8 @@ from kiel_groups.clients.net.offset_requests import check_offset_api, commit_off
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
@@ -55,6 +57,7 @@ class ConsumerSettings:
     allocator: Allocator = round_robin
     listener: RebalanceListener | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    runtime: Runtime = field(default_factory=Runtime)
 
 
 class ConnectedConsumer:
@@ -72,17 +75,14 @@ class ConnectedConsumer:
         self._background: list[asyncio.Task[None]] = []
         #: Calls of ``next_values`` under way, by topic, the newest last.
         self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
-        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
-        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self.member = GroupMember(
-            settings.group,
-            settings.zookeeper,
+            ProcessContext(settings.group, settings.zookeeper, settings.allocator, settings.metrics, settings.runtime),
             self,
             subscription,
-            settings.allocator,
-            settings.metrics,
             self.end,
         )
+        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self.member.brokers)
+        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self._calls = ListenerCalls(settings.listener, settings.metrics)
         self.delivery = RecordDelivery(
             self.fetcher,
@@ -96,7 +96,6 @@ class ConnectedConsumer:
             settings.fetching.auto_offset_reset,
             self._cluster,
             partial(log_range, self._cluster),
-            subscription,
             self.delivery,
             self.member,
             settings.metrics,
@@ -268,9 +267,6 @@ class ConnectedConsumer:
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)
-
-    async def _registered_brokers(self) -> list[HostPort]:
-        return await self.member.brokers()
 
     # ------------------------------------------------------------------ as the member's PartitionHandler
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -56,7 +55,7 @@ class Deserializer:
         self,
         deserializer: Callable[[Any], Any] | None,
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._deserializer = deserializer
         self._metrics = metrics

@@ -13,8 +13,8 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
@@ -29,7 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class _Member(Protocol):
-    """The methods of the member that a reset uses."""
+    """What a reset uses of the member."""
+
+    #: The offsets of the member's partitions.
+    tracker: OffsetTracker
 
     def confirm_leaders(self) -> Awaitable[None]:
         """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
@@ -54,7 +57,6 @@ class PositionReset:
         policy: ResetPolicy,
         cluster: ClusterMetadata,
         log_range: FindLogRange,
-        subscription: SubscriptionState,
         delivery: RecordDelivery,
         member: _Member,
         metrics: Metrics,
@@ -62,7 +64,6 @@ class PositionReset:
         self._policy = policy
         self._cluster = cluster
         self._log_range = log_range
-        self._subscription = subscription
         self._delivery = delivery
         self._member = member
         self._metrics = metrics
@@ -84,7 +85,7 @@ class PositionReset:
             CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
         """
         is_fetched = self._delivery.while_fetched(partition)
-        reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        reset = self._member.tracker.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
         await self._delivery.wait_until_consumed(partition, is_fetched)
@@ -116,7 +117,7 @@ class PositionReset:
             )
         start = found.start if self._policy == "earliest" else found.end
         reset = PendingReset(position, found.start, found.end, start)
-        self._subscription.offsets.choose_reset(partition, reset)
+        self._member.tracker.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset
 

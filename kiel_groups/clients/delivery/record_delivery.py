@@ -25,7 +25,7 @@ from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, Val
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -42,9 +42,10 @@ QUANTUM_S = 0.01
 
 
 class GateOwner(Protocol):
-    """A member, whose ``gate`` is checked before each delivery. Each new session has another gate."""
+    """A member, whose ``gate`` is checked before each delivery, by its clock. Each new session has another gate."""
 
     gate: DeliveryGate
+    runtime: Runtime
 
 
 class RecordDelivery:
@@ -63,7 +64,9 @@ class RecordDelivery:
         self._subscription = subscription
         self._calls = calls
         self._member = member
-        self._deserializing = Deserializer(deserializer, metrics)
+        # A bound method, because each delivery of a record calls it.
+        self._boot_time_s = member.runtime.boot_time_s
+        self._deserializing = Deserializer(deserializer, metrics, self._boot_time_s)
         self._keeps_bytes = deserializer is None
         self._metrics = metrics
         # The batch being delivered: its partition and that partition's state (None without a batch), and its records.
@@ -99,7 +102,7 @@ class RecordDelivery:
         if current.record is not None:
             self.finish()
         while self._next < len(self._records) or self._next_batch():
-            now_s = boot_time_s()
+            now_s = self._boot_time_s()
             if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):
                 return None
             record = self._records[self._next]
@@ -159,7 +162,7 @@ class RecordDelivery:
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
         if spans:
-            self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, boot_time_s())
+            self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._boot_time_s())
             if not any(part.values for part in parts):
                 # The deserializer failed on all values, so none are in flight: finish them without a receiver.
                 call.received = True
@@ -167,7 +170,7 @@ class RecordDelivery:
         return Batch(part for part in parts if part.values)
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
-        if self._ended or not self._member.gate.is_open(boot_time_s()):
+        if self._ended or not self._member.gate.is_open(self._boot_time_s()):
             return None
         try:
             if or_raise and topic in self._refused:
@@ -199,7 +202,7 @@ class RecordDelivery:
         return topic in self._topics and self._settle(topic)
 
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
-        values, now_s = self._topics[topic], boot_time_s() if now_s is None else now_s
+        values, now_s = self._topics[topic], self._boot_time_s() if now_s is None else now_s
         self._redeliver(values.settle(now_s, finishes=finishes))
         if not values.calls:
             del self._topics[topic]
@@ -230,14 +233,14 @@ class RecordDelivery:
 
     async def wait(self, topic: str | None = None) -> None:
         """Wait until ``take`` or ``take_topic`` may return records or values."""
-        now_s = boot_time_s()
+        now_s = self._boot_time_s()
         if not self._member.gate.is_open(now_s):
             await asyncio.sleep(GATE_PAUSE_S)
         elif self._next < len(self._records):
             await asyncio.sleep(0)
         else:
             await self._fetcher.ready.wait(topic)
-        self._pause_at_s = boot_time_s() + QUANTUM_S
+        self._pause_at_s = self._boot_time_s() + QUANTUM_S
 
     def count_in_flight(self) -> None:
         """Count the record in flight as finished, although the application may still be processing it."""
@@ -291,7 +294,7 @@ class RecordDelivery:
                 " finished; leave that one first, or use a consumer for each"
             )
         self._looping = self._iterated = True
-        self._pause_at_s = boot_time_s() + QUANTUM_S
+        self._pause_at_s = self._boot_time_s() + QUANTUM_S
 
     def end_loop(self, *, finished: bool) -> None:
         """End the loop. Finish its record, or deliver the record again if not ``finished``, as after an exception."""
@@ -383,7 +386,7 @@ class RecordDelivery:
     async def _drop_unclaimed(self, topics: Collection[str]) -> None:
         """Regularly drop values of these topics that no caller will receive, so that a drain does not wait for them."""
         while True:
-            now_s = boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
+            now_s = self._boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
             await asyncio.sleep(UNCLAIMED_S)
             for topic in self._topics.keys() & topics:
                 self._settle(topic, now_s, finishes=False)

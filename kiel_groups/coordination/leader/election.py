@@ -6,14 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper.runtime import unique_name
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.group.leader import candidate
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Done, Refused
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId
 
 __all__ = ["Election"]
 
@@ -35,24 +30,20 @@ class Election:
 
     def __init__(
         self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
+        context: SessionContext,
         proof: str,
-        tasks: TaskSet,
-        metrics: Metrics,
         on_leading: Callable[[str, bool], None],
         on_resigned: Callable[[], None],
     ) -> None:
-        self._session = session
-        self._layout = layout
-        self._member_id = member_id
+        self._session = context.session
+        self._layout = context.layout
+        self._member_id = context.member_id
+        self._tasks = context.tasks
+        self._metrics = context.metrics
         self._proof = proof
-        self._tasks = tasks
-        self._metrics = metrics
         self._on_leading = on_leading
         self._on_resigned = on_resigned
-        self._candidate = candidate.Candidate(unique_name())
+        self._candidate = candidate.Candidate(context.runtime.unique_name())
 
     @property
     def leads(self) -> bool:

@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.contents import unsigned_hex
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
 
 __all__ = ["ForeignMembers", "ForeignMemberMonitor", "find_foreign_members"]
 
@@ -85,11 +84,11 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 class ForeignMemberMonitor:
     """Watches for foreign members while this process leads: it logs an error and sets a gauge if there are any."""
 
-    def __init__(self, session: Session, layout: GroupLayout, tasks: TaskSet, metrics: Metrics) -> None:
-        self._session = session
-        self._layout = layout
-        self._tasks = tasks
-        self._metrics = metrics
+    def __init__(self, context: SessionContext) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tasks = context.tasks
+        self._metrics = context.metrics
         self._active = False
         self._is_reading = False
         self._again = False

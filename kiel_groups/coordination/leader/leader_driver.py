@@ -9,12 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
-from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.ownership_monitor import OwnershipMonitor
 from kiel_groups.coordination.leader.plan_reader import PlanReader
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
 from kiel_groups.group.leader import leader_state
 from kiel_groups.group.leader.claim_limit import limit_claims
@@ -28,9 +25,7 @@ from kiel_groups.group.leader.planner import (
     still_fits,
 )
 from kiel_groups.group.leader.static_members import next_end_ms
-from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation, Refused
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
 
@@ -51,30 +46,26 @@ class LeaderDriver:
 
     def __init__(
         self,
-        session: Session,
-        layout: GroupLayout,
-        member_id: MemberId,
-        config: GroupConfig,
+        context: SessionContext,
         allocator: Allocator,
-        tasks: TaskSet,
-        metrics: Metrics,
         on_doubt: Callable[[], None],
     ) -> None:
-        self._session = session
-        self._layout = layout
-        self._member_id = member_id
-        self._config = config
+        self._session = context.session
+        self._layout = context.layout
+        self._member_id = context.member_id
+        self._config = context.config
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._runtime = context.runtime
         self._allocator = allocator
-        self._tasks = tasks
-        self._metrics = metrics
         self._on_doubt = on_doubt
-        self._state = leader_state.LeaderState(config.debounce)
+        self._state = leader_state.LeaderState(context.config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         # The inputs of the last published plan, and the inputs of the newest plan.
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
-        self._reader = PlanReader(session, layout, config, metrics, self._on_change)
-        self._ownership_monitor = OwnershipMonitor(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
+        self._reader = PlanReader(context, self._on_change)
+        self._ownership_monitor = OwnershipMonitor(context)
         #: The owner of each partition in the newest plan.
         self._wanted: dict[TopicPartition, MemberId] = {}
         #: The allocation of the newest plan.
@@ -238,7 +229,7 @@ class LeaderDriver:
                     leader=self._member_id,
                     candidate=candidate,
                     cause=cause,
-                    now_ms=wall_ms(),
+                    now_ms=self._runtime.wall_ms(),
                     took_ms=round(1000 * (_now_s() - since_s)),
                 )
                 self._planned_from, self._allocation, self._cause = inputs, target.allocation, cause
@@ -281,7 +272,7 @@ class LeaderDriver:
             self._grace_timer = None
         end_ms = next_end_ms(inputs.away, self._reader.grace_ms)
         if end_ms is not None:
-            delay_s = max(0.0, (end_ms - wall_ms()) / 1000)
+            delay_s = max(0.0, (end_ms - self._runtime.wall_ms()) / 1000)
             self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
 
     def _may_plan(self, inputs: Inputs) -> bool:
@@ -325,7 +316,7 @@ class LeaderDriver:
         started_s = _now_s()
         try:
             async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
-                outcome = await in_thread(run, "allocator")
+                outcome = await self._runtime.in_thread(run, "allocator")
         except TimeoutError:
             limit_s = self._config.allocator_timeout_ms / 1000
             raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None

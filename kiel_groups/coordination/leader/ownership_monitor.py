@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.leader.ownership_audit import OwnerMismatch, alarms, find_mismatches
 from kiel_groups.group.znodes.contents import parse_owner
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
 __all__ = ["OwnershipMonitor"]
@@ -36,12 +33,12 @@ class OwnershipMonitor:
     ``partitions_wrongly_owned`` and ``partitions_orphaned`` count partitions in that state for ``limit_s`` or longer.
     """
 
-    def __init__(self, session: Session, layout: GroupLayout, tasks: TaskSet, metrics: Metrics, limit_s: float) -> None:
-        self._session = session
-        self._layout = layout
-        self._tasks = tasks
-        self._metrics = metrics
-        self._limit_s = limit_s
+    def __init__(self, context: SessionContext) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._tasks = context.tasks
+        self._metrics = context.metrics
+        self._limit_s = context.config.drain_alarm_ms / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: Mapping[TopicPartition, MemberId] = {}
         self._members: Collection[MemberId] = ()

@@ -8,18 +8,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
+from kiel_groups.coordination.session.session_context import SessionContext
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.planner import Inputs
 from kiel_groups.group.leader.static_members import absences
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
 from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import generation_of
-from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import BROKER_IDS, topic_path
 from kiel_groups.group.znodes.partition_weights import Weights, parse_weights
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, Slot
 
 __all__ = ["PlanReader"]
@@ -37,18 +35,12 @@ class PlanReader:
     which is created again when its subscription changes. ``on_change`` is called with a text that names the change.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        layout: GroupLayout,
-        config: GroupConfig,
-        metrics: Metrics,
-        on_change: Callable[[str], None],
-    ) -> None:
-        self._session = session
-        self._layout = layout
-        self._config = config
-        self._metrics = metrics
+    def __init__(self, context: SessionContext, on_change: Callable[[str], None]) -> None:
+        self._session = context.session
+        self._layout = context.layout
+        self._config = context.config
+        self._metrics = context.metrics
+        self._runtime = context.runtime
         self._on_change = on_change
         self._watchers: dict[str, Callable[[], None]] = {}
         #: Values that were read and have not changed since, by the name of their watcher.
@@ -86,7 +78,7 @@ class PlanReader:
             ),
         )
         self._weights = weights
-        away = absences(assignments, members, wall_ms(), self.grace_ms)
+        away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
         self._warn_of_settings({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
         return Inputs(
@@ -214,7 +206,8 @@ class PlanReader:
             return {}
         try:
             # Parsing the weights of 100,000 partitions takes about a second.
-            return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
+            parse = partial(parse_weights, node.data, self._layout.weights)
+            return await self._runtime.in_thread(parse, "weights")
         except ProtocolError as error:
             effect = "keeping the previous weights" if self._weights else "planning without weights"
             log.error("group %s: %s; %s", self._layout.group, error, effect)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.metrics import Metrics
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.listeners import Stall
 
-__all__ = ["AllocatorProcess"]
+__all__ = ["AllocatorKind", "AllocatorProcess", "AllocatorRole"]
 
 
 class AllocatorProcess:
@@ -22,28 +25,14 @@ class AllocatorProcess:
     that join check their settings against the group's, not against this process's.
 
     Args:
-        config: The group, its debounce, the time limit of its allocator; a member's other settings are ignored.
-        zookeeper: How to connect to ZooKeeper.
-        allocator: Computes the assignments while this process leads.
-        metrics: Receives the counters and gauges.
+        process: The process. Of its settings, the group, its debounce, and the time limit of its allocator apply; a
+            member's other settings are ignored.
         on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
-    def __init__(
-        self,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
-        allocator: Allocator,
-        metrics: Metrics,
-        on_failure: Callable[[KielGroupsError], None],
-    ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
-        self._allocator = allocator
-        self._metrics = metrics
-        self._supervisor = SessionSupervisor(
-            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
-        )
+    def __init__(self, process: ProcessContext, on_failure: Callable[[KielGroupsError], None]) -> None:
+        self._process = process
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
         """
@@ -56,10 +45,8 @@ class AllocatorProcess:
         """
         await self._supervisor.start()
 
-    async def _join(self, by_s: float) -> _AllocatorSession:
-        session = _AllocatorSession(
-            self._config, self._zookeeper, self._allocator, self._metrics, first=self._supervisor.current is None
-        )
+    async def _join(self, by_s: float) -> GroupSession[AllocatorRole]:
+        session = GroupSession(self._process, AllocatorKind(), first=self._supervisor.current is None)
         await session.join(by_s)
         return session
 
@@ -77,12 +64,46 @@ class AllocatorProcess:
         await self._supervisor.close()
 
 
-class _AllocatorSession(GroupSession):
-    """An allocator process on one session."""
+class AllocatorKind:
+    """The roles of an allocator process on its sessions; see ``RoleKind``."""
 
-    _paused = "this candidate is paused"
+    paused = "this candidate is paused"
 
-    async def _enroll(self) -> None:
-        self._choose_member_id()
+    async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+        """Check nothing: the members choose the group's settings."""
+
+    def new_role(self, context: SessionContext) -> AllocatorRole:
+        return AllocatorRole(context)
+
+
+class AllocatorRole:
+    """An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``."""
+
+    def __init__(self, context: SessionContext) -> None:
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
-        self._set_up(self._layout.election)
+        self.proof = context.layout.election
+
+    async def register(self) -> None:
+        """Do nothing: the election znode is the only one."""
+
+    async def joined(self) -> None:
+        """Do nothing: the candidacy has started."""
+
+    def recheck(self) -> None:
+        """Do nothing: only the candidacy watches znodes."""
+
+    async def restore(self) -> None:
+        """Do nothing: the candidacy restores the election znode."""
+
+    def in_progress(self) -> Collection[Work]:
+        """Return nothing: there is no application."""
+        return ()
+
+    def stalled(self, stall: Stall) -> None:
+        """Do nothing: the watchdog has logged the stall of the event loop."""
+
+    async def release(self, *, alone: bool) -> None:
+        """Do nothing: the close deletes the election znode."""
+
+    def end(self) -> None:
+        """Do nothing: there is nothing to drop."""

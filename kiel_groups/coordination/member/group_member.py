@@ -7,17 +7,18 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.member.member_session import MemberSession
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.member.group_session import GroupSession
+from kiel_groups.coordination.member.member_role import MemberKind, MemberRole
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupMember"]
@@ -34,31 +35,32 @@ class GroupMember:
     """
     Membership of one consumer in one group, from ``start`` to ``close``.
 
-    ``on_failure`` is called with an error that a new session cannot fix: settings that differ from the group's,
-    foreign members, missing rights.
+    Args:
+        process: The process that the member runs in.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
+            members, missing rights.
     """
 
     def __init__(
         self,
-        config: GroupConfig,
-        zookeeper: ZooKeeperConfig,
+        process: ProcessContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
-        allocator: Allocator,
-        metrics: Metrics,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
+        self._process = process
+        self._config = process.config
         self._handler = handler
-        self._subscription = subscription
-        self._allocator = allocator
-        self._metrics = metrics
+        self._kind = MemberKind(handler, subscription)
+        #: The clock of the gate.
+        self.runtime: Runtime = process.runtime
+        #: The offsets of the member's partitions, in all of its sessions.
+        self.tracker: OffsetTracker = subscription.offsets
         #: The current session's gate, checked before each record is delivered; never open before the first session.
         self.gate = DeliveryGate()
-        self._supervisor = SessionSupervisor(
-            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
-        )
+        self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
         """
@@ -72,20 +74,12 @@ class GroupMember:
         """
         await self._supervisor.start()
 
-    async def _join(self, by_s: float) -> MemberSession:
+    async def _join(self, by_s: float) -> GroupSession[MemberRole]:
         if self._member_session is not None and self._member_session.stalled:
             await self._wait_until_caught_up()
             # The time that the application took does not count against the connect timeout.
-            by_s = asyncio.get_running_loop().time() + self._zookeeper.connect_timeout_ms / 1000
-        member_session = MemberSession(
-            self._config,
-            self._zookeeper,
-            self._handler,
-            self._subscription,
-            self._allocator,
-            self._metrics,
-            first=self._member_session is None,
-        )
+            by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
+        member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
         await member_session.join(by_s)
         self.gate = member_session.session.gate
         return member_session
@@ -101,7 +95,7 @@ class GroupMember:
             await asyncio.sleep(CATCH_UP_S)
 
     @property
-    def _member_session(self) -> MemberSession | None:
+    def _member_session(self) -> GroupSession[MemberRole] | None:
         return self._supervisor.current
 
     @property
@@ -117,7 +111,7 @@ class GroupMember:
     def settled(self) -> bool:
         """Whether the session is alive and the member owns exactly the partitions of its assignment."""
         member_session = self._member_session
-        return member_session is not None and not member_session.ended and member_session.owned_partitions.settled
+        return member_session is not None and not member_session.ended and member_session.role.owned_partitions.settled
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
@@ -127,13 +121,13 @@ class GroupMember:
             ConfigError: The topics take more space than ZooKeeper allows.
         """
         if self._member_session is not None:
-            self._member_session.registration.check(topics)
+            self._member_session.role.registration.check(topics)
 
     async def resubscribe(self) -> None:
         """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
         if self._member_session is not None and not self._member_session.ended:
             try:
-                await self._member_session.resubscribe()
+                await self._member_session.role.resubscribe()
             except SessionLostError:
                 log.info("group %s: the new subscription is registered with the next session", self._config.group)
 
@@ -151,7 +145,7 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
             CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
-        return await self._write(lambda session: session.offsets.owned.commit_finished(metadata))
+        return await self._write(lambda role: role.offsets.owned.commit_finished(metadata))
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -164,7 +158,7 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._write(lambda session: session.offsets.owned.store_reset(partition, reset))
+        return await self._write(lambda role: role.offsets.owned.store_reset(partition, reset))
 
     async def confirm_leaders(self) -> None:
         """
@@ -174,14 +168,14 @@ class GroupMember:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        await self._write(lambda session: session.owned_partitions.confirm_leaders())
+        await self._write(lambda role: role.owned_partitions.confirm_leaders())
 
-    async def _write(self, write: Callable[[MemberSession], Awaitable[T]]) -> T:
+    async def _write(self, write: Callable[[MemberRole], Awaitable[T]]) -> T:
         member_session = self._member_session
-        if member_session is None or not member_session.session.gate.is_open(boot_time_s()):
+        if member_session is None or not member_session.session.trusted:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(member_session)
+            return await write(member_session.role)
         except CoordinationError as error:
             if not error.retriable:
                 member_session.fail(error)
@@ -190,7 +184,7 @@ class GroupMember:
     async def brokers(self) -> list[HostPort]:
         """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
         member_session = self._member_session
-        return [] if member_session is None or member_session.ended else await member_session.brokers()
+        return [] if member_session is None or member_session.ended else await member_session.role.brokers()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""

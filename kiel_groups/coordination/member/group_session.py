@@ -1,40 +1,36 @@
 """
-The common part of members and allocator processes: one ZooKeeper session with its election, heartbeat and watchdog.
+The life of one ZooKeeper session of a member or an allocator process: it opens, joins the group, leaves, and ends.
 
-A ``GroupSession`` ends with its ZooKeeper session; ``SessionSupervisor`` then starts the next one.
+What the process does in its group is its ``SessionRole``. A ``GroupSession`` ends with its ZooKeeper session;
+``SessionSupervisor`` then starts the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import Any, Generic, TypeVar
 
-from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
-from kiel_groups.coordination.leader.leader_driver import LeaderDriver
-from kiel_groups.coordination.member.owned_partitions import jittered_s
-from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.member.session_role import RoleKind, SessionRole
 from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
-from kiel_groups.group.leader import candidate as election
 from kiel_groups.group.member.lease import check_heartbeat_interval
 from kiel_groups.group.znodes.contents import make_member_id
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.listeners import Stall
-from kiel_groups.metrics import Metrics
 
 __all__ = ["GroupSession", "MOVES", "SessionPhase", "is_fatal"]
 
 log = logging.getLogger(__name__)
+
+RoleT = TypeVar("RoleT", bound=SessionRole)
 
 
 class SessionPhase(Enum):
@@ -46,7 +42,7 @@ class SessionPhase(Enum):
     JOINING = "joining"
     #: Entry: registered. Duty: heartbeats, the election; a member claims partitions. Exit: leaving, or ended.
     JOINED = "joined"
-    #: Entry: a member leaves in order. Duty: release its partitions, all else continues. Exit: released, or ended.
+    #: Entry: leaving in order. Duty: release what is owned, all else continues. Exit: released, or ended.
     LEAVING = "leaving"
     #: Entry: lost, failed, given up or closed. Duty: close the ZooKeeper session. Exit: none; another session joins.
     ENDED = "ended"
@@ -62,34 +58,80 @@ MOVES: Mapping[SessionPhase, frozenset[SessionPhase]] = {
 }
 
 
-class GroupSession:
+@dataclass(frozen=True, slots=True)
+class _Parts(Generic[RoleT]):
+    """The parts of a session that is open."""
+
+    context: SessionContext
+    role: RoleT
+    candidacy: Candidacy
+    heartbeat: Heartbeat
+    watchdog: Watchdog
+
+    def start(self) -> None:
+        """Start those parts that run while the process takes part in the group."""
+        self.heartbeat.start()
+        self.watchdog.start()
+        self.candidacy.enter()
+
+    def end(self) -> None:
+        """Stop all parts, because the session is over."""
+        self.heartbeat.stop()
+        self.watchdog.stop()
+        self.candidacy.end()
+        self.role.end()
+
+
+class GroupSession(Generic[RoleT]):
     """
-    One ZooKeeper session in one group; ``first`` is true for the first session of this process in the group.
+    One ZooKeeper session in one group.
 
     ``over`` is done when the session ends, with the error that ended it, or None if it was lost or closed.
+
+    Args:
+        process: The process that the session belongs to.
+        kind: What the process does in its group.
+        first: Whether this is the first session of this process in the group.
     """
 
-    #: The effect of a broken connection, for the log.
-    _paused: ClassVar[str] = "delivery is paused"
-
-    def __init__(
-        self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
-    ) -> None:
-        self._config = config
-        self._zookeeper = zookeeper
+    def __init__(self, process: ProcessContext, kind: RoleKind[RoleT], *, first: bool) -> None:
+        self._process = process
+        self._kind = kind
         self._first = first
-        self._layout = GroupLayout(config.group)
-        self._allocator = allocator
-        self._metrics = metrics
+        self._config = process.config
+        self._zookeeper = process.zookeeper
+        self._metrics = process.metrics
+        self._layout = GroupLayout(process.config.group)
         self._tasks = TaskSet(self.fail)
-        self._loop = asyncio.get_running_loop()
         self.phase = SessionPhase.OPENING
         #: The step that joining waits for, for error messages.
         self._step = "the chroot"
         #: Whether the watchdog ended the session: the application may still be processing the same records.
         self.stalled = False
-        self.session = Session(zookeeper, metrics, self._on_session)
-        self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
+        self.session = Session(process.zookeeper, process.metrics, self._on_session, process.runtime)
+        #: None until the process was admitted.
+        self._parts: _Parts[RoleT] | None = None
+        self.over: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def role(self) -> RoleT:
+        """The role of a process that was admitted."""
+        return self._admitted.role
+
+    @property
+    def member_id(self) -> str:
+        """The member id of a process that was admitted."""
+        return self._admitted.context.member_id
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the group's leader."""
+        return self._active and self._admitted.candidacy.leads
+
+    @property
+    def _admitted(self) -> _Parts[RoleT]:
+        assert self._parts is not None, "the process was not admitted yet"
+        return self._parts
 
     async def join(self, by_s: float) -> None:
         """
@@ -127,14 +169,47 @@ class GroupSession:
         self._continue_in(SessionPhase.JOINING)
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
-        await self._enroll()
+        self._step = "the group's settings and members"
+        await self._kind.admit(self.session, self._layout, self._config)
+        self._parts = parts = self._compose()
+        self._step = "the registration"
+        await parts.role.register()
         self._continue_in(SessionPhase.JOINED)
-        self._heartbeat.start()
-        self._watchdog.start()
-        self._election.feed(election.EnterElection())
-        self._tasks.start(self._check_regularly())
+        parts.start()
+        self._tasks.start(self._check_regularly(parts))
         self._step = "what follows the registration"
-        await self._on_joined()
+        await parts.role.joined()
+
+    def _compose(self) -> _Parts[RoleT]:
+        process, context = self._process, self._new_context()
+        role = self._kind.new_role(context)
+        return _Parts(
+            context=context,
+            role=role,
+            candidacy=Candidacy(context, process.allocator, role.proof),
+            heartbeat=Heartbeat(
+                self.session, role.proof, process.zookeeper.heartbeat_interval_ms, process.metrics, process.runtime
+            ),
+            watchdog=Watchdog(
+                process.config, role.in_progress, role.stalled, self._give_up, process.metrics, process.runtime
+            ),
+        )
+
+    def _new_context(self) -> SessionContext:
+        """Return the context of the open session, whose id is part of the member id."""
+        config, runtime = self._config, self._process.runtime
+        started_ms = runtime.wall_ms()
+        job = f"{config.job}." if config.job is not None else ""
+        return SessionContext(
+            config=config,
+            layout=self._layout,
+            member_id=make_member_id(config.group, job + runtime.host(), started_ms, self.session.id),
+            started_ms=started_ms,
+            session=self.session,
+            tasks=self._tasks,
+            metrics=self._metrics,
+            runtime=runtime,
+        )
 
     def _continue_in(self, phase: SessionPhase) -> None:
         """
@@ -197,96 +272,30 @@ class GroupSession:
                 raise
             log.warning("group %s: %s; using a third of the granted session timeout for now", self._config.group, error)
 
-    async def _enroll(self) -> None:
-        """Check admission, choose the member id, call ``_set_up``, and register the znodes of this process."""
-        raise NotImplementedError
-
-    async def _on_joined(self) -> None:
-        """Start the work of a session that has joined."""
-
-    def _choose_member_id(self) -> None:
-        """Derive the member id from the session id, which is known once the session is open."""
-        self._started_ms = runtime.wall_ms()
-        job = f"{self._config.job}." if self._config.job is not None else ""
-        self.member_id = make_member_id(self._config.group, job + runtime.host(), self._started_ms, self.session.id)
-
-    def _set_up(self, proof: str) -> None:
-        """Create the election, leader, heartbeat and watchdog; ``proof`` is the znode that each heartbeat checks."""
-        session, layout, metrics = self.session, self._layout, self._metrics
-        self._foreign_members = ForeignMemberMonitor(session, layout, self._tasks, metrics)
-        self._leader_driver = LeaderDriver(
-            session,
-            layout,
-            self.member_id,
-            self._config,
-            self._allocator,
-            self._tasks,
-            metrics,
-            self._check_candidacy,
-        )
-        self._election = Election(
-            session, layout, self.member_id, proof, self._tasks, metrics, self._lead, self._resign
-        )
-        self._heartbeat = Heartbeat(
-            session.connection, session.gate, proof, metrics, session.abandon, self._zookeeper.heartbeat_interval_ms
-        )
-        session.on_connected = self._heartbeat.beat_now
-        self._watchdog = Watchdog(self._config, self._in_progress, self._on_stall, self._give_up, metrics)
-
-    def _in_progress(self) -> Collection[Work]:
-        """Return the application's work in progress; also called from other threads."""
-        return ()
-
-    def _on_stall(self, stall: Stall) -> None:
-        """Report work that makes no progress; called on a thread of its own."""
-
     def _give_up(self, reason: str) -> None:
         """Give up the session when the watchdog's limit is reached; called on the watchdog's thread."""
         self.stalled = True
         self.session.abandon(reason)
 
-    def _lead(self, candidate: str, succeeds: bool) -> None:
-        self._leader_driver.lead(candidate, succeeds=succeeds)
-        self._foreign_members.start()
-
-    def _resign(self) -> None:
-        self._foreign_members.stop()
-        self._leader_driver.resign()
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process is the group's leader."""
-        return self._active and self._election.leads
-
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.ENDED:
             self._finish(None)
         elif event is SessionEvent.SUSPENDED:
-            log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._paused)
+            log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._kind.paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._active:
             # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
-            self._recheck()
+            self._admitted.candidacy.recheck()
+            self._admitted.role.recheck()
 
-    def _recheck(self) -> None:
-        """Read again everything that is watched: the watches may have been lost."""
-        self._check_candidacy()
-
-    async def _check_regularly(self) -> None:
+    async def _check_regularly(self, parts: _Parts[RoleT]) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
-            await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
-            self._check_candidacy()
-            await self._restore_registration()
-
-    async def _restore_registration(self) -> None:
-        """Restore znodes of this process that an operator deleted and that other processes rely on."""
-
-    def _check_candidacy(self) -> None:
-        """Read the candidates again: an operator may have deleted the election znode, or a watch was lost."""
-        self._election.feed(election.Resumed())
+            await asyncio.sleep(parts.context.audit_interval_s())
+            parts.candidacy.recheck()
+            await parts.role.restore()
 
     def fail(self, error: BaseException) -> None:
         """End the session because of an error."""
@@ -304,21 +313,23 @@ class GroupSession:
         """Shut the gate, stop all parts of the session, and complete ``over``."""
         self.session.gate.shut("membership over")
         if self._active:
-            self._heartbeat.stop()
-            self._watchdog.stop()
-            self._leader_driver.close()
-            self._election.feed(election.SessionEnded())
-            self._on_end()
+            self._admitted.end()
         self._enter(SessionPhase.ENDED)
         if not self.over.done():
             self.over.set_result(error)
 
-    def _on_end(self) -> None:
-        """Stop the parts that a subclass runs on the session."""
-
     async def leave(self) -> None:
-        """Leave the group, then close the session; a member first releases its partitions."""
+        """Release what the process owns, then close the session."""
+        if self._active:
+            self._enter(SessionPhase.LEAVING)
+            releasing = asyncio.ensure_future(self._release(self._admitted))
+            either: set[asyncio.Future[Any]] = {releasing, self.over}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            releasing.cancel()
         await self.close()
+
+    async def _release(self, parts: _Parts[RoleT]) -> None:
+        await parts.role.release(alone=parts.candidacy.alone)
 
     async def close(self) -> None:
         """Close the session, which deletes its ephemeral znodes at once."""

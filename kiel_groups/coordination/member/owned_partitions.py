@@ -20,8 +20,7 @@ from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopi
 from kiel_groups.coordination.offsets.claim_opening import Starts
 from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.member_context import MemberContext
-from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import (
     CoordinationError,
     DuplicateInstanceError,
@@ -36,12 +35,9 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
+__all__ = ["OwnedPartitions", "PartitionHandler"]
 
 log = logging.getLogger(__name__)
-
-#: The spread of the interval between audits, so that a thousand members do not read their assignments at once.
-AUDIT_JITTER = 0.33
 
 #: The first and the longest pause before a claim's position is read again after a failure, in seconds.
 #: A topic that was just created has leaders within tenths of a second.
@@ -50,11 +46,6 @@ LONGEST_REOPEN_PAUSE_S = 5.0
 
 #: How long a leaving member waits for the brokers that store its offsets, in seconds.
 LEAVING_S = 2.0
-
-
-def jittered_s(interval_ms: int) -> float:
-    """Return an interval in seconds, longer or shorter by up to a third."""
-    return interval_ms / 1000 * runtime.uniform(1 - AUDIT_JITTER, 1 + AUDIT_JITTER)
 
 
 class OwnedPartitions:
@@ -77,9 +68,7 @@ class OwnedPartitions:
         self._config = context.config
         self._member_path = context.layout.member(context.member_id)
         self._assignment_path = context.layout.assignment(context.config.instance_id or context.member_id)
-        self._unsubscribed_topics = UnsubscribedTopics(
-            context.session, context.layout, context.member_id, context.metrics
-        )
+        self._unsubscribed_topics = UnsubscribedTopics(context)
         self._owner_znodes = owner_znodes
         self._offsets = offsets
         self._leaders = leaders
@@ -149,7 +138,7 @@ class OwnedPartitions:
         The audit has its own deadline, so that frequent changes of the assignment do not postpone it.
         """
         loop = asyncio.get_running_loop()
-        audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
+        audit_due_s = loop.time() + self._context.audit_interval_s()
         while True:
             self._due.clear()
             read = await self._read_assignment()
@@ -163,7 +152,7 @@ class OwnedPartitions:
             # The deadline may have passed without a timeout: ``wait`` returns first if the event is set already.
             if loop.time() >= audit_due_s:
                 await self._audit()
-                audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
+                audit_due_s = loop.time() + self._context.audit_interval_s()
 
     async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
         node = await self._session.get(self._assignment_path, self._due.set)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.member.partition_offsets import Release, StoredOffset
 from kiel_groups.group.znodes.contents import encode_owner

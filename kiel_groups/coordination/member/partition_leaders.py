@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import parse_broker, parse_leader

@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
-from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.member.session_role import SessionRole
+from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.metrics import Metrics
 
 __all__ = ["SessionSupervisor"]
 
@@ -21,38 +21,35 @@ log = logging.getLogger(__name__)
 FIRST_JOIN_PAUSE_S = 0.1
 LONGEST_JOIN_PAUSE_S = 5.0
 
-_SessionT = TypeVar("_SessionT", bound=GroupSession)
+_RoleT = TypeVar("_RoleT", bound=SessionRole)
 
 
-class SessionSupervisor(Generic[_SessionT]):
+class SessionSupervisor(Generic[_RoleT]):
     """
     Keeps one process in one group, from ``start`` to ``close``, on one session after another.
 
     Args:
-        group: The group's name, for the log.
+        process: The process; its ``connect_timeout_ms`` is how long a session may take to join.
         begin: Creates a session that joins the group by the given time on the event loop's clock.
-        limit_ms: How long a session may take to join, in milliseconds.
-        metrics: Receives the counters.
         on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
             members, missing rights.
     """
 
     def __init__(
         self,
-        group: str,
-        begin: Callable[[float], Awaitable[_SessionT]],
-        limit_ms: int,
-        metrics: Metrics,
+        process: ProcessContext,
+        begin: Callable[[float], Awaitable[GroupSession[_RoleT]]],
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._group = group
+        self._group = process.config.group
+        self._limit_s = process.zookeeper.connect_timeout_ms / 1000
+        self._metrics = process.metrics
+        self._runtime = process.runtime
         self._open_and_join = begin
-        self._limit_s = limit_ms / 1000
-        self._metrics = metrics
         self._on_failure = on_failure
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
-        self.current: _SessionT | None = None
+        self.current: GroupSession[_RoleT] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -97,7 +94,7 @@ class SessionSupervisor(Generic[_SessionT]):
         """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
 
-    async def _start_session(self, by_s: float) -> _SessionT:
+    async def _start_session(self, by_s: float) -> GroupSession[_RoleT]:
         session = await self._open_and_join(by_s)
         self._metrics.count("sessions_opened")
         return session
@@ -120,14 +117,14 @@ class SessionSupervisor(Generic[_SessionT]):
             )
             await self._rejoin()
 
-    def _close_in_background(self, session: _SessionT) -> None:
+    def _close_in_background(self, session: GroupSession[_RoleT]) -> None:
         """Close a session in a task: an unreachable server may delay the close, but not the next session."""
         closing = asyncio.get_running_loop().create_task(session.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
     async def _rejoin(self) -> None:
-        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: runtime.uniform(0.5, 1.5))
+        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
         while True:
             await asyncio.sleep(backoff.next_s())
             try:

@@ -10,12 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.errors import ConfigError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_consumer_id
-from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import (
     LARGEST_BYTES,
     Answer,
@@ -29,7 +27,6 @@ from kiel_groups.group.znodes.transactions import (
     Unknown,
     size_of,
 )
-from kiel_groups.metrics import Metrics
 
 __all__ = ["SubscriptionRegistration"]
 
@@ -41,34 +38,20 @@ class SubscriptionRegistration:
     The znodes that register one member on one session.
 
     Args:
-        session: The open session; its id is part of ``member_id``.
-        layout: The paths of the group.
-        config: The settings of the member.
-        member_id: The name of both znodes.
-        started_ms: When the session of the member started, in milliseconds since 1970.
+        context: The member on its open session; its member id is the name of both znodes.
         subscription: Returns the topics that the application wants at this moment.
-        metrics: Counts restored folders and missing topics.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        layout: GroupLayout,
-        config: GroupConfig,
-        member_id: str,
-        started_ms: int,
-        subscription: Callable[[], Collection[str]],
-        metrics: Metrics,
-    ) -> None:
-        self._session = session
-        self._layout = layout
-        self._config = config
-        self._member_id = member_id
-        self._started_ms = started_ms
+    def __init__(self, context: SessionContext, subscription: Callable[[], Collection[str]]) -> None:
+        self._context = context
+        self._session = context.session
+        self._config = context.config
+        self._member_id = context.member_id
+        self._started_ms = context.started_ms
+        self._metrics = context.metrics
         self._subscription = subscription
-        self._metrics = metrics
-        self._path = layout.member(member_id)
-        self._consumer_id = layout.consumer_id(member_id)
+        self._path = context.layout.member(context.member_id)
+        self._consumer_id = context.layout.consumer_id(context.member_id)
         self._writing = asyncio.Lock()
         #: The registered topics; None while they are not known.
         self._registered: Collection[str] | None = None
@@ -88,8 +71,8 @@ class SubscriptionRegistration:
             session_timeout_ms=self._session.timeout_ms,
             subscription=tuple(sorted(topics)),
             instance_id=self._config.instance_id,
-            host=runtime.host(),
-            pid=runtime.pid(),
+            host=self._context.runtime.host(),
+            pid=self._context.runtime.pid(),
             client=self._config.client,
             started_at_ms=self._started_ms,
         )
@@ -151,7 +134,7 @@ class SubscriptionRegistration:
             self._config.group,
             self._member_id,
         )
-        await self._session.ensure(self._layout.parents)
+        await self._session.ensure(self._context.layout.parents)
 
     async def restore_consumer_id(self) -> None:
         """Restore a deleted consumer id: without it, Kafka 0.8 tools and consumers do not see this member."""

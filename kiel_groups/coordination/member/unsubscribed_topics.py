@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.session.session_context import SessionContext
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
-from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 __all__ = ["UnsubscribedTopics"]
@@ -28,12 +27,12 @@ MOST_NAMED = 5
 class UnsubscribedTopics:
     """Compares the assignments of one member with its subscription."""
 
-    def __init__(self, session: Session, layout: GroupLayout, member_id: MemberId, metrics: Metrics) -> None:
-        self._session = session
-        self._group = layout.group
-        self._member_id = member_id
-        self._path = layout.member(member_id)
-        self._metrics = metrics
+    def __init__(self, context: SessionContext) -> None:
+        self._session = context.session
+        self._group = context.group
+        self._member_id = context.member_id
+        self._path = context.layout.member(context.member_id)
+        self._metrics = context.metrics
         #: The zxid and the log level of the last report: the same assignment is read many times and reported once.
         self._reported: tuple[int, int] = (0, 0)
         #: Since when assignments have named other topics, on the event loop's clock; None if the last one did not.

@@ -17,8 +17,7 @@ from collections.abc import Collection, Mapping
 
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.member_context import MemberContext
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.model import TopicPartition
 
@@ -95,7 +94,7 @@ class BrokerCommits:
         return self._tracker.judge(partition, stored) not in (Finding.UNCHANGED, Finding.OWN)
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        lease_s = self._context.session.gate.deadline_s - boot_time_s()
+        lease_s = self._context.session.gate.deadline_s - self._context.runtime.boot_time_s()
         until_s = min(asyncio.get_running_loop().time() + lease_s, self._give_up_s)
         self._tracker.requested(offsets)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
@@ -16,13 +16,11 @@ from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.fenced_writes import FencedWriter, Renew
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.partition_offsets import Commit, StartOrigin, StartPosition, StoredOffset
 from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import topic_path
-from kiel_groups.group.znodes.transactions import Operation
 from kiel_groups.model import TopicPartition
 
 __all__ = ["ClaimOpener", "Starts"]
@@ -63,20 +61,12 @@ class _OpenedClaims(NamedTuple):
     failures: dict[TopicPartition, KielGroupsError]
 
 
-class _Rewritten(NamedTuple):
-    """The offsets that were rewritten, and the new versions of their znodes."""
-
-    versions: dict[TopicPartition, int]
-    offsets: dict[TopicPartition, int]
-
-
 class ClaimOpener:
     """Opens the claims of one member on its session."""
 
     def __init__(
         self,
         context: MemberContext,
-        writer: FencedWriter,
         znodes: OffsetZnodes,
         brokers: BrokerCommits | None,
         topics: TopicIncarnations,
@@ -86,7 +76,6 @@ class ClaimOpener:
         self._session = context.session
         self._layout = context.layout
         self._tracker = context.tracker
-        self._writer = writer
         self._znodes = znodes
         self._brokers = brokers
         self._topics = topics
@@ -166,30 +155,7 @@ class ClaimOpener:
             self._tracker.claim(partitions, seen)
             renew = self._topics.unless_recreated(topic)
             claims = await self._find_or_create(topic, partitions)
-            rewritten = await self._rewrite(claims.ready, claims.stored, renew)
+            rewritten = await self._znodes.rewrite(claims.ready, claims.stored, renew)
             if self._topics.creation(topic) == seen:
                 origin = StartOrigin.STORED if claims.stored else StartOrigin.FIRST
                 return _OpenedClaims(claims.created, rewritten.versions, rewritten.offsets, origin, claims.failures)
-
-    async def _rewrite(
-        self,
-        partitions: Sequence[TopicPartition],
-        known: Mapping[TopicPartition, StoredOffset],
-        renew: Renew[object],
-    ) -> _Rewritten:
-        """Rewrite stored offsets to fence older writers. ``known`` offsets are not read."""
-        versions: dict[TopicPartition, int] = {}
-        offsets: dict[TopicPartition, int] = {}
-        waiting: Sequence[TopicPartition] = partitions
-        while waiting:
-            stored, known = known or await self._znodes.read(waiting), {}
-            items: dict[TopicPartition, tuple[Operation, ...]] = {}
-            for partition, found in stored.items():
-                if found.offset is not None:
-                    offsets[partition] = found.offset
-                    items[partition] = (self._znodes.write(partition, found.offset, found.version),)
-            outcome = await self._writer.write(items, lambda *_: None, renew=renew)
-            versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
-            # Another writer was faster, or the answer was lost: read the current offsets again.
-            waiting = [*outcome.dropped, *sorted(outcome.unknown)]
-        return _Rewritten(versions, offsets)

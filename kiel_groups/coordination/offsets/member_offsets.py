@@ -13,7 +13,7 @@ from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 
 __all__ = ["MemberOffsets"]
 
@@ -43,6 +43,6 @@ class MemberOffsets:
         brokers = BrokerCommits(context, znodes, writer) if context.tracker.rules.through_brokers else None
         owned, new_logs = OwnedOffsets(context, znodes, brokers), NewLogs(context, znodes, topics)
         starts = StartOffsets(context, writer, topics)
-        opener = ClaimOpener(context, writer, znodes, brokers, topics, starts, new_logs)
+        opener = ClaimOpener(context, znodes, brokers, topics, starts, new_logs)
         recreated_topics = RecreatedTopics(context, topics, new_logs, owned.writing)
         return cls(topics, writer, znodes, brokers, owned, opener, recreated_topics)

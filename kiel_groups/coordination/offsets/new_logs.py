@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import Renew
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted

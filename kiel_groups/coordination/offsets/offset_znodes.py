@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome, Renew
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
@@ -35,6 +35,13 @@ class Written(NamedTuple):
 
     stored: dict[TopicPartition, StoredOffset]
     found: dict[TopicPartition, StoredOffset]
+
+
+class Rewritten(NamedTuple):
+    """The offsets that were rewritten, and the new versions of their znodes."""
+
+    versions: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int]
 
 
 class OffsetZnodes:
@@ -182,3 +189,26 @@ class OffsetZnodes:
             else:
                 written.found[partition] = found
         return again
+
+    async def rewrite(
+        self,
+        partitions: Sequence[TopicPartition],
+        known: Mapping[TopicPartition, StoredOffset],
+        renew: Renew[object],
+    ) -> Rewritten:
+        """Rewrite stored offsets to fence older writers. ``known`` offsets are not read."""
+        versions: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
+        waiting: Sequence[TopicPartition] = partitions
+        while waiting:
+            stored, known = known or await self.read(waiting), {}
+            items: dict[TopicPartition, tuple[Operation, ...]] = {}
+            for partition, found in stored.items():
+                if found.offset is not None:
+                    offsets[partition] = found.offset
+                    items[partition] = (self.write(partition, found.offset, found.version),)
+            outcome = await self._writer.write(items, lambda *_: None, renew=renew)
+            versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
+            # Another writer was faster, or the answer was lost: read the current offsets again.
+            waiting = [*outcome.dropped, *sorted(outcome.unknown)]
+        return Rewritten(versions, offsets)

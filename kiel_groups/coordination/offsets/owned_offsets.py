@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.member.partition_offsets import StoredOffset
 from kiel_groups.model import TopicPartition

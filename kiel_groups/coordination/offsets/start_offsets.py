@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, give_up
-from kiel_groups.coordination.session.member_context import MemberContext
+from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.znodes.contents import encode_offset

@@ -8,7 +8,6 @@ Several threads renew, check and shut a gate. Each field is written by one plain
 
 from __future__ import annotations
 
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.group.member.lease import lease_deadline
 
 __all__ = ["DeliveryGate", "GATE_PAUSE_S"]
@@ -32,9 +31,9 @@ class DeliveryGate:
         self.timeout_ms = 0
         self._first_ms = 0
 
-    def grant(self, session_timeout_ms: int) -> None:
+    def grant(self, session_timeout_ms: int, now_s: float) -> None:
         """
-        Use the session timeout that a server granted, in milliseconds, for all leases from now on.
+        Use the session timeout that a server granted, in milliseconds, for all leases from the boot time ``now_s`` on.
 
         After a reconnection another server may grant a shorter timeout, which shortens the running lease. A longer
         timeout is cut to the first timeout: the member znode contains the first timeout, and a forced release waits
@@ -42,7 +41,7 @@ class DeliveryGate:
         """
         self._first_ms = self._first_ms or session_timeout_ms
         self.timeout_ms = min(session_timeout_ms, self._first_ms)
-        self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), self.timeout_ms))
+        self.deadline_s = min(self.deadline_s, lease_deadline(now_s, self.timeout_ms))
 
     def renew(self, sent_s: float) -> None:
         """

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.transactions import (
     MOST_BYTES,
@@ -123,7 +122,7 @@ class FencedWriter:
         while pending:
             await self.wait_ready()
             batch = _first_batch(pending, most)
-            if not self._renew(pending, batch, renew) or not self._is_open:
+            if not self._renew(pending, batch, renew) or not self._session.trusted:
                 continue
             # No await since ``renew`` confirmed the items: they cannot have become outdated.
             answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
@@ -145,10 +144,6 @@ class FencedWriter:
                     break
         return outcome
 
-    @property
-    def _is_open(self) -> bool:
-        return self._session.gate.is_open(runtime.boot_time_s())
-
     async def wait_ready(self) -> None:
         """
         Wait until the gate is open and all watch events are processed, so that a write may be sent at once.
@@ -161,7 +156,7 @@ class FencedWriter:
             # Callbacks that kazoo's thread has scheduled run in the next iteration of the loop.
             await asyncio.sleep(0)
             await self._catch_up()
-            if self._is_open:
+            if self._session.trusted:
                 return
 
     @staticmethod

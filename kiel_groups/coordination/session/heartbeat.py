@@ -10,15 +10,13 @@ if a beat stays unanswered, and kazoo tries the next server while the session is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from socket import socket
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.kazoo_client import Connection
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s, ticker
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.coordination.zookeeper.transaction_results import MOVED, reports_move
 from kiel_groups.group.member.lease import answer_limit_s, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
@@ -30,43 +28,37 @@ log = logging.getLogger(__name__)
 
 class Heartbeat:
     """
-    Renews a gate's lease, and reports when the lease has run out or the member znode is gone.
+    Renews the lease of a session, and abandons the session when the lease has run out or the member znode is gone.
 
     Args:
-        connection: The connection of the session's client.
-        gate: The session's gate.
+        session: The session; it is abandoned on the heartbeat's thread or on kazoo's.
         proof: The znode that every beat checks: the member znode, or the election folder for an allocator process.
-        metrics: Observes ``heartbeat``, the time to an answer.
-        on_dead: Called with the reason when the session must not be used any more, on the heartbeat's thread or on
-            kazoo's.
         interval_ms: The time between beats. None means a sixth of the granted timeout.
+        metrics: Observes ``heartbeat``, the time to an answer.
+        runtime: Clock and thread.
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        gate: DeliveryGate,
-        proof: str,
-        metrics: Metrics,
-        on_dead: Callable[[str], None],
-        interval_ms: int | None = None,
+        self, session: Session, proof: str, interval_ms: int | None, metrics: Metrics, runtime: Runtime
     ) -> None:
-        self._connection = connection
-        self._gate = gate
+        self._session = session
+        self._connection = session.connection
+        self._gate = session.gate
         self._proof = proof
-        self._metrics = metrics
-        self._on_dead = on_dead
         self._interval_ms = interval_ms
+        self._metrics = metrics
+        self._runtime = runtime
         self._stopped = False
         #: When the unanswered beat was sent, and when the next beat is due, in seconds of boot time. The heartbeat's
         #: thread, kazoo's and the loop's write these fields without a lock: at worst one more beat is sent.
         self._sent_s: float | None = None
         self._sent_over: socket | None = None
         self._due_s = float("-inf")
-        self._ticker = ticker(self._tick, "heartbeat")
+        self._ticker = runtime.ticker(self._tick, "heartbeat")
 
     def start(self) -> None:
         """Start the thread. The session must be open."""
+        self._session.add_connect_listener(self.beat_now)
         self._ticker.start()
 
     def stop(self) -> None:
@@ -78,7 +70,7 @@ class Heartbeat:
         """
         Have the heartbeat's thread send a beat at once. Any thread may call this method.
 
-        The session calls this method when the connection is back, because the lease may end soon.
+        The session calls this method, on kazoo's thread, when the connection is back, because the lease may end soon.
         """
         self._sent_s, self._due_s = None, float("-inf")
         self._ticker.wake()
@@ -91,15 +83,15 @@ class Heartbeat:
             # Without beats the lease would end unnoticed, so the session ends now, with an error in the log.
             log.exception("the heartbeat failed; ending the session")
             self._gate.shut("heartbeat failed")
-            self._on_dead(f"the heartbeat failed: {error!r}")
+            self._session.abandon(f"the heartbeat failed: {error!r}")
             return None
 
     def _check(self) -> float | None:
         if self._stopped:
             return None
-        now_s = boot_time_s()
+        now_s = self._runtime.boot_time_s()
         if self._gate.is_over(now_s):
-            self._on_dead("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
+            self._session.abandon("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
             return None
         # Computed each time: another server may have granted another timeout.
         interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._interval_ms)
@@ -140,7 +132,7 @@ class Heartbeat:
         """Process a beat's answer: on kazoo's thread, or on the heartbeat's if the answer came before ``rawlink``."""
         if self._sent_s == sent_s:
             self._sent_s = None
-            if boot_time_s() >= self._due_s:
+            if self._runtime.boot_time_s() >= self._due_s:
                 self._ticker.wake()
         if answer.exception is not None:
             return
@@ -149,7 +141,7 @@ class Heartbeat:
         elif any(isinstance(result, NoNodeError) for result in answer.value):
             self._gate.shut("member znode gone")
             if not self._stopped:
-                self._on_dead("the member znode is gone")
+                self._session.abandon("the member znode is gone")
         elif not any(isinstance(result, Exception) for result in answer.value):
             self._gate.renew(sent_s)
-            self._metrics.observe("heartbeat", boot_time_s() - sent_s)
+            self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)

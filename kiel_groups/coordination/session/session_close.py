@@ -16,8 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState, KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.group.member.lease import answer_limit_s
 
 __all__ = ["SessionClose"]
@@ -42,6 +42,7 @@ class SessionClose:
         client: The session's own client.
         stopped: Called on this object's thread when the session's own client has ended, with or without a close.
         ended: Called on this object's thread at the end: the session is closed, was never opened, or must have expired.
+        runtime: Clock, threads, and the clients that resume the session.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class SessionClose:
         client: KazooClient,
         stopped: Callable[[], None],
         ended: Callable[[], None],
+        runtime: Runtime,
     ) -> None:
         self._config = config
         self._client = client
         self._stopped = stopped
         self._ended = ended
+        self._runtime = runtime
         self._is_own = True
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
@@ -93,12 +96,12 @@ class SessionClose:
 
     def begin(self) -> None:
         """Start a thread that closes the session. Any thread may call this method, but only once."""
-        self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000
+        self._give_up_s = self._runtime.boot_time_s() + self._timeout_ms / 1000
         self._ticker.start()
 
     def _step(self) -> float | None:
         """Perform the next step of the close. Return the seconds until the following step, or None at the end."""
-        now_s, client = runtime.boot_time_s(), self._client
+        now_s, client = self._runtime.boot_time_s(), self._client
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
                 self._stopping_s = now_s
@@ -130,7 +133,7 @@ class SessionClose:
 
     def _resume(self, session: tuple[int, bytes]) -> None:
         self._is_own, self._stopping_s = False, None
-        self._client = client = runtime.client(self._config, session)
+        self._client = client = self._runtime.client(self._config, session)
         observe_connect(client, self._config.session_timeout_ms, self.granted)
         client.add_listener(self.state_changed)
         client.start_async()

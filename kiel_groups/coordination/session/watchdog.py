@@ -21,7 +21,7 @@ from functools import partial
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s, ticker
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
@@ -53,6 +53,7 @@ class Watchdog:
         hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
         on_stalled: Called once, with the reason, when a time limit is reached; on the watchdog's thread.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
+        runtime: Clock and threads.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Watchdog:
         hurry: Callable[[Stall], None],
         on_stalled: Callable[[str], None],
         metrics: Metrics,
+        runtime: Runtime,
     ) -> None:
         self._work_limit_s = config.max_poll_interval_ms / 1000
         self._loop_limit_s = config.loop_stall_ms / 1000
@@ -71,17 +73,18 @@ class Watchdog:
         self._hurry = hurry
         self._on_stalled = on_stalled
         self._metrics = metrics
+        self._runtime = runtime
         self._loop = asyncio.get_running_loop()
         self._stopped = False
         self._loop_probe: _Watched | None = None
         self._watched: list[_Watched] = []
         self._last_s = 0.0
-        self._ticker = ticker(self._tick, "watchdog")
+        self._ticker = runtime.ticker(self._tick, "watchdog")
 
     def start(self) -> None:
         """Start the thread if at least one time limit is set."""
         if self._pause_s:
-            self._last_s = boot_time_s()
+            self._last_s = self._runtime.boot_time_s()
             self._ticker.start()
 
     def stop(self) -> None:
@@ -92,7 +95,7 @@ class Watchdog:
     def _tick(self) -> float | None:
         if self._stopped:
             return None
-        now_s = boot_time_s()
+        now_s = self._runtime.boot_time_s()
         # If this thread slept longer than the pause, so did the whole process or the computer: that is no stall.
         passed_s, self._last_s = min(now_s - self._last_s, self._pause_s), now_s
         try:
@@ -141,7 +144,7 @@ class Watchdog:
         if stall.elapsed_s >= limit_s * HURRY_SHARE and not watched.notified:
             watched.notified = True
             self._metrics.count("stalls", kind=stall.kind)
-            ticker(partial(self._notify, stall), "hurry").start()
+            self._runtime.ticker(partial(self._notify, stall), "hurry").start()
         return None
 
     def _notify(self, stall: Stall) -> None:

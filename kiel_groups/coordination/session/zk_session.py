@@ -28,9 +28,9 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.session.session_close import SessionClose
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection, observe_connect
 from kiel_groups.coordination.zookeeper.pending_requests import PendingRequests
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.coordination.zookeeper.transaction_results import MOVED, answer_of, reports_move, transaction_of
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.transactions import (
@@ -92,14 +92,15 @@ class Session:
     ``listener`` is called on the loop with each SessionEvent.
     """
 
-    def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
+    def __init__(
+        self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None], runtime: Runtime
+    ) -> None:
         self.gate = DeliveryGate()
-        #: Called on kazoo's thread each time that the client has connected.
-        self.on_connected: Callable[[], None] = _nothing
         self.ended: str | None = None
         self._config = config
         self._metrics = metrics
         self._listener = listener
+        self._runtime = runtime
         self._id = 0
         self._opened = False
         self._loop = asyncio.get_running_loop()
@@ -110,10 +111,12 @@ class Session:
         self._open_lock.acquire()
         self._requests = PendingRequests(self._call_loop)
         self._connected = asyncio.Event()
+        #: Replaced and never changed, because kazoo's thread reads it.
+        self._connect_listeners: tuple[Callable[[], None], ...] = ()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = runtime.client(config)
         self.connection = Connection(self.client, metrics)
-        self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release)
+        self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release, runtime)
 
     @property
     def id(self) -> int:
@@ -129,6 +132,15 @@ class Session:
     def connected(self) -> bool:
         return self._connected.is_set() and self.ended is None
 
+    def add_connect_listener(self, listener: Callable[[], None]) -> None:
+        """Call a function on kazoo's thread each time that the client has connected, after the gate knows of that."""
+        self._connect_listeners = (*self._connect_listeners, listener)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the gate is open at this moment."""
+        return self.gate.is_open(self._runtime.boot_time_s())
+
     async def wait_trusted(self) -> None:
         """
         Wait until the gate is open. Callers await this before every write that only an owner may send.
@@ -136,7 +148,7 @@ class Session:
         Raises:
             SessionLostError: The gate is shut for good.
         """
-        while not self.gate.is_open(runtime.boot_time_s()):
+        while not self.trusted:
             if self.gate.shut_reason is not None:
                 raise SessionLostError(f"the ZooKeeper session is not trusted any more: {self.gate.shut_reason}")
             await asyncio.sleep(GATE_PAUSE_S)
@@ -150,10 +162,10 @@ class Session:
             ChrootMissingError: The chroot does not exist.
             SessionLostError: The session is over already.
         """
-        await runtime.check_hosts(self._config)
+        await self._runtime.check_hosts(self._config)
         observe_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
-        await runtime.in_thread(self.client.start_async, "connect")
+        await self._runtime.in_thread(self.client.start_async, "connect")
         await self._connected.wait()
         if self._config.chroot and await self.get("/") is None:
             raise ChrootMissingError(
@@ -169,7 +181,7 @@ class Session:
             self.gate.shut("session over")
         elif timeout_ms > 0:
             self._id = session_id
-            self.gate.grant(timeout_ms)
+            self.gate.grant(timeout_ms, self._runtime.boot_time_s())
 
     def _state_changed(self, state: str) -> None:
         """Update the gate at once, on kazoo's thread, and notify the loop."""
@@ -177,7 +189,8 @@ class Session:
         if state == KazooState.LOST:
             self.gate.shut("session over")
         elif state == KazooState.CONNECTED:
-            self.on_connected()
+            for listener in self._connect_listeners:
+                listener()
         self._close.state_changed(state)
         self._call_loop(self._on_state, state)
 
@@ -345,7 +358,7 @@ class Session:
             SessionLostError: The session is over.
         """
         listed = list(operations)
-        used, sent_s = self.connection.current, runtime.boot_time_s()
+        used, sent_s = self.connection.current, self._runtime.boot_time_s()
         sent = self._requests.send([transaction_of(self.client, listed).commit_async])
         return self._outcome(listed, sent_s, used, sent)
 
@@ -399,10 +412,6 @@ class Session:
     async def _missing(self, paths: Iterable[str]) -> list[str]:
         listed = sorted(set(paths))
         return [path for path, node in zip(listed, await self.exists_many(listed), strict=True) if node is None]
-
-
-def _nothing() -> None:
-    """Do nothing: the default of ``on_connected``."""
 
 
 def _with_parents(path: str) -> list[str]:

@@ -1,8 +1,8 @@
 """
 Provide the external dependencies of coordination: clocks, names, randomness, threads, and the ZooKeeper client.
 
-There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another runtime. So
-the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
+The application's objects create a ``Runtime`` and pass it to all parts of their members. The simulator passes its own,
+so it runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -26,21 +26,7 @@ from kiel_groups.coordination.zookeeper import daemon_threads, hosts
 from kiel_groups.coordination.zookeeper.kazoo_client import InterruptibleClient, connect_limit_s
 from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
-__all__ = [
-    "Runtime",
-    "Ticking",
-    "boot_time_s",
-    "wall_ms",
-    "unique_name",
-    "host",
-    "pid",
-    "uniform",
-    "in_thread",
-    "ticker",
-    "check_hosts",
-    "client",
-    "replaced",
-]
+__all__ = ["Runtime", "Ticking"]
 
 #: Silenced: kazoo logs every broken connection, and this library logs the effects. A level set by the user is kept.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
@@ -58,38 +44,48 @@ class Ticking(Protocol):
 
 
 class Runtime:
-    """The runtime of a real process; the simulator derives its own from it."""
+    """The runtime of a real process, without a state of its own; the simulator derives its own from it."""
 
     def boot_time_s(self) -> float:
+        """Return the seconds of a clock that also runs while the computer is suspended, as leases do."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def wall_ms(self) -> int:
+        """Return the milliseconds since 1970."""
         return int(time.time() * 1000)
 
     def unique_name(self) -> str:
+        """Return a globally unique name of 32 hexadecimal digits."""
         return uuid.uuid4().hex
 
     def host(self) -> str:
+        """Return the name of this host."""
         return socket.gethostname()
 
     def pid(self) -> int:
+        """Return the id of this process."""
         return os.getpid()
 
     def uniform(self, low: float, high: float) -> float:
+        """Return a random number between ``low`` and ``high``, so that many members do not act at once."""
         return random.uniform(low, high)
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+        """Run a blocking function on a thread, off the event loop; see ``daemon_threads.in_thread``."""
         return daemon_threads.in_thread(function, name)
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
+        """Create a ticker that calls a function repeatedly, off the event loop; see ``daemon_threads.Ticker``."""
         return daemon_threads.Ticker(tick, name)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
+        """Raise NoZooKeeperError if no host has an address; see ``hosts.check_hosts``."""
         with suppress(TimeoutError):  # Name resolution is slow; kazoo will try the hosts itself.
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await daemon_threads.in_thread(partial(hosts.check_hosts, config), "hosts")
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
+        """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
         return InterruptibleClient(
             client_id=session,
             hosts=config.hosts,
@@ -98,67 +94,3 @@ class Runtime:
             logger=kazoo_log,
             handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
         )
-
-
-_runtime = Runtime()
-
-
-@contextmanager
-def replaced(runtime: Runtime) -> Iterator[None]:
-    """Use another runtime during the block."""
-    global _runtime
-    before, _runtime = _runtime, runtime
-    try:
-        yield
-    finally:
-        _runtime = before
-
-
-def boot_time_s() -> float:
-    """Return the seconds of a clock that also runs while the computer is suspended, as leases do."""
-    return _runtime.boot_time_s()
-
-
-def wall_ms() -> int:
-    """Return the milliseconds since 1970."""
-    return _runtime.wall_ms()
-
-
-def unique_name() -> str:
-    """Return a globally unique name of 32 hexadecimal digits."""
-    return _runtime.unique_name()
-
-
-def host() -> str:
-    """Return the name of this host."""
-    return _runtime.host()
-
-
-def pid() -> int:
-    """Return the id of this process."""
-    return _runtime.pid()
-
-
-def uniform(low: float, high: float) -> float:
-    """Return a random number between ``low`` and ``high``, so that many members do not act at once."""
-    return _runtime.uniform(low, high)
-
-
-def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-    """Run a blocking function on a thread, off the event loop; see ``daemon_threads.in_thread``."""
-    return _runtime.in_thread(function, name)
-
-
-def ticker(tick: Callable[[], float | None], name: str) -> Ticking:
-    """Create a ticker that calls a function repeatedly, off the event loop; see ``daemon_threads.Ticker``."""
-    return _runtime.ticker(tick, name)
-
-
-async def check_hosts(config: ZooKeeperConfig) -> None:
-    """Raise NoZooKeeperError if no host has an address; see ``hosts.check_hosts``."""
-    await _runtime.check_hosts(config)
-
-
-def client(config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-    """Create a kazoo client without starting it. The client resumes the session of a given id and password."""
-    return _runtime.client(config, session)

@@ -16,7 +16,8 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -54,6 +55,7 @@ class SparkMember:
         zookeeper: The ZooKeeper of the group.
         fail_on_commit_error: Whether a batch that could not be committed ends the query.
         metrics: Counts ``batches_not_committed``, besides the member's own metrics.
+        runtime: Clocks, randomness and threads; None means those of this process.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class SparkMember:
         *,
         fail_on_commit_error: bool = False,
         metrics: Metrics | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
         self.metrics = metrics or Metrics()
         self._loop = loop
@@ -73,9 +76,9 @@ class SparkMember:
         self._subscription = SubscriptionState(config)
         self._handler = BatchHandler(config.group, cluster, self._subscription, self.metrics)
         self._failure: KielGroupsError | None = None
-        self._member = GroupMember(
-            config, zookeeper, self._handler, self._subscription, round_robin, self.metrics, self._failed
-        )
+        self._runtime = runtime or Runtime()
+        process = ProcessContext(config, zookeeper, round_robin, self.metrics, self._runtime)
+        self._member = GroupMember(process, self._handler, self._subscription, self._failed)
 
     @property
     def member_id(self) -> str | None:
@@ -221,7 +224,7 @@ class SparkMember:
     async def _plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         if self._handler.resume(wanted):
             await self._commit()
-        return self._handler.plan(wanted, may_read=self._member.gate.is_open(boot_time_s()))
+        return self._handler.plan(wanted, may_read=self._member.gate.is_open(self._runtime.boot_time_s()))
 
     async def _restart(
         self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,7 @@ async def test_counted_failures_are_logged_after_the_interval(
 ) -> None:
     """Failures that were only counted are logged after the interval, even if no further value fails."""
     monkeypatch.setattr(deserializer, "FAILURE_LOG_INTERVAL_S", 0.05)
-    values = Deserializer(fails, Metrics())
+    values = Deserializer(fails, Metrics(), time.monotonic)
     values.values([record(1), record(2)])
     found = lines()
 

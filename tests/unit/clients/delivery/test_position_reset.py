@@ -19,7 +19,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -44,19 +44,21 @@ class ResetBench:
         self.broker = broker
         self.metrics = Metrics()
         self.gate = DeliveryGate()
-        self.gate.grant(3_600_000)
-        self.gate.renew(boot_time_s())
+        self.runtime = Runtime()
+        self.gate.grant(3_600_000, self.runtime.boot_time_s())
+        self.gate.renew(self.runtime.boot_time_s())
         self.stored: list[int] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
+        self.tracker = self.subscription.offsets
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
         self.delivery = RecordDelivery(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
         self.reset = PositionReset(
-            policy, self.cluster, partial(log_range, self.cluster), self.subscription, self.delivery, self, self.metrics
+            policy, self.cluster, partial(log_range, self.cluster), self.delivery, self, self.metrics
         )
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:

@@ -20,6 +20,7 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import BrokerError
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -257,6 +258,8 @@ class NamingMember:
     """A member that reads a given leader from ZooKeeper. ``stored`` lists the resets that it is asked to store."""
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
+        self.subscription, self.runtime = SubscriptionState(), Runtime()
+        self.tracker = self.subscription.offsets
         self._cluster, self._leader = cluster, leader
         self.reads = 0
         self.stored: list[PendingReset] = []
@@ -305,15 +308,14 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
             bench.deposed.append(partition, message_set(b"0", b"1"))
             bench.elected.append(partition, message_set(b"0", b"1", b"2", b"3"))
         bench.elected.append(T0, message_set(b"4"))
-        subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
+        member = NamingMember(bench.cluster, bench.elected)
+        subscription = member.subscription
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         delivery = RecordDelivery(
             bench.fetcher, subscription, ListenerCalls(None, bench.metrics), cast(Any, member), None, bench.metrics
         )
         bench.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(
-            policy, bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
-        )
+        reset = PositionReset(policy, bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics)
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.reads, member.stored) == (1, [])
 
@@ -328,13 +330,13 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
             bench.deposed.append(partition, message_set(b"0", b"1"))
             bench.elected.append(partition, message_set(b"0", b"1", b"2", b"3", b"4"))
         member = SlowMember(bench.cluster, bench.elected)
-        subscription = SubscriptionState()
+        subscription = member.subscription
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher.assign({T0: 4, T1: 4})
         reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
+            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
         )
         first = asyncio.ensure_future(reset(T0, 4))
         await member.reading.wait()
@@ -355,13 +357,14 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
     async with leader_bench() as bench:
         bench.deposed.append(T0, message_set(b"0", b"1"))
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3", b"4"))
-        subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
+        member = NamingMember(bench.cluster, bench.elected)
+        subscription = member.subscription
         subscription.subscribe("t")
         subscription.offsets.open({T0: StartPosition(4, 1, 1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher._reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
+            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
         )
         bench.fetcher.assign({T0: 4})
         assert await bench.next_values() == [b"4"]
@@ -377,13 +380,14 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
         bench.deposed.append(T0, message_set(b"0", b"1"))
         bench.elected.append(T0, message_set(b"0", b"1", b"2", b"3"))
         bench.elected.fail_next(LIST_OFFSETS, T0, 6)
-        subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
+        member = NamingMember(bench.cluster, bench.elected)
+        subscription = member.subscription
         subscription.offsets.open({T0: StartPosition(3, 1, 1)})
         calls = ListenerCalls(None, bench.metrics)
         delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
         bench.fetcher.assign({T0: 3})
         reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
+            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
         )
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
 
 import pytest
 
@@ -12,7 +11,7 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.group.leader.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation
-from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import session_context
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -49,12 +48,8 @@ async def test_the_election_znode_has_its_golden_bytes() -> None:
     led: list[tuple[str, bool]] = []
     errors: list[BaseException] = []
     election = Election(
-        cast("Any", session),
-        LAYOUT,
-        ID,
+        session_context(session, member_id=ID, tasks=TaskSet(errors.append)),
         LAYOUT.member(ID),
-        TaskSet(errors.append),
-        Metrics(),
         on_leading=lambda path, succeeds: led.append((path, succeeds)),
         on_resigned=pytest.fail,
     )

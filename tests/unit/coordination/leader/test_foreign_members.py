@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
 from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
 from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import session_context
 
 pytestmark = pytest.mark.unit
 
@@ -54,7 +54,7 @@ class MonitoredGroup:
     def __init__(self) -> None:
         self.session, self.metrics = ForeignMemberSession(), Metrics()
         tasks = TaskSet(lambda error: pytest.fail(repr(error)))
-        self.monitor = ForeignMemberMonitor(cast("Session", self.session), LAYOUT, tasks, self.metrics)
+        self.monitor = ForeignMemberMonitor(session_context(self.session, tasks=tasks, metrics=self.metrics))
 
     @property
     def gauge(self) -> float | None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -22,6 +22,7 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.contexts import session_context
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -125,7 +126,9 @@ class Bench:
         """Lead during the block, and yield the driver."""
         tasks = TaskSet(self._failures.append)
         driver = LeaderDriver(
-            cast(Any, self.znodes), LAYOUT, "m", self._config, self._allocator, tasks, self.metrics, self._doubt
+            session_context(self.znodes, config=self._config, tasks=tasks, metrics=self.metrics),
+            self._allocator,
+            self._doubt,
         )
         driver.lead(CANDIDATE, succeeds=False)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
 
 import pytest
 
@@ -16,6 +15,7 @@ from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.contexts import session_context
 
 pytestmark = pytest.mark.unit
 
@@ -42,6 +42,13 @@ class Owners:
         return [Node(self.owners[path], 0, 1, 1, 1) for path in paths]
 
 
+def monitor_of(session: Owners, tasks: TaskSet, metrics: Metrics | None = None, limit_ms: int = 0) -> OwnershipMonitor:
+    """Return a monitor that raises an alarm for mismatches that last ``limit_ms``."""
+    monitor = OwnershipMonitor(session_context(session, tasks=tasks, metrics=metrics))
+    monitor._limit_s = limit_ms / 1000
+    return monitor
+
+
 async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Each check reads the owners that mismatched before, and some of the other owners in turn. So an alarm need not wait
@@ -51,7 +58,7 @@ async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch
     session, failures = Owners(checks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    monitor = monitor_of(session, tasks)
     monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
     async with asyncio.timeout(5.0):
         await session.enough.wait()
@@ -68,7 +75,7 @@ async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
     session, metrics, failures = Owners(checks=3), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
+    monitor = monitor_of(session, tasks, metrics)
 
     def gauges() -> dict[str, float]:
         return {name: value for name, _, value in metrics.samples()}
@@ -91,7 +98,7 @@ async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: py
     session, metrics, failures = Owners(checks=2), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
+    monitor = monitor_of(session, tasks, metrics, limit_ms=600_000)
     loop = asyncio.get_running_loop()
     now_s = loop.time()
     monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
@@ -111,7 +118,7 @@ async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> 
     """A check of a former term schedules no further check. With two timers, each alarm would be counted twice."""
     session, failures = Owners(checks=1), list[BaseException]()
     tasks = TaskSet(failures.append)
-    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    monitor = monitor_of(session, tasks)
     began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     check, answer = monitor._check, session.get_many
 

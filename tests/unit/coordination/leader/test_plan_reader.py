@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.leader.plan_reader import PlanReader
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import MemberInfo
@@ -15,6 +14,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.contexts import session_context
 
 pytestmark = pytest.mark.unit
 
@@ -72,7 +72,7 @@ async def test_a_member_is_read_once_until_the_cache_is_dropped() -> None:
     """
     znodes = Znodes()
     changes: list[str] = []
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
+    reader = PlanReader(session_context(znodes), changes.append)
     await reader.read()
     await reader.read()
     assert znodes.reads.count(LAYOUT.member("m")) == 1
@@ -97,7 +97,7 @@ async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
         watcher()
 
     znodes.before_answer = change
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
+    reader = PlanReader(session_context(znodes), changes.append)
     assert (await reader.read()).members["m"].subscription == ("old",)
     assert changes == ["member m changed"]
     assert (await reader.read()).members["m"].subscription == ("new",)
@@ -108,7 +108,7 @@ async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.
     A probable mistake in the settings is logged once, not for each plan, and again if it was corrected in between.
     """
     znodes = Znodes()
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
+    reader = PlanReader(session_context(znodes), lambda what: None)
     misspelt = [
         "group g: /kiel-groups/g/config: drained: typo is no member",
         "group g: /kiel-groups/g/config: field 'debonce' means nothing here; did you mean 'debounce'?",
@@ -137,7 +137,7 @@ async def test_the_newer_of_two_members_in_one_slot_is_used(newer: str) -> None:
             info = MemberInfo(member_id=name, session_timeout_ms=1, subscription=("t",), instance_id="i")
             return Node(info.encode(), 0, 2 if name == newer else 1, 1, 1)
 
-    reader = PlanReader(TwoMembers(), LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
+    reader = PlanReader(session_context(TwoMembers()), lambda what: None)
     assert {slot: info.member_id for slot, info in (await reader.read()).members.items()} == {"i": newer}
 
 
@@ -147,7 +147,7 @@ async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog
     znode moves no partition.
     """
     znodes, metrics = Znodes(), Metrics()
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
+    reader = PlanReader(session_context(znodes, metrics=metrics), lambda what: None)
     loads = {TopicPartition("t", 0): 3.5}
     garbage = f"group g: {LAYOUT.weights}: weights packed by zlib were expected, found b'{{}}'; "
     without, kept = "planning without weights", "keeping the previous weights"

@@ -13,7 +13,7 @@ from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.errors import CoordinationError, SessionLostError
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.model import TopicPartition
-from tests.helpers.member_context import member_context
+from tests.helpers.contexts import member_context
 
 pytestmark = pytest.mark.unit
 

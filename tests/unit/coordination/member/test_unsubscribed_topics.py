@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from kiel_groups.coordination.member.unsubscribed_topics import REPLANNED_S, UnsubscribedTopics
-from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.contexts import session_context
 
 pytestmark = pytest.mark.unit
 
@@ -40,7 +40,7 @@ def written(zxid: int) -> Node:
 
 async def reports(session: FakeSession, *assignments: Node, subscribed: str = "kept") -> int:
     """Check assignments of a member in turn, and return how many are reported."""
-    topics = UnsubscribedTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
+    topics = UnsubscribedTopics(session_context(session, metrics=(metrics := Metrics())))
     for node in assignments:
         await topics.check(node, BOTH, frozenset({subscribed}))
     return metrics.counter("slices_of_other_topics")
@@ -65,7 +65,7 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
     If the same assignment of unsubscribed topics lasts, or further ones follow, an error is logged. An assignment of
     subscribed topics ends the case.
     """
-    topics = UnsubscribedTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
+    topics = UnsubscribedTopics(session_context(FakeSession("kept", zxid=10), metrics=(metrics := Metrics())))
     now_s = asyncio.get_running_loop().time()
     subscribed_only = MemberAssignment(8, "m", frozenset({TopicPartition("kept", 0)}))
 

@@ -10,16 +10,14 @@ import pytest
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Node
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
 from kiel_groups.model import TopicPartition
-from tests.helpers.member_context import member_context
+from tests.helpers.contexts import member_context
 
 pytestmark = pytest.mark.unit
 
@@ -34,11 +32,9 @@ class Session:
     """
 
     id = 1
+    trusted = True
 
     def __init__(self) -> None:
-        self.gate = DeliveryGate()
-        self.gate.grant(60_000)
-        self.gate.renew(boot_time_s())
         self.released: list[str] = []
 
     async def wait_trusted(self) -> None:

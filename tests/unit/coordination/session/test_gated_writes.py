@@ -9,8 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.allocators import round_robin
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
@@ -26,10 +24,9 @@ from kiel_groups.group.member.partition_offsets import Commit, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.contexts import member_context, process_context
 from tests.helpers.manual_runtime import ManualRuntime
-from tests.helpers.member_context import member_context
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -47,13 +44,13 @@ def no_gate_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeSession:
     """A session with a real gate. Every transaction succeeds and is recorded in ``sent``."""
 
-    wait_trusted = Session.wait_trusted
+    trusted, wait_trusted = Session.trusted, Session.wait_trusted
 
     def __init__(self, runtime: ManualRuntime) -> None:
         self._runtime = runtime
         self.id = 1
         self.gate = DeliveryGate()
-        self.gate.grant(6_000)
+        self.gate.grant(6_000, runtime.now_s)
         self.gate.renew(runtime.now_s)
         self.sent: list[list[Operation]] = []
         #: The duration of each transaction, in seconds of the runtime's clock.
@@ -103,7 +100,7 @@ class Owner:
         tracker = self.subscription.offsets
         tracker.open({P0: StartPosition(10, 1, 5)})
         tracker.of(P0).finished = 12  # type: ignore[union-attr]
-        context = member_context(self.session, tracker, self.handler)
+        context = member_context(self.session, tracker, self.handler, runtime)
         self.topics = topics = TopicIncarnations(context.session, context.tasks, tracker)
         self.writer = FencedWriter(context.session, "/m", topics.catch_up)
         znodes = OffsetZnodes(context, self.writer)
@@ -220,15 +217,11 @@ async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtim
             return frozenset({P0})
 
     member = GroupMember(
-        GroupConfig(group="g"),
-        ZooKeeperConfig(hosts="h:1"),
-        cast(Any, owner.handler),
-        owner.subscription,
-        round_robin,
-        Metrics(),
-        lambda error: None,
+        process_context(runtime=runtime), cast(Any, owner.handler), owner.subscription, lambda error: None
     )
-    current = SimpleNamespace(session=owner.session, offsets=SimpleNamespace(owned=OwnedOffsets()))
+    current = SimpleNamespace(
+        session=owner.session, role=SimpleNamespace(offsets=SimpleNamespace(owned=OwnedOffsets()))
+    )
     member._supervisor.current = cast(Any, current)
     assert await member.commit_on_session("first") == {P0}
     if end == "suspended":

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
 
-from kiel_groups.allocators import round_robin
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.member.allocator_process import AllocatorKind
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.heartbeat import Heartbeat
@@ -18,6 +18,7 @@ from kiel_groups.coordination.zookeeper.kazoo_client import Connection
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.member.lease import check_heartbeat_interval, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import process_context
 from tests.helpers.manual_runtime import ManualRuntime
 
 pytestmark = pytest.mark.unit
@@ -29,7 +30,7 @@ TIMEOUT_MS = 6_000
 def gate(runtime: ManualRuntime) -> DeliveryGate:
     """Return the gate of a session with a timeout of 6 seconds, whose last proof was sent now."""
     gate = DeliveryGate()
-    gate.grant(TIMEOUT_MS)
+    gate.grant(TIMEOUT_MS, runtime.now_s)
     gate.renew(runtime.now_s)
     return gate
 
@@ -38,7 +39,7 @@ def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
     """A gate is closed until the first proof. The opening of a session proves nothing."""
     gate = DeliveryGate()
     assert not gate.is_open(runtime.now_s)
-    gate.grant(TIMEOUT_MS)
+    gate.grant(TIMEOUT_MS, runtime.now_s)
     assert not gate.is_open(runtime.now_s)
     assert not gate.is_over(runtime.now_s + 100)
     gate.renew(runtime.now_s)
@@ -100,7 +101,7 @@ def test_a_gate_that_was_shut_stays_shut(runtime: ManualRuntime, gate: DeliveryG
 
 def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """If another server grants a shorter timeout after a reconnection, the lease is shortened."""
-    gate.grant(2_000)
+    gate.grant(2_000, runtime.now_s)
     assert gate.deadline_s == runtime.now_s + 1
     gate.renew(runtime.now_s + 0.5)
     assert gate.deadline_s == runtime.now_s + 1.5
@@ -108,8 +109,8 @@ def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: Deli
 
 def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """A longer timeout does not lengthen the lease, because other members rely on the timeout in the member znode."""
-    gate.grant(2_000)
-    gate.grant(10 * TIMEOUT_MS)
+    gate.grant(2_000, runtime.now_s)
+    gate.grant(10 * TIMEOUT_MS, runtime.now_s)
     gate.renew(runtime.now_s)
     assert gate.timeout_ms == TIMEOUT_MS
     assert gate.deadline_s == runtime.now_s + TIMEOUT_MS / 2_000
@@ -144,11 +145,10 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
     """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
-        GroupSession(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first)
-        for is_first in (True, False)
+        GroupSession(process_context(zookeeper=config), AllocatorKind(), first=is_first) for is_first in (True, False)
     )
     for each in (first, later):
-        each.session.gate.grant(TIMEOUT_MS)
+        each.session.gate.grant(TIMEOUT_MS, 0.0)
     with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2001 given"):
         first._check_heartbeat(strictly=first._first)
     later._check_heartbeat(strictly=later._first)
@@ -221,13 +221,18 @@ class Client:
 
 
 class RunningHeartbeat:
-    """A running heartbeat. ``dead`` collects the reasons that it reports."""
+    """
+    A running heartbeat, and its session. ``dead`` collects the reasons for which the session is abandoned, and
+    ``listeners`` the listeners to its connections.
+    """
 
     def __init__(self, runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int | None = None) -> None:
         self.runtime, self.gate = runtime, gate
         self.client, self.metrics, self.dead = Client(runtime), Metrics(), list[str]()
-        connection = Connection(cast(Any, self.client), self.metrics)
-        self.heartbeat = Heartbeat(connection, gate, "/m", self.metrics, self.dead.append, interval_ms)
+        self.connection = Connection(cast(Any, self.client), self.metrics)
+        self.abandon, self.listeners = self.dead.append, list[Callable[[], None]]()
+        self.add_connect_listener = self.listeners.append
+        self.heartbeat = Heartbeat(cast(Any, self), "/m", interval_ms, self.metrics, runtime)
         self.heartbeat.start()
         runtime.pass_s(0)
 
@@ -331,7 +336,8 @@ def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: 
     assert running.client.times == [0]
     running.client._socket = Socket()
     gate.suspended = False
-    running.heartbeat.beat_now()
+    (connected,) = running.listeners
+    connected()
     runtime.pass_s(0)
     assert running.client.times == pytest.approx([0, 1.51])
     running.client.last.set()
@@ -395,7 +401,7 @@ def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
     The answer to the first heartbeat starts the lease. Until then, the heartbeat's thread does not run in a busy loop.
     """
     gate = DeliveryGate()
-    gate.grant(TIMEOUT_MS)
+    gate.grant(TIMEOUT_MS, runtime.now_s)
     running = RunningHeartbeat(runtime, gate)
     ticker = runtime.tickers[-1]
     assert ticker.due_s == pytest.approx(runtime.now_s + 1)

@@ -13,7 +13,7 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.coordination.zookeeper.daemon_threads import Ticker
-from kiel_groups.coordination.zookeeper.runtime import Ticking, replaced
+from kiel_groups.coordination.zookeeper.runtime import Ticking
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -43,7 +43,7 @@ class Watched:
         self.metrics = Metrics()
         config = GroupConfig(group="g", max_poll_interval_ms=work_ms, loop_stall_ms=loop_ms)
         on_stall = on_stall or self.stalls.append
-        self.watchdog = Watchdog(config, lambda: self.works, on_stall, self.given_up.append, self.metrics)
+        self.watchdog = Watchdog(config, lambda: self.works, on_stall, self.given_up.append, self.metrics, runtime)
         self.watchdog.start()
 
     def busy(self, token: object = "a", kind: str = "processing") -> None:
@@ -225,14 +225,14 @@ async def test_a_hook_or_a_log_that_hangs_does_not_block_the_watchdog(hanging: s
     try:
         if hanging == "log":
             log.addHandler(blocked_log)
-        with replaced(runtime := ThreadedRuntime()):
-            watched = Watched(runtime, work_ms=10_000, on_stall=hang)
-            watched.busy()
-            runtime.pass_s(6)
-            if hanging == "hook":
-                assert called.wait(30)
-            assert not watched.given_up
-            runtime.pass_s(6)
+        runtime = ThreadedRuntime()
+        watched = Watched(runtime, work_ms=10_000, on_stall=hang)
+        watched.busy()
+        runtime.pass_s(6)
+        if hanging == "hook":
+            assert called.wait(30)
+        assert not watched.given_up
+        runtime.pass_s(6)
         assert len(watched.given_up) == 1
         assert not any(on_test_thread)
         assert not blocked_log.blocked_test_thread

@@ -10,9 +10,9 @@ import pytest
 from kazoo.protocol.serialization import Connect
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import observe_connect
 from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ class Servers:
     def __init__(self) -> None:
         self.waits_s: list[float] = []
         self.healthy = False
-        self.client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=int(1000 * TIMEOUT_S)))
+        self.client = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=int(1000 * TIMEOUT_S)))
         self.client._connection._invoke = self.invoke
         self.granted: list[int] = []
         observe_connect(self.client, int(1000 * TIMEOUT_S), lambda session_id, _: self.granted.append(session_id))

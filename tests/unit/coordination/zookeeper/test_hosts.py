@@ -6,12 +6,11 @@ import socket
 
 import pytest
 
-from kiel_groups.allocators import round_robin
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
 from kiel_groups.errors import NoZooKeeperError
-from kiel_groups.metrics import Metrics
+from tests.helpers.contexts import process_context
 
 pytestmark = pytest.mark.unit
 
@@ -46,6 +45,6 @@ def test_one_host_with_an_address_is_enough() -> None:
 async def test_a_process_that_joins_fails_at_once() -> None:
     """A process whose ZooKeeper hosts have no address fails at once. kazoo itself would retry until its timeout."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
-    candidate = AllocatorProcess(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
+    candidate = AllocatorProcess(process_context(zookeeper=config), pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):
         await candidate.start()

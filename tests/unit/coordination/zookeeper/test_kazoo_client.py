@@ -9,8 +9,8 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import InterruptibleClient
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ class Socket:
 
 def connected_client(wake: Socket | None) -> InterruptibleClient:
     """Return a client with a session, in the state "connected"."""
-    client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    client = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1"))
     assert isinstance(client, InterruptibleClient)
     client._state = KeeperState.CONNECTED
     client._connection._write_sock = wake

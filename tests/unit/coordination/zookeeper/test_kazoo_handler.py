@@ -14,8 +14,8 @@ import pytest
 from kazoo.protocol.states import Callback
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +38,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_the_client_of_a_session_has_this_handler() -> None:
     """The runtime creates clients with an ImmediateHandler."""
-    assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
+    assert isinstance(Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
 
 
 def test_an_attempt_to_connect_is_limited() -> None:
@@ -62,7 +62,7 @@ def test_the_limit_leaves_time_within_the_lease() -> None:
     The limit is a twelfth of the session timeout. After a connection has died, a sixth remains: enough for that host
     and the next one.
     """
-    handler = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
+    handler = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
     assert handler._connect_limit_s == 1.0
 
 

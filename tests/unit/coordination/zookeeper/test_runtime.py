@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 pytestmark = pytest.mark.unit
 
@@ -17,4 +17,4 @@ def test_leases_are_measured_by_the_clock_that_counts_suspension(monkeypatch: py
     lease would outlast its session.
     """
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.5, time.CLOCK_MONOTONIC: 1.5}.__getitem__)
-    assert boot_time_s() == 7.5
+    assert Runtime().boot_time_s() == 7.5

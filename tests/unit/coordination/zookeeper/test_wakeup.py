@@ -8,8 +8,8 @@ import pytest
 from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ def test_a_request_never_waits_for_the_thread_that_sends_it() -> None:
     A request never waits for the thread that sends it, even if that thread receives no wake-ups because there is no
     server.
     """
-    client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    client = Runtime().client(ZooKeeperConfig.parse("127.0.0.1:1"))
     reading, client._connection._write_sock = client.handler.create_socket_pair()
     client._state = KeeperState.CONNECTING
 
