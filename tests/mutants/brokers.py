@@ -288,7 +288,7 @@ MUTANTS = (
     Mutant(
         "a connection that has brought an unreadable answer is used again",
         _FETCHER,
-        "                    connection.close()\n",
+        "                    answer.connection.close()\n",
         "                    pass\n",
         _DAMAGED_ANSWERS_TESTS,
     ),
