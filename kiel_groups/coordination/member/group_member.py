@@ -12,7 +12,6 @@ from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.member_session import MemberSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -54,8 +53,6 @@ class GroupMember:
         self._subscription = subscription
         self._allocator = allocator
         self._metrics = metrics
-        #: The current session's gate, checked before each record is delivered; never open before the first session.
-        self.gate = DeliveryGate()
         self._supervisor = SessionSupervisor(
             config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
         )
@@ -87,7 +84,7 @@ class GroupMember:
             first=self._member_session is None,
         )
         await member_session.join(by_s)
-        self.gate = member_session.session.gate
+        self._handler.gate_changed(member_session.session.gate)
         return member_session
 
     async def _wait_until_caught_up(self) -> None:

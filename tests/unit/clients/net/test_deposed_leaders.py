@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.position_reset import PositionReset
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
+from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.errors import BrokerError
 from kiel_groups.group.member.partition_offsets import StartPosition
@@ -294,6 +294,12 @@ class SlowMember(NamingMember):
         )
 
 
+def records_of(bench: LeaderBench, subscription: SubscriptionState) -> OwnedRecords:
+    """Return the records of a consumer with this subscription, which the bench fetches."""
+    calls, deserializer = ListenerCalls(None, bench.metrics), Deserializer(None, bench.metrics)
+    return OwnedRecords(bench.fetcher, subscription, calls, deserializer, bench.metrics)
+
+
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy: ResetPolicy) -> None:
     """
@@ -307,13 +313,9 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
         bench.elected.append(T0, message_set(b"4"))
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        delivery = RecordDelivery(
-            bench.fetcher, subscription, ListenerCalls(None, bench.metrics), cast(Any, member), None, bench.metrics
-        )
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(
-            policy, bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
-        )
+        reset = PositionReset(policy, ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.reads, member.stored) == (1, [])
 
@@ -330,12 +332,9 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
         member = SlowMember(bench.cluster, bench.elected)
         subscription = SubscriptionState()
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
-        )
+        reset = PositionReset("earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         first = asyncio.ensure_future(reset(T0, 4))
         await member.reading.wait()
         member.owned.append(T1)
@@ -358,10 +357,9 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
         subscription.subscribe("t")
         subscription.offsets.open({T0: StartPosition(4, 1, 1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher._reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
+            "earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics
         )
         bench.fetcher.assign({T0: 4})
         assert await bench.next_values() == [b"4"]
@@ -379,12 +377,9 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
         bench.elected.fail_next(LIST_OFFSETS, T0, 6)
         subscription, member = SubscriptionState(), NamingMember(bench.cluster, bench.elected)
         subscription.offsets.open({T0: StartPosition(3, 1, 1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 3})
-        reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), subscription, delivery, member, bench.metrics
-        )
+        reset = PositionReset("earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)
         assert member.stored == []
@@ -402,9 +397,10 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
     connected = ConnectedConsumer(settings, SubscriptionState())
-    connected.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
+    handler = connected.member._handler
+    handler.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
     assert connected._cluster.leader_of(T0) == ELECTED
-    connected.lost([T0])
+    handler.lost([T0])
     assert connected._cluster.leader_of(T0) is None
     connected.fetcher.close()
     connected._cluster.close()
