@@ -162,7 +162,7 @@ def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) ->
     assert len(lines()[0]) < 500
 
 
-@pytest.mark.parametrize("way", ["take", "take_topic"])
+@pytest.mark.parametrize("way", ["take", "consume"])
 async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
     """Counted failures are logged at the end of iteration, and at the close after ``consume()``."""
     bench = DeliveryBench(fails)
