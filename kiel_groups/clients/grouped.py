@@ -19,8 +19,8 @@ from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.config import (
     DebounceConfig,
     FetchConfig,
@@ -243,27 +243,27 @@ class GroupedConsumer(MemberAttributes):
         self._closed = True
         running = running_loop() is not None
         if self._connected is not None:
-            self._end_in_flight(self._connected.delivery, running=running)
+            self._end_in_flight(self._connected.values, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
         # Shielded: a caller that stops waiting must not leave behind a member that owns partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
 
-    def _end_in_flight(self, delivery: RecordDelivery, *, running: bool) -> None:
+    def _end_in_flight(self, values: ValueDelivery, *, running: bool) -> None:
         """Finish the caller's record and values in flight, unless an exception is being handled or no loop runs."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
             self._end_record(finished=finished)
         # A coroutine that waits in consume() has finished the values of its earlier calls.
-        delivery.finish_topics(calls=frozenset().union(*self._waiting_calls.values()))
+        values.finish(calls=frozenset().union(*self._waiting_calls.values()))
         if finished:
             for call in consume_calls_here(self):
                 call.superseded = True
-            delivery.finish_topics(calls=consume_calls_here(self))
+            values.finish(calls=consume_calls_here(self))
         else:
-            delivery.drop_values(consume_calls_here(self) if running else None)
+            values.drop(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
         """When the interpreter exits, complete a close that has started, on the loop that was left."""
@@ -299,9 +299,9 @@ class GroupedConsumer(MemberAttributes):
         if self._connected is None:
             return
         if finished:
-            self._connected.delivery.finish()
+            self._connected.records.finish()
         else:
-            self._connected.delivery.put_back()
+            self._connected.records.put_back()
 
     # ------------------------------------------------------------------ consume and commit
 
@@ -401,8 +401,8 @@ class GroupedConsumer(MemberAttributes):
             ConfigError: Another loop is active, or values that ``consume()`` returned are in flight.
         """
         connected = self._require_connected()
-        connected.delivery.begin_loop()
-        records = RecordLoop(connected)
+        connected.records.begin_loop()
+        records = RecordLoop(connected.records, connected.next_record)
         self._records = weakref.ref(records)
         return records
 
@@ -420,7 +420,7 @@ class GroupedConsumer(MemberAttributes):
             ClosedError: The consumer is not connected, or was closed.
         """
         connected = self._require_connected()
-        connected.delivery.count_in_flight()
+        connected.records.in_flight.count()
         return await connected.commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
@@ -434,7 +434,7 @@ class GroupedConsumer(MemberAttributes):
             metadata: A text for stores that have room for one; by default "committed by" and this member's name.
         """
         if self._connected is not None:
-            self._connected.delivery.finish_topics(calls=consume_calls_here(self) or None)
+            self._connected.values.finish(calls=consume_calls_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:

@@ -10,7 +10,7 @@ from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import TopicPartition
 
-__all__ = ["LogOffsets", "PartitionHandler", "Work"]
+__all__ = ["Gate", "LogOffsets", "PartitionHandler", "Work"]
 
 
 class Work(NamedTuple):
@@ -28,6 +28,13 @@ class LogOffsets(NamedTuple):
     failures: Mapping[TopicPartition, KielGroupsError]
 
 
+class Gate(Protocol):
+    """Decides whether records may be delivered at a moment; each session has another gate, see ``DeliveryGate``."""
+
+    def is_open(self, now_s: float) -> bool:
+        """Return whether records may be delivered at the boot time ``now_s``."""
+
+
 class PartitionHandler(Protocol):
     """The consumer that a member belongs to; methods are called on the event loop unless stated otherwise."""
 
@@ -38,6 +45,9 @@ class PartitionHandler(Protocol):
         The call returns within a time limit. It returns errors of brokers in ``failures`` and does not raise them. A
         partition without a leader, or with a leader that fails or does not answer, delays no other partition.
         """
+
+    def gate_changed(self, gate: Gate) -> None:
+        """Deliver records only while ``gate`` is open: a new session has joined, and its claims need this gate."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """

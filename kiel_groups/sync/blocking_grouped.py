@@ -95,7 +95,7 @@ class _Records(Iterator[Record]):
             raise
         except BaseException:
             # A Ctrl-C may arrive together with a record. If the program continues, it must get that record.
-            consumer._thread.post(records.put_back)
+            consumer._thread.post(records.delivery.put_back)
             raise
 
     def __del__(self) -> None:

@@ -8,10 +8,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
@@ -105,6 +110,13 @@ class RecordingListener:
         self.calls.append("lost")
 
 
+class FakeBrokers:
+    """Ignores which leaders are doubted."""
+
+    def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
+        pass
+
+
 class DeliveryBench:
     """Record delivery with a fake fetcher. It owns partitions 0 and 1 of topic t, which start at offset 10."""
 
@@ -114,24 +126,30 @@ class DeliveryBench:
         self.listener = RecordingListener()
         self.metrics = Metrics()
         self.gate = DeliveryGate()
-        self.runtime = Runtime()
-        self.gate.grant(3_600_000, self.runtime.boot_time_s())
-        self.gate.renew(self.runtime.boot_time_s())
-        self.delivery = RecordDelivery(
+        runtime = Runtime()
+        self.gate.grant(3_600_000, runtime.boot_time_s())
+        self.gate.renew(runtime.boot_time_s())
+        calls = ListenerCalls(self.listener, self.metrics)
+        self.owned = OwnedRecords(
             cast(Fetcher, self.fetcher),
             self.subscription,
-            ListenerCalls(self.listener, self.metrics),
-            self,
-            deserializer,
+            calls,
+            Deserializer(deserializer, self.metrics, runtime.boot_time_s),
+            runtime,
             self.metrics,
         )
+        self.records = RecordDelivery(self.owned)
+        self.values = ValueDelivery(self.owned, self.metrics)
+        brokers = cast(ClusterMetadata, FakeBrokers())
+        self.handler = DeliveryHandler(self.owned, self.values, calls, brokers, "g", self.metrics)
+        self.handler.gate_changed(self.gate)
         self.subscription.subscribe(["t", "u"])
         self.claim(P0, P1)
 
     def claim(self, *partitions: TopicPartition) -> None:
         """Own these partitions, at offset 10 and with their assigned hook ended."""
         self.subscription.offsets.open({p: StartPosition(10, 1, 1) for p in partitions})
-        self.delivery._ready._ready.update(partitions)
+        self.owned.ready._ready.update(partitions)
 
     def state(self, partition: TopicPartition = P0) -> PartitionOffsets:
         found = self.subscription.offsets.of(partition)
@@ -140,7 +158,7 @@ class DeliveryBench:
 
     def take(self) -> int | None:
         """Take one record, and return its offset, or None if there is no record."""
-        record = self.delivery.take()
+        record = self.records.take()
         return None if record is None else record.offset
 
     @property
@@ -151,4 +169,4 @@ class DeliveryBench:
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:
     """Take the fetched values of a topic, as one call of ``consume()`` does."""
-    return bench.delivery.take_topic(topic, most_bytes, call)
+    return bench.values.take(topic, most_bytes, call)

@@ -33,7 +33,8 @@ def proxy_of(cluster: Cluster) -> FaultProxy:
 
 
 def gate_of(member: Member) -> DeliveryGate:
-    return member.consumer._connected.member.gate  # type: ignore[union-attr]
+    assert member.consumer._connected is not None
+    return cast(DeliveryGate, member.consumer._connected.owned.gate)
 
 
 async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:

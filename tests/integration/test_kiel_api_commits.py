@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tornado import gen
 
 from kiel_groups.clients import GroupedConsumer
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import await_committed, stored_offsets, zookeeper
 from tests.helpers.kiel_api import consumer_of, offsets, produce, values
@@ -151,9 +152,10 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     consumer = consumer_of(cluster_39, group, autocommit=False)
     assert await values(consumer, topic, 1) == [1]
     assert consumer._connected is not None
-    consumer._connected.member.gate.suspended = True
+    gate = cast(DeliveryGate, consumer._connected.owned.gate)
+    gate.suspended = True
     await consumer.commit_offsets()
-    consumer._connected.member.gate.suspended = False
+    gate.suspended = False
     assert consumer.metrics.counter("commits_failed") == 1
     assert "were not committed" in caplog.text
     await produce(cluster_39, topic, 2)

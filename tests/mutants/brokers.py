@@ -7,12 +7,13 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _OFFSET_TRACKER = "group/member/offset_tracker.py"
+_VALUE_DELIVERY = "clients/delivery/value_delivery.py"
+_OWNED_RECORDS = "clients/delivery/owned_records.py"
 _CLUSTER_METADATA = "clients/net/cluster_metadata.py"
 _METADATA_SOURCES = "clients/net/metadata_sources.py"
 _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
 _SINGLE = "clients/single.py"
 _FETCHER = "clients/fetch/fetcher.py"
-_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _CONNECTION = "clients/net/connection.py"
 
 _CLUSTER_METADATA_TESTS = "tests/unit/clients/net/test_cluster_metadata.py"
@@ -98,7 +99,7 @@ MUTANTS = (
     Mutant(
         "the range of a log may come from another broker than the confirmed leader",
         "clients/delivery/position_reset.py",
-        "if leader is None or leader != self._cluster.leader_of(partition):",
+        "if leader is None or leader != self._brokers.leader_of(partition):",
         "if False:",
         _DEPOSED_LEADERS_TESTS,
     ),
@@ -111,21 +112,21 @@ MUTANTS = (
     ),
     Mutant(
         "an error about a topic outside of the subscription is raised",
-        _RECORD_DELIVERY,
+        _OWNED_RECORDS,
         "        if topic in self._subscription.topics:\n            self._refused[topic]",
         "        if True:\n            self._refused[topic]",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "a drain waits for values that no caller will receive",
-        _RECORD_DELIVERY,
+        _VALUE_DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "pass",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a drain finishes values of a coroutine that has ended",
-        _RECORD_DELIVERY,
+        _VALUE_DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "self._settle(topic, now_s)",
         _UNCLAIMED_VALUES_TESTS,
@@ -146,7 +147,7 @@ MUTANTS = (
     ),
     Mutant(
         "a topic that is subscribed to again loses the reset of its partition",
-        _RECORD_DELIVERY,
+        _OWNED_RECORDS,
         "                    positions[partition] = reset.lost\n                    lost.add(partition)\n",
         "                    state.reset = None\n",
         "tests/unit/clients/delivery/test_position_reset.py",
@@ -260,8 +261,8 @@ MUTANTS = (
     Mutant(
         "GroupedConsumer.consume() returns nothing for ever while all brokers are gone",
         "clients/delivery/connected_consumer.py",
-        "                    raise unreachable\n",
-        "                    pass\n",
+        "                raise self._cluster.unreachable\n",
+        "                pass\n",
         f"{_UNREACHABLE_BROKERS_TESTS}::test_consume_of_a_group_raises_while_no_broker_answers",
     ),
     Mutant(
@@ -288,7 +289,7 @@ MUTANTS = (
     Mutant(
         "a connection that has brought an unreadable answer is used again",
         _FETCHER,
-        "                    connection.close()\n",
+        "                    answer.connection.close()\n",
         "                    pass\n",
         _DAMAGED_ANSWERS_TESTS,
     ),

@@ -12,7 +12,6 @@ _OFFSET_REQUESTS = "clients/net/offset_requests.py"
 _SINGLE = "clients/single.py"
 _FETCHER = "clients/fetch/fetcher.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
-_RECORD_IN_FLIGHT = "clients/delivery/record_in_flight.py"
 _VALUES_IN_FLIGHT = "clients/delivery/values_in_flight.py"
 _CONNECTION = "clients/net/connection.py"
 
@@ -106,7 +105,7 @@ MUTANTS = (
     # Drains
     Mutant(
         "the end of a record in flight undoes an operator's reset",
-        _RECORD_IN_FLIGHT,
+        "clients/delivery/in_flight.py",
         "and self.record.topic_partition in partitions:\n            self.state = None\n",
         "and self.record.topic_partition in partitions:\n            pass\n",
         _RECORD_DELIVERY_TESTS,
@@ -121,8 +120,8 @@ MUTANTS = (
     Mutant(
         "the position passes over a record that was put back",
         _RECORD_DELIVERY,
-        "            state.position = record.offset\n            if state is self._state:\n",
-        "            if state is self._state:\n",
+        "            state.position = record.offset\n            if state is self._batch.state:\n",
+        "            if state is self._batch.state:\n",
         _RECORD_DELIVERY_TESTS,
     ),
     # Closes
@@ -177,7 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lost partition keeps the leader that ZooKeeper named to the lost session",
-        "clients/delivery/connected_consumer.py",
+        "clients/delivery/delivery_handler.py",
         "        self._cluster.drop_overrides(partitions)\n",
         "",
         _DEPOSED_LEADERS_TESTS,

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
+_OWNED_RECORDS = "clients/delivery/owned_records.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _READY_CLAIMS = "clients/delivery/ready_claims.py"
 _DESERIALIZER = "clients/delivery/deserializer.py"
@@ -29,9 +30,9 @@ MUTANTS = (
     ),
     Mutant(
         "values that a drain gave up are fetched again by the member that drains",
-        _RECORD_DELIVERY,
-        "        self._ready.remove(partitions)\n        self._drop(partitions)\n        return",
-        "        self._drop(partitions)\n        return",
+        "clients/delivery/delivery_handler.py",
+        "        self._owned.ready.remove(partitions)\n        self._owned.drop(partitions)\n        return",
+        "        self._owned.drop(partitions)\n        return",
         _UNCLAIMED_VALUES_TESTS,
     ),
     # The assigned hook
@@ -58,29 +59,29 @@ MUTANTS = (
     ),
     Mutant(
         "an operator's offset starts the delivery of a partition during its assigned hook",
-        _RECORD_DELIVERY,
-        "if state is not None and partition in self._ready and partition.topic in topics:",
+        _OWNED_RECORDS,
+        "if state is not None and partition in self.ready and partition.topic in topics:",
         "if state is not None and partition.topic in topics:",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     Mutant(
         "the rest of a batch is delivered after an operator has set another offset",
-        _RECORD_DELIVERY,
-        "        self._drop(partitions)\n        topics = self._subscription.topics\n",
+        _OWNED_RECORDS,
+        "        self.drop(partitions)\n        topics = self._subscription.topics\n",
         "        topics = self._subscription.topics\n",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     # The subscription
     Mutant(
         "a topic that left the subscription is delivered until a plan revokes it",
-        _RECORD_DELIVERY,
-        "if state is not None and partition in self._ready and partition.topic in topics:",
-        "if state is not None and partition in self._ready:",
+        _OWNED_RECORDS,
+        "if state is not None and partition in self.ready and partition.topic in topics:",
+        "if state is not None and partition in self.ready:",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     Mutant(
         "an error that was found before its topic left the subscription is raised afterwards",
-        _RECORD_DELIVERY,
+        _OWNED_RECORDS,
         "        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}\n",
         "",
         _DELIVERY_AND_CLAIMS_TESTS,
@@ -88,7 +89,7 @@ MUTANTS = (
     Mutant(
         "a record that is put back after its topic was subscribed to again is skipped",
         _RECORD_DELIVERY,
-        "                self._fetch([record.topic_partition])\n",
+        "                self._owned.fetch([record.topic_partition])\n",
         "                pass\n",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
@@ -158,8 +159,8 @@ MUTANTS = (
     ),
     Mutant(
         "the end of a consumer does not close its deserializer",
-        _RECORD_DELIVERY,
-        "        self._deserializing.close()\n",
+        _OWNED_RECORDS,
+        "        self.deserializer.close()\n",
         "",
         _DESERIALIZER_TESTS,
     ),
@@ -187,8 +188,8 @@ MUTANTS = (
     Mutant(
         "a waiting reset does not notice that the batch of its partition is used up",
         _RECORD_DELIVERY,
-        "        if self._drains:\n            self._progress.set()\n        while not self._ended",
-        "        while not self._ended",
+        "        if self._progress.waiting:\n            self._progress.notify()\n        following",
+        "        following",
         "tests/unit/clients/delivery/test_record_delivery.py",
     ),
     Mutant(

@@ -16,7 +16,7 @@ FORMER = {
         " finds it free, and the partition is claimed again"
     ),
     "partitions are released while their records are processed because they count as idle": (
-        "the result of RecordDelivery.stop only decides which partitions drain together; RecordDelivery.drained waits"
+        "the result of DeliveryHandler.stop only decides which partitions drain together; DeliveryHandler.drained waits"
         " for all of them until nothing is in flight"
     ),
     "a release does not wait until topics whose watch has fired are read": (

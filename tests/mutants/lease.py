@@ -49,15 +49,15 @@ MUTANTS = (
     Mutant(
         "a loop receives a record while the gate is shut",
         _RECORD_DELIVERY,
-        "if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):",
+        "if now_s >= self._pause_at_s or not self._owned.gate.is_open(now_s):",
         "if now_s >= self._pause_at_s:",
         "tests/unit/clients/delivery/test_record_delivery.py",
     ),
     Mutant(
         "consume() returns values while the gate is shut",
-        _RECORD_DELIVERY,
-        "if self._ended or not self._member.gate.is_open(self._boot_time_s()):",
-        "if self._ended:",
+        "clients/delivery/owned_records.py",
+        "return not self._ended and self.gate.is_open(self.boot_time_s())",
+        "return not self._ended",
         "tests/unit/clients/delivery/test_value_delivery.py",
     ),
     Mutant(

@@ -12,7 +12,6 @@ _OWNED_OFFSETS = "coordination/offsets/owned_offsets.py"
 _OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
 _POSITION_RESET = "clients/delivery/position_reset.py"
-_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
 _POSITION_RESET_TESTS = "tests/unit/clients/delivery/test_position_reset.py"
 
@@ -97,14 +96,14 @@ MUTANTS = (
     Mutant(
         "a reset does not wait for older records that are buffered or in flight",
         _POSITION_RESET,
-        "        await self._delivery.wait_until_consumed(partition, is_fetched)\n",
+        "        await self._records.wait_until_consumed(partition, is_fetched)\n",
         "",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "records beyond the end of a truncated log are delivered",
         _POSITION_RESET,
-        "        dropped = self._delivery.truncate(partition, reset.end)\n",
+        "        dropped = self._records.truncate(partition, reset.end)\n",
         "        dropped = 0\n",
         _POSITION_RESET_TESTS,
     ),
@@ -124,21 +123,21 @@ MUTANTS = (
     ),
     Mutant(
         "a reset is stored before the rest of its partition's batch is delivered",
-        _RECORD_DELIVERY,
-        "return in_batch or self._fetcher.is_buffering(partition)",
-        "return self._fetcher.is_buffering(partition)",
+        "clients/delivery/owned_records.py",
+        "buffered = self.batch.has_records_of(partition) or self._fetcher.is_buffering(partition)",
+        "buffered = self._fetcher.is_buffering(partition)",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "a waiting reset is not woken when records in flight are finished",
-        _RECORD_DELIVERY,
-        "        self._drains += 1\n        try:\n            while is_fetched()",
-        "        self._drains += 0\n        try:\n            while is_fetched()",
+        "clients/delivery/delivery_progress.py",
+        "        self.waiting += 1\n",
+        "        self.waiting += 0\n",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "records in flight beyond the end of a truncated log count as finished",
-        _RECORD_DELIVERY,
+        "clients/delivery/in_flight.py",
         "            each.truncate(partition, end)\n",
         "            pass\n",
         _POSITION_RESET_TESTS,

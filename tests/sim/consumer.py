@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.position_reset import PositionReset
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
-from kiel_groups.coordination.partition_handler import LogOffsets, Work
+from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
@@ -82,6 +83,8 @@ class Consumer:
         #: Partitions whose logs do not have this consumer's position, until the position is reset.
         self.resets: set[TopicPartition] = set()
         self.leader_updates = 0
+        #: The gate of the member's current session.
+        self.gate = DeliveryGate()
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
         self.closing = False
@@ -99,9 +102,9 @@ class Consumer:
         self.member = self.process.call(self._member, config, zookeeper)
         self._position_reset = PositionReset(
             world.reset,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            self._log_range,
-            self,  # type: ignore[arg-type]
+            ResetBrokers(self.leader_of, self._log_range, self.new_backoff),
+            self._subscription,
+            self,
             self.member,
             self.metrics,
         )
@@ -144,7 +147,7 @@ class Consumer:
     @property
     def gate_is_open(self) -> bool:
         """Whether this consumer could deliver records now."""
-        return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
+        return self.process.runs and self.gate.is_open(self.process.timeline.now_s)
 
     def last_zxid(self, session_id: int) -> int:
         """
@@ -333,6 +336,10 @@ class Consumer:
             {partition: log.start if policy == "earliest" else log.end for partition, log in logs.items()},
             {partition: BrokerError(f"no leader of {partition}") for partition in sorted({*partitions} - led)},
         )
+
+    def gate_changed(self, gate: Gate) -> None:
+        assert isinstance(gate, DeliveryGate)
+        self.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         return self._ready.assigned(partitions)

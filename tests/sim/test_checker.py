@@ -293,7 +293,7 @@ def commit_through_a_cut_server(world: World) -> None:
     commit = consumer.process.start(consumer.member.commit_on_session())
     recreate(world)
     # The lease ends before the server stops serving, so its delayed commit arrives when the server is connected again.
-    world.timeline.run_until(lambda: consumer.member.gate.shut_reason is not None, 20.0)
+    world.timeline.run_until(lambda: consumer.gate.shut_reason is not None, 20.0)
     consumer.process.only = None
     world.timeline.run_until(lambda: len(consumer.process.sessions) > 1, 20.0)
     world.run_for(1.0)

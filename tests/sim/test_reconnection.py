@@ -21,7 +21,7 @@ def test_a_heartbeat_is_sent_as_soon_as_the_connection_is_back() -> None:
     with at_rest(members=2, topics=(4,), heartbeat_interval_ms=None) as world:
         # A leader's next plan would renew the lease, too.
         consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
-        gate = consumer.member.gate
+        gate = consumer.gate
         before_s = gate.deadline_s
         world.timeline.run_until(lambda: gate.deadline_s > before_s)
         broken_s = world.timeline.now_s
@@ -35,7 +35,7 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
     """Delivery stops as soon as the connection breaks, long before the lease ends."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        gate, flowing = consumer.member.gate, set(consumer.opened)
+        gate, flowing = consumer.gate, set(consumer.opened)
         assert consumer.gate_is_open
         nowhere = FakeEnsemble(world.timeline, 1).servers[0]
         consumer.process.only = nowhere
@@ -47,7 +47,7 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
         assert not consumer.in_flight
         consumer.process.only = None
         world.timeline.run_until(lambda: consumer.gate_is_open, 3.0)
-        assert consumer.member.gate is gate
+        assert consumer.gate is gate
         consumer.work(0.0, 3, 0.01)
         assert set(consumer.opened) == flowing > consumer.in_flight.keys() > set()
 
@@ -72,9 +72,9 @@ def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
     with at_rest(members=3, topics=(6,)) as world:
         world.ensemble.reports_moves = reports_moves
         consumer = move_session(world)
-        gate, flowing, sessions = consumer.member.gate, set(consumer.opened), list(consumer.process.sessions)
+        gate, flowing, sessions = consumer.gate, set(consumer.opened), list(consumer.process.sessions)
         world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
-        assert consumer.member.gate is gate
+        assert consumer.gate is gate
         assert consumer.gate_is_open
         assert set(consumer.opened) == flowing > set()
         assert consumer.process.sessions == sessions

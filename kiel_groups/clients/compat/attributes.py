@@ -124,7 +124,7 @@ class MemberAttributes(ConsumerAttributes):
             the group's offset. In this case, discard the record's results.
         """
         if isinstance(of, Record):
-            return None if self._connected is None else self._connected.delivery.fencing_token_of(of)
+            return None if self._connected is None else self._connected.records.in_flight.fencing_token_of(of)
         state = self._subscription.offsets.of(of)
         return None if state is None else state.token
 

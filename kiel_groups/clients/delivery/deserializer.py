@@ -63,6 +63,11 @@ class Deserializer:
         self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(FAILURE_LOG_INTERVAL_S)
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether records keep their bytes, so that ``record`` need not be called."""
+        return self._deserializer is None
+
     def record(self, record: Record) -> Record | None:
         """
         Return the record with its value deserialized, or None if the deserializer raised.

@@ -7,12 +7,16 @@ the application has finished them, the offset that a commit stores advances. Unf
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Protocol
 
-from kiel_groups.model import TopicPartition
+from kiel_groups.clients.delivery.values_in_flight import ValuesInFlight
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["InFlight"]
+__all__ = ["ConsumerInFlight", "InFlight", "RecordInFlight"]
 
 
 class InFlight(Protocol):
@@ -26,3 +30,83 @@ class InFlight(Protocol):
 
     def truncate(self, partition: TopicPartition, end: int) -> None:
         """Stop counting a partition's in-flight records at and after the offset ``end``."""
+
+
+class RecordInFlight:
+    """The record in flight of a loop, if any, and its partition's state (None if the record is no longer counted)."""
+
+    __slots__ = ("record", "state")
+
+    def __init__(self) -> None:
+        self.record: Record | None = None
+        self.state: PartitionOffsets | None = None
+
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        if self.record is None or self.record.topic_partition not in partitions:
+            return frozenset()
+        return frozenset({self.record.topic_partition})
+
+    def count(self) -> None:
+        """Count the record as finished, and keep it in flight."""
+        if self.record is not None and self.state is not None:
+            self.state.finished = self.record.offset + 1
+
+    def finish(self) -> None:
+        """Count the record as finished. It is no longer in flight."""
+        # Not by ``count``: this is called for each record.
+        if self.record is not None and self.state is not None:
+            self.state.finished = self.record.offset + 1
+        self.record = self.state = None
+
+    def fencing_token_of(self, record: Record) -> int | None:
+        """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer counted."""
+        # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
+        return self.state.token if record is self.record and self.state is not None else None
+
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
+        if self.record is not None and self.record.topic_partition in partitions:
+            self.state = None
+
+    def truncate(self, partition: TopicPartition, end: int) -> None:
+        if self.record is not None and self.record.topic_partition == partition and self.record.offset >= end:
+            self.state = None
+
+    def clear(self) -> None:
+        self.record = self.state = None
+
+
+class ConsumerInFlight:
+    """All records in flight of one consumer: the ``record`` of its loop, and the values of each of its ``topics``."""
+
+    def __init__(self) -> None:
+        self.record = RecordInFlight()
+        #: A topic without values in flight is left out.
+        self.topics: dict[str, ValuesInFlight] = {}
+        #: The last call of ``consume()``, for any topic.
+        self.last_call: object = None
+
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset().union(*(each.in_flight_of(partitions) for each in self._all()))
+
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
+        for each in self._all():
+            each.stop_counting(partitions)
+
+    def truncate(self, partition: TopicPartition, end: int) -> None:
+        for each in self._all():
+            each.truncate(partition, end)
+
+    def _all(self) -> list[InFlight]:
+        return [self.record, *self.topics.values()]
+
+    def works(self) -> list[Work]:
+        """Return the record and the values as work of the application. Safe on any thread."""
+        works = []
+        if (record := self.record.record) is not None:
+            works.append(Work(record, "processing", frozenset({record.topic_partition})))
+        # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
+        busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
+        for values in list(self.topics.values()):
+            for call, partitions in values.busy():
+                busy[self.last_call if call.ended else call.coroutine.latest] |= partitions
+        return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]

@@ -5,34 +5,60 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, Self
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import LogRange
+from kiel_groups.clients.net.offset_lookup import LogRange, log_range
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
-from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
 from kiel_groups.wording import counted
 
-__all__ = ["PositionReset"]
-
-#: Asks the leader of a partition for the range of its log; see ``offset_lookup.log_range``.
-FindLogRange: TypeAlias = Callable[[TopicPartition], Awaitable[LogRange]]
+__all__ = ["PositionReset", "ResetBrokers"]
 
 log = logging.getLogger(__name__)
 
 
-class _Member(Protocol):
-    """What a reset uses of the member."""
+@dataclass(frozen=True, slots=True)
+class ResetBrokers:
+    """The functions through which a reset asks the brokers."""
 
-    #: The offsets of the member's partitions.
-    tracker: OffsetTracker
+    #: Returns the leader of a partition, or None if none is known.
+    leader_of: Callable[[TopicPartition], int | None]
+    #: Asks the leader of a partition for the range of its log; see ``offset_lookup.log_range``.
+    log_range: Callable[[TopicPartition], Awaitable[LogRange]]
+    #: Returns the delays between the tries to store a position.
+    new_backoff: Callable[[], Backoff]
+
+    @classmethod
+    def of(cls, cluster: ClusterMetadata) -> Self:
+        """Return the functions of a cluster."""
+        return cls(cluster.leader_of, partial(log_range, cluster), cluster.new_backoff)
+
+
+class _Records(Protocol):
+    """The fetched records that a reset waits for; see ``OwnedRecords``."""
+
+    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
+        """Return a function that returns whether the partition's present assignment continues."""
+
+    def truncate(self, partition: TopicPartition, end: int) -> int:
+        """Drop records at and after the end of the partition's log, and return their number."""
+
+    def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> Awaitable[None]:
+        """Wait until the application has finished all fetched records of the partition."""
+
+
+class _Member(Protocol):
+    """The methods of the member that a reset uses."""
 
     def confirm_leaders(self) -> Awaitable[None]:
         """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
@@ -55,16 +81,16 @@ class PositionReset:
     def __init__(
         self,
         policy: ResetPolicy,
-        cluster: ClusterMetadata,
-        log_range: FindLogRange,
-        delivery: RecordDelivery,
+        brokers: ResetBrokers,
+        subscription: SubscriptionState,
+        records: _Records,
         member: _Member,
         metrics: Metrics,
     ) -> None:
         self._policy = policy
-        self._cluster = cluster
-        self._log_range = log_range
-        self._delivery = delivery
+        self._brokers = brokers
+        self._subscription = subscription
+        self._records = records
         self._member = member
         self._metrics = metrics
         self._read: asyncio.Task[None] | None = None
@@ -84,11 +110,11 @@ class PositionReset:
             SessionLostError: The member has no session with which it could read the leaders.
             CoordinationError: ZooKeeper refused a read or the write for good, as when rights are missing.
         """
-        is_fetched = self._delivery.while_fetched(partition)
-        reset = self._member.tracker.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        is_fetched = self._records.while_fetched(partition)
+        reset = self._subscription.offsets.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
-        await self._delivery.wait_until_consumed(partition, is_fetched)
+        await self._records.wait_until_consumed(partition, is_fetched)
         return await self._store(partition, reset, is_fetched)
 
     async def _choose(
@@ -100,9 +126,9 @@ class PositionReset:
         The subscription keeps the choice until the position is stored, or until another writer sets an offset.
         """
         await self._confirm_leaders()
-        leader = self._cluster.leader_of(partition)
-        found = await self._log_range(partition)
-        if leader is None or leader != self._cluster.leader_of(partition):
+        leader = self._brokers.leader_of(partition)
+        found = await self._brokers.log_range(partition)
+        if leader is None or leader != self._brokers.leader_of(partition):
             # The answer may be that of another broker, which ZooKeeper has not confirmed as the leader.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
         if not is_fetched():
@@ -117,7 +143,7 @@ class PositionReset:
             )
         start = found.start if self._policy == "earliest" else found.end
         reset = PendingReset(position, found.start, found.end, start)
-        self._member.tracker.choose_reset(partition, reset)
+        self._subscription.offsets.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset
 
@@ -130,7 +156,7 @@ class PositionReset:
         Until the position is stored, nothing is fetched, and no other position is chosen: a second choice of ``latest``
         would skip the records that were written after the first choice.
         """
-        backoff = self._cluster.new_backoff()
+        backoff = self._brokers.new_backoff()
         while is_fetched():
             try:
                 return await self._member.store_reset(partition, reset)
@@ -161,7 +187,7 @@ class PositionReset:
 
     def _cut(self, partition: TopicPartition, reset: PendingReset) -> None:
         """Drop fetched records that are not in the log any more."""
-        dropped = self._delivery.truncate(partition, reset.end)
+        dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"

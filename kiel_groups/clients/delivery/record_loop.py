@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record
 
@@ -18,13 +19,18 @@ class RecordLoop:
     One loop over the records of a consumer.
 
     When the loop is left, Python drops this object. How the loop was left decides whether its record is finished.
+
+    Args:
+        delivery: Delivers the records; the loop has begun.
+        next_record: Waits for the next record, or returns None once the consumer is closed.
     """
 
-    __slots__ = ("__weakref__", "_connected", "_left", "_take", "caller")
+    __slots__ = ("__weakref__", "_left", "_next_record", "_take", "caller", "delivery")
 
-    def __init__(self, connected: ConnectedConsumer) -> None:
-        self._connected = connected
-        self._take = connected.delivery.take
+    def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
+        self.delivery = delivery
+        self._take = delivery.take
+        self._next_record = next_record
         self._left = False
         self.caller = current_caller()
 
@@ -32,6 +38,7 @@ class RecordLoop:
         return self
 
     async def __anext__(self) -> Record:
+        # Most records are buffered: taking them here saves a coroutine for each.
         try:
             record = self._take()
         except KielGroupsError:
@@ -39,20 +46,16 @@ class RecordLoop:
             await asyncio.sleep(0)
             raise
         if record is None:
-            record = await self._connected.next_record()
+            record = await self._next_record()
             if record is None:
                 raise StopAsyncIteration
         return record
-
-    def put_back(self) -> None:
-        """Deliver the record in flight once more, because its caller did not receive it."""
-        self._connected.delivery.put_back()
 
     def end_loop(self, *, finished: bool) -> None:
         """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""
         if not self._left:
             self._left = True
-            self._connected.delivery.end_loop(finished=finished)
+            self.delivery.end_loop(finished=finished)
 
     def __del__(self) -> None:
         self.end_loop(finished=dropped_by_loop_exit())

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.clients.fetch.ready_queue import ReadyQueue
 
-__all__ = ["FetchBuffer"]
+__all__ = ["Buffered", "FetchBuffer"]
 
 #: The bound of the buffer, in answers of full size. At the bound, only partitions without a buffered batch are fetched.
 _MOST_ANSWERS = 16
+
+
+class Buffered(NamedTuple):
+    """The next item of the buffer: a batch, or the error that follows the batches of its partition."""
+
+    state: PartitionFetch
+    item: FetchedBatch | Exception
 
 
 class FetchBuffer:
@@ -49,7 +58,7 @@ class FetchBuffer:
         if len(state.buffered) == 1:
             self.ready.add(state)
 
-    def pop(self, topic: str | None) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
+    def pop(self, topic: str | None) -> Buffered | None:
         """Remove and return the next batch or error (of ``topic``, or of any topic), or None if there is none."""
         state = self.ready.pop(topic)
         if state is None:
@@ -59,17 +68,17 @@ class FetchBuffer:
             self._bytes -= item.size_bytes
         if state.buffered:
             self.ready.add(state)
-        return state, item
+        return Buffered(state, item)
 
     def truncate(self, state: PartitionFetch, end: int) -> int:
         """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
         if not state.buffered:
             return 0
-        records, size_bytes = state.truncate(end)
-        self._bytes -= size_bytes
+        truncated = state.truncate(end)
+        self._bytes -= truncated.size_bytes
         if not state.buffered:
             self.ready.remove(state)
-        return records
+        return truncated.records
 
     def drop(self, state: PartitionFetch) -> None:
         """End an assignment of a partition, and drop its buffered batches."""

@@ -14,7 +14,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
@@ -52,6 +52,13 @@ ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]
 _FAILURES_TO_WARN = 5
 #: Unreadable answers in a row after which the error is raised, because the log and not the network is damaged.
 TRIES_UNREADABLE = 5
+
+
+class _Answer(NamedTuple):
+    """The answer to a fetch request, and the connection on which it came."""
+
+    response: FetchResponse
+    connection: Connection
 
 
 class Fetcher:
@@ -168,10 +175,10 @@ class Fetcher:
             ProtocolError: A partition's messages cannot be read.
             Exception: ``reset`` raised an error that is not retried.
         """
-        popped = self._buffer.pop(topic)
-        if popped is None:
+        buffered = self._buffer.pop(topic)
+        if buffered is None:
             return None
-        state, head = popped
+        state, head = buffered
         if isinstance(head, Exception):
             # Fetch again after a pause: a loop around ``poll`` that continues after errors must not spin.
             state.enter(Phase.RETRYING)
@@ -232,7 +239,7 @@ class Fetcher:
     async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
         shares, sent_s = planned.shares, time.monotonic()
         try:
-            connection, answer = await self._request(broker, planned)
+            answer = await self._request(broker, planned)
         except ClosedError:
             return
         except ConfigError as error:
@@ -247,14 +254,14 @@ class Fetcher:
             # A bug, or garbage from the broker. Either way, fetching must continue.
             self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
-            self._take_all(shares, answer.partitions, time.monotonic() - sent_s, connection)
+            self._take_all(shares, answer, time.monotonic() - sent_s)
         self._send_all([broker])
 
-    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> tuple[Connection, FetchResponse]:
+    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> _Answer:
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
             connection = self._cluster.connection(broker.node_id, f"fetch-{planned.lane}")
-            answer = await connection.request(
+            response = await connection.request(
                 FetchRequest(planned.wait_ms, self._config.min_bytes, positions),
                 planned.wait_ms + self._cluster.config.request_timeout_ms,
                 max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
@@ -266,24 +273,18 @@ class Fetcher:
         finally:
             # Free the lane before the answer is handled, since handling it may send the next request.
             del broker.in_flight[planned.lane]
-        assert answer is not None
-        return connection, answer
+        assert response is not None
+        return _Answer(response, connection)
 
     # ------------------------------------------------------------------ answers
 
-    def _take_all(
-        self,
-        shares: Mapping[PartitionFetch, int],
-        answer: Mapping[TopicPartition, FetchedPartition],
-        took_s: float,
-        connection: Connection,
-    ) -> None:
+    def _take_all(self, shares: Mapping[PartitionFetch, int], answer: _Answer, took_s: float) -> None:
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
         for state, share in shares.items():
             if state.dropped:
                 continue
-            fetched = answer.get(state.topic_partition)
+            fetched = answer.response.partitions.get(state.topic_partition)
             if fetched is None:
                 moved.setdefault("left out of the answer", []).append(state)
             elif fetched.error == NO_ERROR:
@@ -291,7 +292,7 @@ class Fetcher:
                     self._read(state, share, fetched)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
-                    connection.close()
+                    answer.connection.close()
                     self._unreadable(state, error)
                 else:
                     again.append(state)

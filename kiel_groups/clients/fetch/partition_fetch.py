@@ -13,7 +13,7 @@ from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 
-__all__ = ["FetchedBatch", "MOVES", "PartitionFetch", "Phase"]
+__all__ = ["FetchedBatch", "MOVES", "PartitionFetch", "Phase", "Truncated"]
 
 #: A partition is fetched while it has fewer buffered batches than this: the next one, and one to follow it.
 _MOST_BATCHES = 2
@@ -33,6 +33,13 @@ class FetchedBatch(NamedTuple):
     records: list[Record]
     high_watermark: int
     epoch: int
+    size_bytes: int
+
+
+class Truncated(NamedTuple):
+    """How many buffered records were dropped, and the size in bytes of the batches that were dropped as a whole."""
+
+    records: int
     size_bytes: int
 
 
@@ -161,13 +168,8 @@ class PartitionFetch:
             raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
         self.needed_bytes = min(max(needed_bytes, 2 * share), most)
 
-    def truncate(self, end: int) -> tuple[int, int]:
-        """
-        Drop the buffered records at and after the offset ``end``.
-
-        Returns:
-            The number of these records, and the size in bytes of the batches that were dropped as a whole.
-        """
+    def truncate(self, end: int) -> Truncated:
+        """Drop the buffered records at and after the offset ``end``."""
         kept: list[FetchedBatch | Exception] = []
         records = size_bytes = 0
         for item in self.buffered:
@@ -180,7 +182,7 @@ class PartitionFetch:
                 item = item._replace(records=left)
             kept.append(item)
         self.buffered = deque(kept)
-        return records, size_bytes
+        return Truncated(records, size_bytes)
 
     def drop(self) -> int:
         """End this assignment, and return the number of bytes that were buffered."""

@@ -12,11 +12,8 @@ from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.member_role import MemberKind, MemberRole
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.session_context import ProcessContext
-from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
-from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
@@ -54,12 +51,6 @@ class GroupMember:
         self._config = process.config
         self._handler = handler
         self._kind = MemberKind(handler, subscription)
-        #: The clock of the gate.
-        self.runtime: Runtime = process.runtime
-        #: The offsets of the member's partitions, in all of its sessions.
-        self.tracker: OffsetTracker = subscription.offsets
-        #: The current session's gate, checked before each record is delivered; never open before the first session.
-        self.gate = DeliveryGate()
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:
@@ -81,7 +72,7 @@ class GroupMember:
             by_s = asyncio.get_running_loop().time() + self._process.zookeeper.connect_timeout_ms / 1000
         member_session = GroupSession(self._process, self._kind, first=self._member_session is None)
         await member_session.join(by_s)
-        self.gate = member_session.session.gate
+        self._handler.gate_changed(member_session.session.gate)
         return member_session
 
     async def _wait_until_caught_up(self) -> None:

@@ -18,7 +18,8 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import policy_offsets
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.partition_handler import LogOffsets, Work
+from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
@@ -72,6 +73,8 @@ class BatchHandler:
         self._batch: dict[TopicPartition, _Reading] = {}
         self._batch_ended = asyncio.Event()
         self._refused: dict[str, NoOffsetsError] = {}
+        #: The gate of the member's current session; never open before the first session.
+        self.gate: Gate = DeliveryGate()
 
     # ------------------------------------------------------------------ the query's side
 
@@ -194,6 +197,10 @@ class BatchHandler:
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
+
+    def gate_changed(self, gate: Gate) -> None:
+        """Plan batches only while the gate of the new session is open."""
+        self.gate = gate
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Include these partitions in new batches."""

@@ -224,7 +224,7 @@ class SparkMember:
     async def _plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         if self._handler.resume(wanted):
             await self._commit()
-        return self._handler.plan(wanted, may_read=self._member.gate.is_open(self._runtime.boot_time_s()))
+        return self._handler.plan(wanted, may_read=self._handler.gate.is_open(self._runtime.boot_time_s()))
 
     async def _restart(
         self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]

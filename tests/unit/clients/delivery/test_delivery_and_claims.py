@@ -20,26 +20,26 @@ pytestmark = pytest.mark.unit
 def bench_of_one() -> DeliveryBench:
     """Return a bench on which only partition 0 of topic t is owned."""
     bench = DeliveryBench()
-    bench.delivery.stop([P1])
+    bench.handler.stop([P1])
     return bench
 
 
 def operator_resets(bench: DeliveryBench, offset: int) -> None:
     """Reset the position, as a member does when another writer has changed the offset."""
     bench.subscription.offsets.seek(P0, offset)
-    bench.delivery.offset_changed(P0, offset)
+    bench.handler.offset_changed(P0, offset)
 
 
 def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
     """Reset the position, as a member does after a topic was created again."""
     bench.subscription.offsets.restart(P0, offset, 7, 1)
-    bench.delivery.offset_changed(P0, offset)
+    bench.handler.offset_changed(P0, offset)
 
 
 async def start_assigned_hook(bench: DeliveryBench) -> asyncio.Task[None]:
     """Start the assigned hook for partition 0. The hook runs until ``bench.listener.ready`` is set."""
     bench.listener.ready.clear()
-    assigning = asyncio.ensure_future(bench.delivery.assigned([P0]))
+    assigning = asyncio.ensure_future(bench.handler.assigned([P0]))
     await run_ready_tasks()
     assert bench.listener.calls == ["assigned"]
     return assigning
@@ -62,7 +62,7 @@ async def test_a_reset_during_the_assigned_hook_takes_effect(reset: Callable[[De
 async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> None:
     """A reset drops the rest of the current batch. Finishing the record in flight does not undo the reset."""
     bench = bench_of_one()
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     bench.fetcher.add(P0, 10, 11, 12)
     assert bench.take() == 10
     operator_resets(bench, 40)
@@ -75,7 +75,7 @@ async def test_a_partition_that_is_stopped_during_the_assigned_hook_is_not_fetch
     """If a partition is revoked during its assigned hook, neither the end of the hook nor a reset starts it."""
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
-    assert bench.delivery.stop([P0]) == frozenset()
+    assert bench.handler.stop([P0]) == frozenset()
     operator_resets(bench, 17)
     bench.listener.ready.set()
     await assigning
@@ -88,7 +88,7 @@ async def test_a_partition_that_is_lost_during_the_assigned_hook_is_not_fetched(
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     bench.subscription.offsets.end([P0])
-    bench.delivery.lost([P0])
+    bench.handler.lost([P0])
     await assigning
     await run_ready_tasks()
     assert bench.listener.calls == ["assigned", "lost"]
@@ -102,10 +102,10 @@ async def test_a_claim_during_the_hook_of_an_earlier_claim_waits_for_its_own_hoo
     """
     bench = bench_of_one()
     first = await start_assigned_hook(bench)
-    bench.delivery.stop([P0])
+    bench.handler.stop([P0])
     bench.subscription.offsets.end([P0])
     bench.subscription.offsets.open({P0: StartPosition(30, 2, 2)})
-    second = asyncio.ensure_future(bench.delivery.assigned([P0]))
+    second = asyncio.ensure_future(bench.handler.assigned([P0]))
     await run_ready_tasks()
     assert bench.listener.calls == ["assigned"]
     bench.listener.ready.set()
@@ -126,15 +126,15 @@ async def test_nothing_of_a_dropped_topic_is_delivered() -> None:
     """
     bench = bench_of_one()
     bench.claim(U0)
-    await bench.delivery.assigned([P0, U0])
+    await bench.handler.assigned([P0, U0])
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P0, 12)
     assert bench.take() == 10
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     bench.fetcher.add(U0, 10)
     assert bench.fetcher.positions == {U0: 10}
-    in_progress = [work.partitions for work in bench.delivery.in_progress()]
+    in_progress = [work.partitions for work in bench.handler.in_progress()]
     assert in_progress == [{P0}], "a drain waits for the record in flight"
     assert bench.take() == 10
     assert bench.take() is None
@@ -147,7 +147,7 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
     processes are finished as usual.
     """
     bench = bench_of_one()
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     received, abandoned = received_call(), ConsumeCall()
     bench.fetcher.add(P0, 10)
     take_values(bench, call=received)
@@ -155,14 +155,14 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
     take_values(bench, call=abandoned)
     bench.fetcher.add(P0, 12)
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     abandoned.superseded = received.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert take_values(bench) == []
     assert bench.finished == {P0: 11}
     assert bench.fetcher.positions == {}
     bench.subscription.subscribe(["t"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.fetcher.positions == {P0: 11}, "the unclaimed values come first"
 
 
@@ -173,14 +173,14 @@ async def test_a_topic_that_is_subscribed_to_again_resumes_at_its_position() -> 
     """
     bench = bench_of_one()
     bench.claim(U0)
-    await bench.delivery.assigned([P0, U0])
+    await bench.handler.assigned([P0, U0])
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     bench.fetcher.positions[U0] = 99
     bench.subscription.subscribe(["t", "u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.fetcher.positions == {P0: 11, U0: 99}
 
 
@@ -190,13 +190,13 @@ async def test_a_topic_that_is_subscribed_to_again_keeps_a_reset_that_was_not_st
     position meanwhile.
     """
     bench = bench_of_one()
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     bench.state().reset = reset = PendingReset(lost=10, start=20, end=30, position=20)
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.state().reset is reset
     bench.subscription.subscribe(["t"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.state().reset is reset
     assert (bench.fetcher.positions, bench.fetcher.lost) == ({P0: 10}, {P0})
 
@@ -207,12 +207,12 @@ async def test_a_topic_that_is_subscribed_to_again_drops_a_reset_if_its_position
     position were dropped with the topic, and fetching from the position returns them.
     """
     bench = bench_of_one()
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     bench.state().position, bench.state().finished = 5, 8
     bench.state().reset = PendingReset(lost=10, start=0, end=7, position=7)
     for topic in ("u", "t"):
         bench.subscription.subscribe([topic])
-        bench.delivery.follow_subscription()
+        bench.owned.follow_subscription()
     assert (bench.state().reset, bench.state().finished) == (None, 7)
     assert (bench.fetcher.positions, bench.fetcher.lost) == ({P0: 5}, set())
 
@@ -224,17 +224,17 @@ async def test_a_record_of_a_dropped_topic_that_is_put_back_is_not_skipped(again
     to deliver.
     """
     bench = bench_of_one()
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     if again:
         bench.subscription.subscribe(["t"])
-        bench.delivery.follow_subscription()
-    bench.delivery.put_back()
+        bench.owned.follow_subscription()
+    bench.records.put_back()
     bench.subscription.subscribe(["t"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.fetcher.positions == {P0: 10}
     assert bench.finished == {}
 
@@ -246,19 +246,19 @@ async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched()
     bench = bench_of_one()
     assigning = await start_assigned_hook(bench)
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     bench.listener.ready.set()
     await assigning
     assert bench.fetcher.positions == {}
     bench.subscription.subscribe(["t"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.fetcher.positions == {P0: 10}
 
 
 async def test_an_error_of_a_dropped_topic_is_not_raised() -> None:
     """An error about the start offsets of a topic is not raised after the topic was dropped from the subscription."""
     bench = bench_of_one()
-    bench.delivery.start_unknown("t", NoOffsetsError("no offsets"))
+    bench.handler.start_unknown("t", NoOffsetsError("no offsets"))
     bench.subscription.subscribe(["u"])
-    bench.delivery.follow_subscription()
+    bench.owned.follow_subscription()
     assert bench.take() is None

@@ -18,7 +18,7 @@ async def test_claimed_partitions_are_fetched_after_the_assigned_hook() -> None:
     """Claimed partitions are fetched after the assigned hook, each from the position of its claim."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
-    assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
+    assigning = asyncio.ensure_future(bench.handler.assigned([P0, P1]))
     await run_ready_tasks()
     assert bench.listener.calls == ["assigned"]
     assert bench.fetcher.positions == {}
@@ -33,9 +33,9 @@ async def test_partitions_stopped_or_lost_during_the_assigned_hook_are_not_fetch
     third = TopicPartition("t", 2)
     bench.claim(third)
     bench.listener.ready.clear()
-    assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1, third]))
+    assigning = asyncio.ensure_future(bench.handler.assigned([P0, P1, third]))
     await run_ready_tasks()
-    bench.delivery.stop([P0])
+    bench.handler.stop([P0])
     bench.subscription.offsets.end([P1])
     bench.listener.ready.set()
     await assigning
@@ -47,23 +47,23 @@ async def test_a_stopped_partition_is_fetched_again_after_a_new_claim() -> None:
     A partition that was revoked and is claimed again, as after a move to another member and back, is fetched again.
     """
     bench = DeliveryBench()
-    bench.delivery.stop([P0])
+    bench.handler.stop([P0])
     bench.subscription.offsets.end([P0])
     bench.claim(P0)
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     assert bench.fetcher.positions == {P0: 10}
 
 
 async def test_a_stop_drops_records_that_were_not_delivered() -> None:
     """When a partition is revoked, its records that were not delivered are dropped. Other partitions continue."""
     bench = DeliveryBench()
-    await bench.delivery.assigned([P0, P1])
+    await bench.handler.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     assert bench.take() == 10
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
     assert bench.fetcher.positions == {P1: 10}
-    assert bench.delivery.take() == Record("t", 1, 10, None, b"10")
+    assert bench.records.take() == Record("t", 1, 10, None, b"10")
     assert bench.finished == {P0: 11}
 
 
@@ -76,8 +76,8 @@ async def test_a_drain_waits_for_the_record_in_flight() -> None:
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10, 11)
     bench.take()
-    bench.delivery.stop([P0])
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    bench.handler.stop([P0])
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await run_ready_tasks()
     assert not draining.done()
     assert bench.listener.calls == []
@@ -92,8 +92,8 @@ async def test_a_drain_does_not_wait_for_records_of_other_partitions() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P1, 10, 11)
     bench.take()
-    assert bench.delivery.stop([P0]) == frozenset()
-    await asyncio.wait_for(bench.delivery.drained([P0]), 5)
+    assert bench.handler.stop([P0]) == frozenset()
+    await asyncio.wait_for(bench.handler.drained([P0]), 5)
     assert bench.listener.calls == ["revoked"]
 
 
@@ -102,10 +102,10 @@ async def test_drains_end_independently() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    both = [asyncio.ensure_future(bench.delivery.drained([partition])) for partition in (P0, P1)]
+    both = [asyncio.ensure_future(bench.handler.drained([partition])) for partition in (P0, P1)]
     await run_ready_tasks()
     assert [draining.done() for draining in both] == [False, True]
-    bench.delivery.put_back()
+    bench.records.put_back()
     await asyncio.wait_for(asyncio.gather(*both), 5)
 
 
@@ -115,9 +115,9 @@ async def test_a_drain_ends_when_the_record_is_no_longer_in_flight(end: str) -> 
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await run_ready_tasks()
-    getattr(bench.delivery, end)()
+    getattr(bench.records, end)()
     await asyncio.wait_for(draining, 5)
     assert bench.finished == ({P0: 11} if end == "finish" else {})
 
@@ -130,12 +130,12 @@ async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
-    bench.delivery.begin_loop()
+    bench.records.begin_loop()
     bench.take()
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await run_ready_tasks()
     assert not draining.done()
-    bench.delivery.end_loop(finished=finished)
+    bench.records.end_loop(finished=finished)
     await asyncio.wait_for(draining, 5)
     assert bench.finished == ({P0: 11} if finished else {})
 
@@ -147,14 +147,14 @@ async def test_a_second_loop_is_refused_while_one_runs() -> None:
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
-    bench.delivery.begin_loop()
+    bench.records.begin_loop()
     bench.take()
     with pytest.raises(ConfigError, match="another loop over this consumer is active"):
-        bench.delivery.begin_loop()
-    assert bench.delivery.stop([P0]) == {P0}
+        bench.records.begin_loop()
+    assert bench.handler.stop([P0]) == {P0}
     assert bench.finished == {}
-    bench.delivery.end_loop(finished=True)
-    bench.delivery.begin_loop()
+    bench.records.end_loop(finished=True)
+    bench.records.begin_loop()
 
 
 @pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
@@ -162,13 +162,13 @@ async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool,
     """The next loop starts after the last record if that was finished, and with the same record if it was not."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
-    bench.delivery.begin_loop()
+    bench.records.begin_loop()
     bench.take()
-    bench.delivery.end_loop(finished=finished)
-    assert bench.delivery.stop([P1]) == frozenset()
-    bench.delivery.begin_loop()
+    bench.records.end_loop(finished=finished)
+    assert bench.handler.stop([P1]) == frozenset()
+    bench.records.begin_loop()
     assert bench.take() == following
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
 
 
 async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> None:
@@ -177,16 +177,16 @@ async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> Non
     claimed again at once.
     """
     bench = DeliveryBench()
-    await bench.delivery.assigned([P0, P1])
+    await bench.handler.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.take()
     lost = bench.state()
     bench.subscription.offsets.end([P0])
-    bench.delivery.lost([P0])
+    bench.handler.lost([P0])
     bench.claim(P0)
     assert bench.fetcher.positions == {P1: 10}
-    assert bench.delivery.take() == Record("t", 1, 10, None, b"10")
+    assert bench.records.take() == Record("t", 1, 10, None, b"10")
     assert bench.finished == {}
     assert lost.finished == 10
     await run_ready_tasks()
@@ -198,7 +198,7 @@ async def test_a_loss_of_another_partition_does_not_affect_the_record_in_flight(
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    bench.delivery.lost([P1])
+    bench.handler.lost([P1])
     bench.take()
     assert bench.finished == {P0: 11}
 
@@ -209,12 +209,12 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
     that offset when it is finished.
     """
     bench = DeliveryBench()
-    await bench.delivery.assigned([P0, P1])
+    await bench.handler.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.take()
     bench.subscription.offsets.seek(P0, 50)
     bench.subscription.offsets.stored(P0, 50, 2)
-    bench.delivery.offset_changed(P0, 50)
+    bench.handler.offset_changed(P0, 50)
     assert bench.fetcher.positions == {P0: 50, P1: 10}
     assert bench.take() is None
     assert bench.finished == {}
@@ -225,10 +225,10 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
 async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight() -> None:
     """A reset of one partition affects neither the record in flight nor the batch of another partition."""
     bench = DeliveryBench()
-    await bench.delivery.assigned([P0, P1])
+    await bench.handler.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.delivery.offset_changed(P1, 50)
+    bench.handler.offset_changed(P1, 50)
     assert bench.take() == 11
     assert bench.finished == {P0: 11}
 
@@ -236,7 +236,7 @@ async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight
 async def test_a_reset_does_not_start_a_revoked_partition() -> None:
     """A reset does not start a revoked partition, which remains stopped until it is claimed again."""
     bench = DeliveryBench()
-    await bench.delivery.assigned([P0, P1])
-    bench.delivery.stop([P0])
-    bench.delivery.offset_changed(P0, 50)
+    await bench.handler.assigned([P0, P1])
+    bench.handler.stop([P0])
+    bench.handler.offset_changed(P0, 50)
     assert bench.fetcher.positions == {P1: 10}

@@ -163,14 +163,14 @@ def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) ->
     assert len(lines()[0]) < 500
 
 
-@pytest.mark.parametrize("way", ["take", "take_topic"])
+@pytest.mark.parametrize("way", ["take", "consume"])
 async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
     """Counted failures are logged at the end of iteration, and at the close after ``consume()``."""
     bench = DeliveryBench(fails)
     bench.fetcher.add(P0, *range(10, 20))
-    assert not (bench.delivery.take() if way == "take" else take_values(bench))
+    assert not (bench.records.take() if way == "take" else take_values(bench))
     assert len(lines()) == 1
-    bench.delivery.end()
+    bench.owned.end()
     assert ["on 9 more values" in line for line in lines()] == [True]
     assert bench.metrics.counter("deserializer_failures") == 10
 

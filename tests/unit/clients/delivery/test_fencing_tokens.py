@@ -24,7 +24,7 @@ class TokenReader(MemberAttributes):
 
     def __init__(self, bench: DeliveryBench) -> None:
         class Consuming:
-            delivery = bench.delivery
+            records = bench.records
 
         self._subscription = bench.subscription
         self._connected = cast(ConnectedConsumer, Consuming())
@@ -33,13 +33,13 @@ class TokenReader(MemberAttributes):
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
     """Lose a partition with the session, and claim it in the next session."""
     bench.subscription.offsets.end([partition])
-    bench.delivery.lost([partition])
+    bench.handler.lost([partition])
     bench.subscription.offsets.open({partition: StartPosition(10, 2, token)})
 
 
 def deliver(bench: DeliveryBench) -> Record:
     """Return the next record."""
-    record = bench.delivery.take()
+    record = bench.records.take()
     assert record is not None
     return record
 
@@ -90,9 +90,9 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
     assert consumer.fencing_token(first) == 1
     second = deliver(bench)
     assert (consumer.fencing_token(first), consumer.fencing_token(second)) == (None, 5)
-    bench.delivery.count_in_flight()
+    bench.records.in_flight.count()
     assert consumer.fencing_token(second) == 5
-    bench.delivery.offset_changed(P1, 3)
+    bench.handler.offset_changed(P1, 3)
     assert consumer.fencing_token(second) is None
 
 
@@ -114,13 +114,13 @@ async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() 
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)
-    batch = bench.delivery.take_topic("t", 1_000, CALL)
+    batch = bench.values.take("t", 1_000, CALL)
     assert batch == [10, 11, 10, 12]
     claims = [(part.topic_partition, part.fencing_token, part.values) for part in batch.parts]
     assert claims == [(P0, 1, [10, 11]), (P1, 5, [10]), (P0, 1, [12])]
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = bench.delivery.take_topic("t", 1_000, CALL)
+    again = bench.values.take("t", 1_000, CALL)
     assert [part.fencing_token for part in batch.parts] == [1, 5, 1]
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
@@ -134,7 +134,7 @@ async def test_records_of_a_batch_have_deserialized_values() -> None:
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
     bench.fetcher.batches.append(FetchedBatch(P1, [Record("t", 1, 10, None, b"{")], 11, 1, 1))
-    batch = bench.delivery.take_topic("t", 1_000, CALL)
+    batch = bench.values.take("t", 1_000, CALL)
     assert batch == [[1], None]
     (part,) = batch.parts
     assert part.records == [Record("t", 0, 10, b"k", [1]), Record("t", 0, 12, None, None)]

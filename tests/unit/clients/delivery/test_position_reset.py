@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.position_reset import PositionReset
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import log_range
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -44,21 +46,25 @@ class ResetBench:
         self.broker = broker
         self.metrics = Metrics()
         self.gate = DeliveryGate()
-        self.runtime = Runtime()
-        self.gate.grant(3_600_000, self.runtime.boot_time_s())
-        self.gate.renew(self.runtime.boot_time_s())
+        runtime = Runtime()
+        self.gate.grant(3_600_000, runtime.boot_time_s())
+        self.gate.renew(runtime.boot_time_s())
         self.stored: list[int] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
-        self.tracker = self.subscription.offsets
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
-        self.delivery = RecordDelivery(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
+        deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s)
+        self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)
+        self.records = RecordDelivery(self.owned)
+        self.values = ValueDelivery(self.owned, self.metrics)
+        self.handler = DeliveryHandler(self.owned, self.values, calls, self.cluster, "g", self.metrics)
+        self.handler.gate_changed(self.gate)
         self.reset = PositionReset(
-            policy, self.cluster, partial(log_range, self.cluster), self.delivery, self, self.metrics
+            policy, ResetBrokers.of(self.cluster), self.subscription, self.owned, self, self.metrics
         )
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
@@ -93,7 +99,7 @@ class ResetBench:
 
     async def claim(self, offset: int) -> None:
         self.subscription.offsets.open({T0: StartPosition(offset, 1, 1)})
-        await self.delivery.assigned([T0])
+        await self.handler.assigned([T0])
 
     def produce(self, count: int) -> None:
         self.broker.append(T0, message_set(*(b"%d" % n for n in range(count))))
@@ -106,8 +112,8 @@ class ResetBench:
 
     async def next(self) -> int:
         async with asyncio.timeout(5):
-            while (record := self.delivery.take()) is None:
-                await self.delivery.wait()
+            while (record := self.records.take()) is None:
+                await self.records.wait()
             return record.offset
 
     async def wait_for_reset(self) -> None:
@@ -178,7 +184,7 @@ async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -
         await bench.wait_for_reset()
         assert bench.committed is None, "6 is finished, and the log ends at 4"
         assert bench.stored == []
-        assert bench.delivery.take() is None
+        assert bench.records.take() is None
         await eventually(lambda: bench.stored, "the reset is stored")
         assert bench.stored == [4]
         assert bench.state.finished == 4
@@ -193,12 +199,12 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        assert len(bench.delivery.take_topic("t", 1_000, call)) == 8
+        assert len(bench.values.take("t", 1_000, call)) == 8
         call.received = True
         bench.truncate(0, 4)
         await bench.wait_for_reset()
         assert bench.stored == []
-        bench.delivery.finish_topics(["t"])
+        bench.values.finish(["t"])
         assert bench.committed == 4
         await eventually(lambda: bench.stored, "the reset is stored")
         assert bench.stored == [4]
@@ -211,14 +217,14 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         first, second = ConsumeCall(), ConsumeCall()
-        bench.delivery.take_topic("t", 1_000, first)
+        bench.values.take("t", 1_000, first)
         bench.produce(4)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.delivery.take_topic("t", 1_000, second)
+        bench.values.take("t", 1_000, second)
         first.received = second.received = True
         bench.truncate(0, 2)
         await bench.wait_for_reset()
-        bench.delivery.finish_topics(["t"])
+        bench.values.finish(["t"])
         await eventually(lambda: bench.stored, "the reset is stored")
         assert (bench.stored, bench.state.finished) == ([2], 2)
 
@@ -230,20 +236,18 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
-        bench.delivery.take_topic("t", 1_000, call)
+        bench.values.take("t", 1_000, call)
         bench.truncate(0, 2)
         await bench.wait_for_reset()
         call.superseded = True
-        bench.delivery.finish_topics(["t"])
+        bench.values.finish(["t"])
         bench.produce(1)
         offsets: list[int] = []
 
         def arrived() -> bool:
             other = ConsumeCall()
             other.received = True
-            offsets.extend(
-                r.offset for part in bench.delivery.take_topic("t", 1_000, other).parts for r in part.records
-            )
+            offsets.extend(r.offset for part in bench.values.take("t", 1_000, other).parts for r in part.records)
             return len(offsets) == 3
 
         await eventually(arrived, "the values arrived")
@@ -273,8 +277,8 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
         bench.produce(6)
         for topic in ("u", "t"):
             bench.subscription.subscribe(topic)
-            bench.delivery.follow_subscription()
-        bench.delivery.take()
+            bench.owned.follow_subscription()
+        bench.records.take()
         offsets = [await bench.next() for _ in range(bench.broker.logs[T0].end - following)]
         assert offsets == list(range(following, bench.broker.logs[T0].end))
         assert bench.stored == [following]
@@ -292,7 +296,7 @@ async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         bench.truncate(2, 3)
         await bench.wait_for_reset()
-        assert bench.delivery.take() is None
+        assert bench.records.take() is None
         await eventually(lambda: bench.stored, "the reset is stored")
         assert bench.stored == [3]
 
@@ -305,15 +309,15 @@ async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> Non
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
-        bench.delivery.begin_loop()
+        bench.records.begin_loop()
         assert [await bench.next(), await bench.next()] == [0, 1]
         bench.truncate(0, 2)
         await bench.wait_for_reset()
-        bench.delivery.end_loop(finished=False)
-        bench.delivery.begin_loop()
+        bench.records.end_loop(finished=False)
+        bench.records.begin_loop()
         assert await bench.next() == 1
         assert bench.stored == []
-        assert bench.delivery.take() is None
+        assert bench.records.take() is None
         await eventually(lambda: bench.stored, "the reset is stored")
         assert bench.stored == [2]
 
@@ -345,7 +349,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
         await bench.broker.wait_for_requests(LIST_OFFSETS, 1)
         (resetting,) = (task for task in bench.fetcher._tasks if "reset" in task.get_name())
         bench.subscription.offsets.read(T0, StoredOffset(3, 2))
-        bench.delivery.offset_changed(T0, 3)
+        bench.handler.offset_changed(T0, 3)
         bench.broker.gates[LIST_OFFSETS].set()
         await asyncio.wait({resetting})
         assert bench.state.reset is None
@@ -386,7 +390,7 @@ async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
         assert bench.metrics.counter("resets_put_off") == 2
         assert bench.broker.count(LIST_OFFSETS) == 2
         assert [await bench.next() for _ in range(6)] == list(range(4, 10))
-        bench.delivery.finish()
+        bench.records.finish()
         assert bench.committed == 10
 
 
@@ -415,11 +419,11 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
         await bench.wait_for_reset()
         if event == "moved":
             bench.subscription.offsets.seek(T0, 1)
-            bench.delivery.offset_changed(T0, 1)
+            bench.handler.offset_changed(T0, 1)
         elif event == "lost":
-            bench.delivery.lost([T0])
+            bench.handler.lost([T0])
         else:
-            bench.delivery.stop([T0])
+            bench.handler.stop([T0])
         await eventually(
             lambda: not any("reset" in task.get_name() for task in bench.fetcher._tasks), "no reset is running"
         )

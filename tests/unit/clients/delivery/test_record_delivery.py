@@ -50,9 +50,9 @@ async def test_a_commit_includes_the_record_in_flight() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    bench.delivery.count_in_flight()
+    bench.records.in_flight.count()
     assert bench.finished == {P0: 11}
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
 
 
 async def test_a_record_that_is_put_back_is_delivered_again() -> None:
@@ -63,10 +63,10 @@ async def test_a_record_that_is_put_back_is_delivered_again() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.delivery.put_back()
+    bench.records.put_back()
     assert bench.finished == {}
     assert bench.state().position == 10
-    bench.delivery.finish()
+    bench.records.finish()
     assert bench.finished == {}
     assert [bench.take(), bench.take()] == [10, 11]
     assert bench.finished == {P0: 11}
@@ -77,9 +77,9 @@ async def test_a_record_of_a_lost_partition_is_not_put_back() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.delivery.lost([P0])
+    bench.handler.lost([P0])
     bench.subscription.offsets.end([P0])
-    bench.delivery.put_back()
+    bench.records.put_back()
     assert bench.take() is None
 
 
@@ -89,8 +89,8 @@ async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
     bench.subscription.offsets.seek(P0, 3)
-    bench.delivery.offset_changed(P0, 3)
-    bench.delivery.finish()
+    bench.handler.offset_changed(P0, 3)
+    bench.records.finish()
     assert bench.state().finished == 3
     assert bench.fetcher.positions == {P0: 3}
 
@@ -102,14 +102,14 @@ async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: py
     """
     bench = DeliveryBench()
     bench.fetcher.add(P0, *range(10, 20))
-    bench.delivery.begin_loop()
+    bench.records.begin_loop()
     assert bench.take() == 10
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0)
-    await asyncio.wait_for(bench.delivery.wait(), 5)
+    await asyncio.wait_for(bench.records.wait(), 5)
     assert bench.take() is None, "the time is up"
     assert bench.finished == {P0: 11}
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)
-    await asyncio.wait_for(bench.delivery.wait(), 5)
+    await asyncio.wait_for(bench.records.wait(), 5)
     assert bench.take() == 11
 
 
@@ -119,7 +119,7 @@ async def test_nothing_is_delivered_after_the_end() -> None:
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.take()
-    bench.delivery.end()
+    bench.owned.end()
     assert bench.take() is None
     assert bench.finished == {P0: 11}
 
@@ -129,9 +129,9 @@ async def test_a_finished_record_is_finished_once() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    bench.delivery.finish()
+    bench.records.finish()
     assert bench.finished == {P0: 11}
-    assert bench.delivery.stop([P0]) == frozenset()
+    assert bench.handler.stop([P0]) == frozenset()
 
 
 async def test_a_shut_gate_delivers_nothing_and_loses_nothing() -> None:
@@ -173,7 +173,7 @@ async def test_a_batch_of_a_partition_that_is_not_owned_is_dropped() -> None:
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
     bench.subscription.offsets.end([P0])
-    assert bench.delivery.take() == Record("t", 1, 10, None, b"10")
+    assert bench.records.take() == Record("t", 1, 10, None, b"10")
 
 
 def even_number(value: bytes) -> int:
@@ -189,8 +189,8 @@ async def test_a_message_that_cannot_be_deserialized_is_skipped() -> None:
     """
     bench = DeliveryBench(even_number)
     bench.fetcher.add(P0, 10, 11, 12)
-    assert bench.delivery.take() == Record("t", 0, 10, None, 10)
-    assert bench.delivery.take() == Record("t", 0, 12, None, 12)
+    assert bench.records.take() == Record("t", 0, 10, None, 10)
+    assert bench.records.take() == Record("t", 0, 12, None, 12)
     assert bench.finished == {P0: 12}
     assert bench.metrics.counter("deserializer_failures") == 1
 
@@ -212,27 +212,27 @@ async def test_a_null_value_is_delivered_without_the_deserializer() -> None:
     """A null value, which marks a deleted key, is delivered without a call of the deserializer."""
     bench = DeliveryBench(even_number)
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, b"k", None)], 11, 1, 1))
-    assert bench.delivery.take() == Record("t", 0, 10, b"k", None)
+    assert bench.records.take() == Record("t", 0, 10, b"k", None)
 
 
 async def test_a_deserializer_may_return_none() -> None:
     """A record is delivered even if the deserializer returns None."""
     bench = DeliveryBench(lambda _value: None)
     bench.fetcher.add(P0, 10)
-    assert bench.delivery.take() == Record("t", 0, 10, None, None)
+    assert bench.records.take() == Record("t", 0, 10, None, None)
 
 
 async def test_waiting_ends_when_a_batch_arrives() -> None:
     """A caller's wait ends when a batch arrives. While records of the last batch remain, a caller does not wait."""
     bench = DeliveryBench()
-    waiting = asyncio.ensure_future(bench.delivery.wait())
+    waiting = asyncio.ensure_future(bench.records.wait())
     await run_ready_tasks()
     assert not waiting.done()
     bench.fetcher.add(P0, 10, 11)
     await asyncio.wait_for(waiting, 5)
     bench.take()
     bench.fetcher.has_batch.clear()
-    await asyncio.wait_for(bench.delivery.wait(), 5)
+    await asyncio.wait_for(bench.records.wait(), 5)
 
 
 async def test_waiting_at_a_shut_gate_ends_after_an_interval() -> None:
@@ -241,7 +241,7 @@ async def test_waiting_at_a_shut_gate_ends_after_an_interval() -> None:
     """
     bench = DeliveryBench()
     bench.gate.suspended = True
-    await asyncio.wait_for(bench.delivery.wait(), 5)
+    await asyncio.wait_for(bench.records.wait(), 5)
 
 
 async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
@@ -252,7 +252,7 @@ async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
-    bench.delivery.start_unknown("u", NoOffsetsError("no offsets of u"))
+    bench.handler.start_unknown("u", NoOffsetsError("no offsets of u"))
     assert bench.take() == 11, "the rest of the batch comes first"
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
         bench.take()
@@ -268,7 +268,7 @@ async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> No
     """
     bench = DeliveryBench()
     bench.subscription.subscribe("u")
-    bench.delivery.start_unknown("t", NoOffsetsError("no offsets of t"))
+    bench.handler.start_unknown("t", NoOffsetsError("no offsets of t"))
     assert bench.take() is None
 
 
@@ -278,15 +278,15 @@ async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> N
     get no error.
     """
     bench = DeliveryBench()
-    waiting = asyncio.ensure_future(bench.delivery.wait("u"))
+    waiting = asyncio.ensure_future(bench.owned.wait("u"))
     await run_ready_tasks()
-    bench.delivery.start_unknown("u", NoOffsetsError("no offsets of u"))
+    bench.handler.start_unknown("u", NoOffsetsError("no offsets of u"))
     await asyncio.wait_for(waiting, 5)
     bench.fetcher.add(P0, 10)
-    assert bench.delivery.take_topic("t", 1_000, ConsumeCall()) == [10]
+    assert bench.values.take("t", 1_000, ConsumeCall()) == [10]
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
-        bench.delivery.take_topic("u", 1_000, ConsumeCall())
-    assert bench.delivery.take_topic("u", 1_000, ConsumeCall()) == []
+        bench.values.take("u", 1_000, ConsumeCall())
+    assert bench.values.take("u", 1_000, ConsumeCall()) == []
 
 
 async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
@@ -298,8 +298,8 @@ async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10, 11)
     assert bench.take() == 10
-    bench.delivery.finish()
-    waiting = asyncio.ensure_future(bench.delivery.wait_until_consumed(P0, lambda: True))
+    bench.records.finish()
+    waiting = asyncio.ensure_future(bench.owned.wait_until_consumed(P0, lambda: True))
     await run_ready_tasks()
     assert not waiting.done(), "11 is not delivered yet"
     assert bench.take() == 11
@@ -325,7 +325,7 @@ async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
     bench.fetcher.add(P0, 10, 11, 12)
     bench.fetcher.add(P1, *range(10, 100))
     assert bench.take() == 10
-    waiting = asyncio.ensure_future(bench.delivery.wait_until_consumed(P0, lambda: True))
+    waiting = asyncio.ensure_future(bench.owned.wait_until_consumed(P0, lambda: True))
     await asyncio.sleep(0)
     assert bench.take() == 11
     assert bench.take() == 10

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.consume_future import start_consume_call
-from kiel_groups.clients.delivery import record_delivery, values_in_flight
+from kiel_groups.clients.delivery import value_delivery, values_in_flight
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
 from tests.helpers.waiting import run_ready_tasks, throughout
 
@@ -27,11 +27,11 @@ async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flig
         bench.fetcher.add(P0, offset)
         take_values(bench, call=call)
     abandoned.superseded = True
-    assert not bench.delivery.redeliver_unclaimed("t")
+    assert not bench.values.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 11}
     assert bench.finished == {}
     slow.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert bench.finished == {P0: 11}
 
 
@@ -48,12 +48,12 @@ async def test_unclaimed_values_are_fetched_again() -> None:
     bench.fetcher.add(P0, 12)
     take_values(bench)
     abandoned.superseded = True
-    bench.delivery.finish_topics(["t"])
+    bench.values.finish(["t"])
     assert bench.finished == {}
     assert bench.fetcher.positions == {P0: 10, P1: 10}
     assert bench.state().position == 10
     assert bench.metrics.counter("values_unclaimed") == 2
-    assert bench.delivery.stop([P0, P1]) == frozenset(), "nothing is in flight"
+    assert bench.handler.stop([P0, P1]) == frozenset(), "nothing is in flight"
 
 
 async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None:
@@ -68,14 +68,14 @@ async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None
     bench.fetcher.add(P0, 11)
     take_values(bench, call=slow)
     abandoned.superseded = True
-    assert not bench.delivery.redeliver_unclaimed("t")
+    assert not bench.values.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 10}
-    assert bench.delivery.stop([P0]) == {P0}
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    assert bench.handler.stop([P0]) == {P0}
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await run_ready_tasks()
     assert not draining.done()
     slow.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     await asyncio.wait_for(draining, 5)
     assert bench.finished == {}, "the values before them are fetched again"
 
@@ -89,19 +89,19 @@ async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_o
     bench.fetcher.add(P0, 11)
     take_values(bench, call=late)
     abandoned.superseded = True
-    assert bench.delivery.redeliver_unclaimed("t")
+    assert bench.values.redeliver_unclaimed("t")
     late.received = True
-    assert not bench.delivery.redeliver_unclaimed("t")
-    assert bench.delivery.stop([P0]) == {P0}
+    assert not bench.values.redeliver_unclaimed("t")
+    assert bench.handler.stop([P0]) == {P0}
     late.superseded = True
-    bench.delivery.finish_topics(["t"], ())
-    assert bench.delivery.stop([P0]) == frozenset()
+    bench.values.finish(["t"], ())
+    assert bench.handler.stop([P0]) == frozenset()
     assert bench.finished == {}
 
 
 def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
     """Have a drain drop values that no caller has received within this time."""
-    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(value_delivery, "UNCLAIMED_S", unclaimed_s)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", unclaimed_s)
 
 
@@ -119,12 +119,12 @@ async def test_a_drain_drops_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -
     take_values(bench, call=abandoned)
     helper.known()
     assert helper.ended
-    bench.delivery.stop([P0, P1])
-    busy = asyncio.ensure_future(bench.delivery.drained([P0]))
-    await asyncio.wait_for(bench.delivery.drained([P1]), 5)
+    bench.handler.stop([P0, P1])
+    busy = asyncio.ensure_future(bench.handler.drained([P0]))
+    await asyncio.wait_for(bench.handler.drained([P1]), 5)
     assert not busy.done()
     assert bench.finished == {}
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     await asyncio.wait_for(busy, 5)
     assert bench.finished == {P0: 11}
 
@@ -141,9 +141,9 @@ async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch:
     take_values(bench, call=ConsumeCall())
     bench.fetcher.add(P0, 11)
     take_values(bench, call=finished)
-    bench.delivery.finish_topics(None, {finished})
-    assert bench.delivery.stop([P0]) == {P0}
-    await asyncio.wait_for(bench.delivery.drained([P0]), 5)
+    bench.values.finish(None, {finished})
+    assert bench.handler.stop([P0]) == {P0}
+    await asyncio.wait_for(bench.handler.drained([P0]), 5)
     assert bench.finished == {}
 
 
@@ -164,8 +164,8 @@ async def test_values_that_a_drain_dropped_are_not_returned(monkeypatch: pytest.
     take_values(bench, call=call)
     result = start_consume_call(values(), call, "a call")
     awaited = start_consume_call(values(), call, "another")
-    bench.delivery.stop([P0])
-    await asyncio.wait_for(bench.delivery.drained([P0]), 5)
+    bench.handler.stop([P0])
+    await asyncio.wait_for(bench.handler.drained([P0]), 5)
     await asyncio.wait({result, awaited})
     assert (result.result(), await awaited) == ([], [])
 
@@ -175,18 +175,18 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
     A drain waits for values that a caller may still receive within ``UNCLAIMED_S``, and then until the caller has
     finished them.
     """
-    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(value_delivery, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 3_600.0)
     bench = DeliveryBench()
     late = ConsumeCall()
     bench.fetcher.add(P0, 10)
     take_values(bench, call=late)
-    bench.delivery.stop([P0])
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    bench.handler.stop([P0])
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await throughout(lambda: not draining.done(), "the drain waits", 0.05)
     late.received = True
     late.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     await asyncio.wait_for(draining, 5)
     assert bench.finished == {P0: 11}
 
@@ -201,7 +201,7 @@ async def test_values_before_unclaimed_ones_are_finished() -> None:
     abandoned = ConsumeCall()
     take_values(bench, call=abandoned)
     abandoned.superseded = True
-    bench.delivery.finish_topics()
+    bench.values.finish()
     assert bench.finished == {P0: 12, P1: 11}
     assert bench.fetcher.positions == {P0: 12}
 
@@ -217,18 +217,18 @@ async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypat
     take_values(bench, call=other)
     bench.fetcher.add(P0, 11)
     take_values(bench)
-    bench.delivery.finish_topics(["t"])
+    bench.values.finish(["t"])
     assert bench.finished == {}
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
     other.received = True
-    bench.delivery.finish_topics(["t"])
+    bench.values.finish(["t"])
     assert bench.finished == {P0: 12}
-    await bench.delivery.assigned([P0])
+    await bench.handler.assigned([P0])
     late = ConsumeCall()
     bench.fetcher.add(P0, 12)
     take_values(bench, call=late)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", -1.0)
-    bench.delivery.finish_topics(["t"])
+    bench.values.finish(["t"])
     assert bench.finished == {P0: 12}
     assert bench.fetcher.positions == {P0: 12}
     assert bench.state().position == 12
@@ -243,8 +243,8 @@ async def test_unclaimed_values_of_a_revoked_partition_are_not_fetched_again() -
     abandoned = ConsumeCall()
     take_values(bench, call=abandoned)
     abandoned.superseded = True
-    bench.delivery.lost([P0])
-    bench.delivery.stop([P1])
-    bench.delivery.finish_topics(["t"])
+    bench.handler.lost([P0])
+    bench.handler.stop([P1])
+    bench.values.finish(["t"])
     assert bench.fetcher.positions == {}
     assert bench.finished == {}

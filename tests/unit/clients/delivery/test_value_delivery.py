@@ -32,10 +32,10 @@ async def test_values_are_finished_when_their_topic_is_requested_again() -> None
     assert take_values(bench, "u") == [10]
     assert bench.finished == {}
     assert bench.state().position == 12
-    assert bench.delivery.finish_topics(["t"])
+    assert bench.values.finish(["t"])
     assert bench.finished == {P0: 12, P1: 11}
-    assert not bench.delivery.finish_topics(["t"])
-    bench.delivery.finish_topics()
+    assert not bench.values.finish(["t"])
+    bench.values.finish()
     assert bench.finished == {P0: 12, P1: 11, U0: 11}
 
 
@@ -57,13 +57,13 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
     assert take_values(bench) == []
     assert bench.finished == {P0: 11}
-    assert bench.delivery.stop([P0]) == frozenset()
-    await bench.delivery.assigned([P0])
+    assert bench.handler.stop([P0]) == frozenset()
+    await bench.handler.assigned([P0])
     records = [Record("t", 0, 11, None, b"1"), Record("t", 0, 12, None, None)]
     bench.fetcher.batches.append(FetchedBatch(P0, records, 13, 1, 1))
     assert take_values(bench) == [1]
     assert bench.finished == {P0: 11}
-    bench.delivery.finish_topics()
+    bench.values.finish()
     assert bench.finished == {P0: 13}
     assert bench.metrics.counter("deserializer_failures") == 2
 
@@ -93,12 +93,12 @@ async def test_a_drain_waits_for_the_values_in_flight() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
-    assert bench.delivery.stop([P0, P1]) == {P0}
-    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
-    await asyncio.wait_for(bench.delivery.drained([P1]), 5)
+    assert bench.handler.stop([P0, P1]) == {P0}
+    draining = asyncio.ensure_future(bench.handler.drained([P0]))
+    await asyncio.wait_for(bench.handler.drained([P1]), 5)
     await run_ready_tasks()
     assert not draining.done()
-    bench.delivery.finish_topics(["t"])
+    bench.values.finish(["t"])
     await asyncio.wait_for(draining, 5)
 
 
@@ -113,13 +113,13 @@ async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) 
     bench.fetcher.add(P1, 10)
     take_values(bench)
     if event == "lost":
-        bench.delivery.lost([P0])
+        bench.handler.lost([P0])
         bench.subscription.offsets.end([P0])
         bench.subscription.offsets.open({P0: StartPosition(10, 2, 2)})
     else:
-        bench.delivery.offset_changed(P0, 10)
-    assert bench.delivery.stop([P0]) == {P0}, "the caller still processes them"
-    bench.delivery.finish_topics()
+        bench.handler.offset_changed(P0, 10)
+    assert bench.handler.stop([P0]) == {P0}, "the caller still processes them"
+    bench.values.finish()
     assert bench.finished == {P1: 11}
 
 
@@ -131,12 +131,12 @@ async def test_callers_of_one_topic_finish_their_own_values() -> None:
     bench.fetcher.add(P1, 10)
     assert take_values(bench, call=OTHER_CALL) == [10]
     assert take_values(bench, call=OTHER_CALL) == []
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert bench.finished == {}
-    bench.delivery.finish_topics(calls=[CALL])
+    bench.values.finish(calls=[CALL])
     assert bench.finished == {P0: 11}
-    assert bench.delivery.stop([P0, P1]) == {P1}
-    bench.delivery.finish_topics(calls=[OTHER_CALL])
+    assert bench.handler.stop([P0, P1]) == {P1}
+    bench.values.finish(calls=[OTHER_CALL])
     assert bench.finished == {P0: 11, P1: 11}
 
 
@@ -150,22 +150,22 @@ async def test_a_partition_is_finished_up_to_the_first_value_in_flight() -> None
     for offset, call in ((10, slow), (11, quick), (12, quick)):
         bench.fetcher.add(P0, offset)
         take_values(bench, call=call)
-    bench.delivery.finish_topics(["t"], [quick])
+    bench.values.finish(["t"], [quick])
     assert bench.finished == {}
     bench.fetcher.add(P0, 13)
     later = received_call()
     take_values(bench, call=later)
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert bench.finished == {}
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
     slow.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert bench.finished == {P0: 13}, "all but what came last"
-    assert bench.delivery.stop([P0]) == {P0}
+    assert bench.handler.stop([P0]) == {P0}
     later.superseded = True
-    bench.delivery.finish_topics(["t"], ())
+    bench.values.finish(["t"], ())
     assert bench.finished == {P0: 14}
-    assert bench.delivery.stop([P0]) == frozenset()
+    assert bench.handler.stop([P0]) == frozenset()
 
 
 async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> None:
@@ -174,14 +174,14 @@ async def test_values_of_a_lost_claim_do_not_delay_those_of_the_next_claim() -> 
     slow = received_call()
     bench.fetcher.add(P0, 10)
     take_values(bench, call=slow)
-    bench.delivery.lost([P0])
+    bench.handler.lost([P0])
     bench.subscription.offsets.end([P0])
     bench.subscription.offsets.open({P0: StartPosition(10, 2, 2)})
     bench.fetcher.add(P0, 10)
     take_values(bench)
-    bench.delivery.finish_topics(["t"], [CALL])
+    bench.values.finish(["t"], [CALL])
     assert bench.finished == {P0: 11}
-    assert bench.delivery.stop([P0]) == {P0}, "the caller still processes them"
+    assert bench.handler.stop([P0]) == {P0}, "the caller still processes them"
 
 
 async def test_dropped_values_are_not_finished() -> None:
@@ -189,11 +189,11 @@ async def test_dropped_values_are_not_finished() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     take_values(bench)
-    waiting = asyncio.ensure_future(bench.delivery.topics_finished())
-    bench.delivery.drop_values([OTHER_CALL])
+    waiting = asyncio.ensure_future(bench.values.all_finished())
+    bench.values.drop([OTHER_CALL])
     await run_ready_tasks()
     assert not waiting.done()
-    bench.delivery.drop_values([CALL])
+    bench.values.drop([CALL])
     await asyncio.wait_for(waiting, 5)
     assert bench.finished == {}
 
@@ -206,8 +206,8 @@ async def test_a_loop_and_consume_calls_exclude_each_other() -> None:
     bench.fetcher.add(P0, 10)
     take_values(bench)
     with pytest.raises(ConfigError, match="not both"):
-        bench.delivery.begin_loop()
-    bench.delivery.finish_topics()
-    bench.delivery.begin_loop()
+        bench.records.begin_loop()
+    bench.values.finish()
+    bench.records.begin_loop()
     with pytest.raises(ConfigError, match="not both"):
         take_values(bench)

@@ -23,7 +23,7 @@ STALL = Stall("loop", frozenset(), 1.0, 2.0)
 
 async def test_nothing_in_flight_is_no_work_in_progress() -> None:
     """An application that waits for records has no work in progress, so it is not slow."""
-    assert DeliveryBench().delivery.in_progress() == []
+    assert DeliveryBench().handler.in_progress() == []
 
 
 async def test_each_record_is_another_work_in_progress() -> None:
@@ -31,14 +31,14 @@ async def test_each_record_is_another_work_in_progress() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    (first,) = bench.delivery.in_progress()
+    (first,) = bench.handler.in_progress()
     assert (first.kind, first.partitions) == ("processing", {P0})
-    assert bench.delivery.in_progress()[0].token is first.token
+    assert bench.handler.in_progress()[0].token is first.token
     bench.take()
-    (second,) = bench.delivery.in_progress()
+    (second,) = bench.handler.in_progress()
     assert second.token is not first.token
     assert bench.take() is None
-    assert bench.delivery.in_progress() == []
+    assert bench.handler.in_progress() == []
 
 
 async def test_a_lost_record_is_still_in_progress() -> None:
@@ -50,8 +50,8 @@ async def test_a_lost_record_is_still_in_progress() -> None:
     bench.fetcher.add(P0, 10)
     bench.take()
     bench.subscription.offsets.end([P0])
-    bench.delivery.lost([P0])
-    assert len(bench.delivery.in_progress()) == 1
+    bench.handler.lost([P0])
+    assert len(bench.handler.in_progress()) == 1
 
 
 async def test_a_coroutine_that_requests_values_makes_progress() -> None:
@@ -60,11 +60,11 @@ async def test_a_coroutine_that_requests_values_makes_progress() -> None:
     other = TopicPartition("u", 0)
     bench.claim(other)
     bench.fetcher.add(P0, 10)
-    bench.delivery.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
-    (first,) = bench.delivery.in_progress()
+    bench.values.take("t", 1 << 20, new_consume_call(bench, "t"))
+    (first,) = bench.handler.in_progress()
     assert first.partitions == {P0}
-    bench.delivery.take_topic("u", 1 << 20, new_consume_call(bench, "u"))
-    (second,) = bench.delivery.in_progress()
+    bench.values.take("u", 1 << 20, new_consume_call(bench, "u"))
+    (second,) = bench.handler.in_progress()
     assert second.token is not first.token
 
 
@@ -78,35 +78,35 @@ async def test_a_coroutine_that_requests_values_does_not_hide_a_stuck_one() -> N
     async def stuck() -> None:
         bench.fetcher.add(P0, 10)
         call = new_consume_call(bench, "t")
-        bench.delivery.take_topic("t", 1 << 20, call)
+        bench.values.take("t", 1 << 20, call)
         call.received = True
         await may_end.wait()
 
     stuck_task = asyncio.ensure_future(stuck())
     await run_ready_tasks()
-    (first,) = bench.delivery.in_progress()
+    (first,) = bench.handler.in_progress()
     bench.fetcher.add(P1, 10)
-    bench.delivery.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
-    works = {work.token: work.partitions for work in bench.delivery.in_progress()}
+    bench.values.take("t", 1 << 20, new_consume_call(bench, "t"))
+    works = {work.token: work.partitions for work in bench.handler.in_progress()}
     assert len(works) == 2
     assert works[first.token] == {P0}
     may_end.set()
     await asyncio.wait_for(stuck_task, 5)
     del stuck_task
-    assert first.token not in [work.token for work in bench.delivery.in_progress()]
+    assert first.token not in [work.token for work in bench.handler.in_progress()]
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
     """A hook of the listener is work in progress on its partitions until the hook has ended."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
-    assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
+    assigning = asyncio.ensure_future(bench.handler.assigned([P0, P1]))
     await run_ready_tasks()
-    (hook,) = bench.delivery.in_progress()
+    (hook,) = bench.handler.in_progress()
     assert (hook.kind, hook.partitions) == ("listener", {P0, P1})
     bench.listener.ready.set()
     await assigning
-    assert bench.delivery.in_progress() == []
+    assert bench.handler.in_progress() == []
 
 
 class PlainListener:

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.position_reset import PositionReset
-from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
+from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import BrokerError
@@ -258,8 +258,7 @@ class NamingMember:
     """A member that reads a given leader from ZooKeeper. ``stored`` lists the resets that it is asked to store."""
 
     def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
-        self.subscription, self.runtime = SubscriptionState(), Runtime()
-        self.tracker = self.subscription.offsets
+        self.subscription = SubscriptionState()
         self._cluster, self._leader = cluster, leader
         self.reads = 0
         self.stored: list[PendingReset] = []
@@ -297,6 +296,12 @@ class SlowMember(NamingMember):
         )
 
 
+def records_of(bench: LeaderBench, subscription: SubscriptionState) -> OwnedRecords:
+    """Return the records of a consumer with this subscription, which the bench fetches."""
+    calls, deserializer = ListenerCalls(None, bench.metrics), Deserializer(None, bench.metrics, Runtime().boot_time_s)
+    return OwnedRecords(bench.fetcher, subscription, calls, deserializer, Runtime(), bench.metrics)
+
+
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy: ResetPolicy) -> None:
     """
@@ -311,11 +316,9 @@ async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy:
         member = NamingMember(bench.cluster, bench.elected)
         subscription = member.subscription
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        delivery = RecordDelivery(
-            bench.fetcher, subscription, ListenerCalls(None, bench.metrics), cast(Any, member), None, bench.metrics
-        )
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(policy, bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics)
+        reset = PositionReset(policy, ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.reads, member.stored) == (1, [])
 
@@ -332,12 +335,9 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
         member = SlowMember(bench.cluster, bench.elected)
         subscription = member.subscription
         subscription.offsets.open({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
-        )
+        reset = PositionReset("earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         first = asyncio.ensure_future(reset(T0, 4))
         await member.reading.wait()
         member.owned.append(T1)
@@ -361,10 +361,9 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         subscription = member.subscription
         subscription.subscribe("t")
         subscription.offsets.open({T0: StartPosition(4, 1, 1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher._reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
+            "earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics
         )
         bench.fetcher.assign({T0: 4})
         assert await bench.next_values() == [b"4"]
@@ -383,12 +382,9 @@ async def test_the_range_of_another_broker_causes_no_reset() -> None:
         member = NamingMember(bench.cluster, bench.elected)
         subscription = member.subscription
         subscription.offsets.open({T0: StartPosition(3, 1, 1)})
-        calls = ListenerCalls(None, bench.metrics)
-        delivery = RecordDelivery(bench.fetcher, subscription, calls, cast(Any, member), None, bench.metrics)
+        records = records_of(bench, subscription)
         bench.fetcher.assign({T0: 3})
-        reset = PositionReset(
-            "earliest", bench.cluster, partial(log_range, bench.cluster), delivery, member, bench.metrics
-        )
+        reset = PositionReset("earliest", ResetBrokers.of(bench.cluster), subscription, records, member, bench.metrics)
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)
         assert member.stored == []
@@ -406,9 +402,10 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
     connected = ConnectedConsumer(settings, SubscriptionState())
-    connected.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
+    handler = connected.member._handler
+    handler.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
     assert connected._cluster.leader_of(T0) == ELECTED
-    connected.lost([T0])
+    handler.lost([T0])
     assert connected._cluster.leader_of(T0) is None
     connected.fetcher.close()
     connected._cluster.close()

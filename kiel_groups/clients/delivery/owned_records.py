@@ -1,0 +1,191 @@
+"""Keep the records of the owned partitions, from the fetcher until the application has finished them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from kiel_groups.clients.calls.callers import context_without_calls
+from kiel_groups.clients.delivery.current_batch import CurrentBatch
+from kiel_groups.clients.delivery.delivery_progress import DeliveryProgress
+from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.in_flight import ConsumerInFlight
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.ready_claims import ReadyClaims
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.coordination.partition_handler import Gate
+from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["OwnedBatch", "OwnedRecords"]
+
+
+class OwnedBatch(NamedTuple):
+    """A batch to deliver now, and the state of the claim under which its records are delivered."""
+
+    fetched: FetchedBatch
+    state: PartitionOffsets
+
+
+class OwnedRecords:
+    """
+    The records of the owned partitions, from the fetcher until the application has finished them.
+
+    Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values to
+    callers of ``consume()``. It owns what is buffered and what is in flight, and decides what may be delivered now:
+    records of subscribed topics, of partitions whose assigned hook has ended, while the gate is open.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        subscription: SubscriptionState,
+        calls: ListenerCalls,
+        deserializer: Deserializer,
+        runtime: Runtime,
+        metrics: Metrics,
+    ) -> None:
+        self._fetcher = fetcher
+        self._subscription = subscription
+        self._metrics = metrics
+        self.deserializer = deserializer
+        #: The clock of the gate.
+        self.boot_time_s = runtime.boot_time_s
+        #: The gate of the member's current session; never open before the first session.
+        self.gate: Gate = DeliveryGate()
+        #: The claims that may be delivered.
+        self.ready = ReadyClaims(subscription, calls, self.fetch)
+        self.batch = CurrentBatch()
+        self.in_flight = ConsumerInFlight()
+        self.progress = DeliveryProgress()
+        #: Whether there ever was a loop. Part of a batch may be left of it, so values cannot be delivered any more.
+        self.iterated = False
+        # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
+        self._refused: dict[str, KielGroupsError] = {}
+        self._ended = False
+
+    # ------------------------------------------------------------------ delivery
+
+    def may_deliver(self) -> bool:
+        """Return whether records may be delivered at this moment."""
+        return not self._ended and self.gate.is_open(self.boot_time_s())
+
+    def raise_refused(self, topic: str | None = None) -> None:
+        """Raise the error of a topic whose start position is unknown (of ``topic``, or of any topic), if any."""
+        if topic is None and self._refused:
+            raise self._refused.popitem()[1]
+        if topic in self._refused:
+            raise self._refused.pop(topic)
+
+    def poll(self, topic: str | None = None) -> OwnedBatch | None:
+        """
+        Remove and return the next batch (of ``topic``, or of any topic) of a partition that is still owned, if any.
+
+        Raises:
+            KielGroupsError: A partition cannot be read.
+        """
+        while not self._ended and (fetched := self._fetcher.poll(topic)) is not None:
+            state = self._subscription.offsets.of(fetched.topic_partition)
+            if state is not None:
+                self._metrics.count("records_handed_out", len(fetched.records))
+                return OwnedBatch(fetched, state)
+        return None
+
+    async def wait(self, topic: str | None = None) -> None:
+        """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
+        if self.gate.is_open(self.boot_time_s()):
+            await self._fetcher.ready.wait(topic)
+        else:
+            await asyncio.sleep(GATE_PAUSE_S)
+
+    def end(self) -> None:
+        """Stop all deliveries. Records in flight can still be finished."""
+        self._ended = True
+        self.batch.clear()
+        self.deserializer.close()
+
+    # ------------------------------------------------------------------ fetching
+
+    def fetch(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Drop the buffered records of these partitions, and fetch them from their positions.
+
+        A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
+        """
+        self.drop(partitions)
+        topics = self._subscription.topics
+        positions, lost = {}, set()
+        for partition in partitions:
+            state = self._subscription.offsets.of(partition)
+            if state is not None and partition in self.ready and partition.topic in topics:
+                positions[partition] = state.position
+                reset = state.reset
+                if reset is not None and reset.start <= state.position <= reset.end:
+                    # The dropped records are still in the log, so they are fetched again before the reset applies.
+                    self._subscription.offsets.withdraw_reset(partition)
+                elif reset is not None:
+                    # The log may have grown past the lost position, and a fetch from there would skip earlier records.
+                    positions[partition] = reset.lost
+                    lost.add(partition)
+        # The fetcher's tasks must not inherit the caller's context, or they would count as part of its coroutine.
+        context_without_calls().run(self._fetcher.assign, positions, lost)
+
+    def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
+        """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
+        return None if self._ended or partition not in self.ready else self._subscription.offsets.of(partition)
+
+    def follow_subscription(self) -> None:
+        """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
+        topics, fetched = self._subscription.topics, self._fetcher.assignment
+        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
+        self.fetch([partition for partition in self.ready if (partition.topic in topics) != (partition in fetched)])
+
+    def refuse(self, topic: str, error: KielGroupsError) -> None:
+        """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
+        if topic in self._subscription.topics:
+            self._refused[topic] = error
+            self._fetcher.ready.notify(topic)
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching these partitions, and drop their buffered records."""
+        self._fetcher.unassign(partitions)
+        self.batch.drop(partitions)
+        self.progress.notify()
+
+    def resume_at(self, partition: TopicPartition, offset: int) -> None:
+        """Fetch a partition from ``offset`` once its assigned hook has ended. Stop counting its records in flight."""
+        self.in_flight.stop_counting([partition])
+        if (state := self._subscription.offsets.of(partition)) is not None:
+            state.position = offset
+        self.fetch([partition])
+
+    # ------------------------------------------------------------------ the reset of a position
+
+    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
+        """Return a function that returns whether the fetcher still has the partition's present assignment."""
+        epoch = self._fetcher.epoch(partition)
+        return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
+
+    def truncate(self, partition: TopicPartition, end: int) -> int:
+        """
+        Drop buffered records and stop counting records in flight, at and after ``end``, the end of the partition's log.
+
+        Returns:
+            How many buffered records were dropped.
+        """
+        self.in_flight.truncate(partition, end)
+        return self._fetcher.truncate(partition, end) + self.batch.truncate(partition, end)
+
+    async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+        """Wait until a partition has no record buffered or in flight, or until ``is_fetched`` returns False."""
+        await self.progress.until(lambda: not (is_fetched() and self._has_records_of(partition)))
+
+    def _has_records_of(self, partition: TopicPartition) -> bool:
+        buffered = self.batch.has_records_of(partition) or self._fetcher.is_buffering(partition)
+        return buffered or bool(self.in_flight.in_flight_of([partition]))
