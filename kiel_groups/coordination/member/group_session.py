@@ -322,14 +322,12 @@ class GroupSession(Generic[RoleT]):
         """Release what the process owns, then close the session."""
         if self._active:
             self._enter(SessionPhase.LEAVING)
-            releasing = asyncio.ensure_future(self._release(self._admitted))
+            parts = self._admitted
+            releasing = asyncio.ensure_future(parts.role.release(alone=parts.candidacy.alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             releasing.cancel()
         await self.close()
-
-    async def _release(self, parts: _Parts[RoleT]) -> None:
-        await parts.role.release(alone=parts.candidacy.alone)
 
     async def close(self) -> None:
         """Close the session, which deletes its ephemeral znodes at once."""
