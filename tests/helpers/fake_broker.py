@@ -9,6 +9,7 @@ own answer.
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -106,16 +107,25 @@ class FakeBroker:
         self.connections = 0
         self._appended = asyncio.Event()
         self._arrived = asyncio.Event()
+        #: Bound to the port and never listening: while the broker is stopped, no other program gets its port.
+        self._reservation: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> FakeBroker:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if self._reservation is None:
+            self._reservation = socket.socket()
+            self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._reservation.bind(("127.0.0.1", self.port))
+            self.port = self._reservation.getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, reuse_port=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        if self._reservation is not None:
+            self._reservation.close()
+            self._reservation = None
 
     async def stop(self) -> None:
         """Refuse new connections, and close all open connections."""
