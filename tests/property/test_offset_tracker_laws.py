@@ -114,9 +114,14 @@ class OwnedPartition(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open and self.tracker.rules.through_brokers)
     @rule(is_late=st.booleans())
     def request(self, is_late: bool) -> None:
-        """Have a broker store what is finished, now or later; it checks no version."""
-        if (commit := self.tracker.commits().get(P0)) is None or self.znode.version != self.state.version:
+        """Have a broker store what is finished, now or later; it checks no version, so the member reads before."""
+        if (commit := self.tracker.commits().get(P0)) is None:
             return
+        position = self.state.position
+        if self.znode.version != self.state.version and self.tracker.read(P0, self.stored) is not Finding.OWN:
+            self.reached = max(self.reached, self.state.position)
+            return
+        assert self.state.position == position, "a late write of the member's own request moved the position"
         self.tracker.requested({P0: commit.offset})
         if not is_late:
             self.write(commit.offset)

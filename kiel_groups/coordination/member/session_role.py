@@ -44,7 +44,7 @@ class SessionRole(Protocol):
         """
         Hand over what this process owns, before it leaves.
 
-        ``alone`` means that this process leads, and that nobody else is there to take over.
+        ``alone`` means that this process leads, and that no other process can take over.
         """
 
     def end(self) -> None:

@@ -78,7 +78,7 @@ class BrokerCommits:
         if not commits:
             return Written({}, {})
         before = await self.read(commits)
-        foreign = {partition: stored for partition, stored in before.items() if self._is_foreign(partition, stored)}
+        foreign = {partition: stored for partition, stored in before.items() if not self._is_own(partition, stored)}
         await self._writer.wait_ready()
         # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
         wanted = {
@@ -90,8 +90,13 @@ class BrokerCommits:
             await self._send(wanted, metadata)
         return Written({}, foreign | await self.read(wanted))
 
-    def _is_foreign(self, partition: TopicPartition, stored: StoredOffset) -> bool:
-        return self._tracker.judge(partition, stored) not in (Finding.UNCHANGED, Finding.OWN)
+    def _is_own(self, partition: TopicPartition, stored: StoredOffset) -> bool:
+        """Return whether this member stored the offset; if a broker stored it late, have the tracker record that."""
+        finding = self._tracker.judge(partition, stored)
+        if finding is Finding.OWN:
+            # The next request replaces the last one, after which this offset would be taken for another writer's.
+            self._tracker.read(partition, stored)
+        return finding in (Finding.UNCHANGED, Finding.OWN)
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         lease_s = self._context.session.gate.deadline_s - self._context.runtime.boot_time_s()

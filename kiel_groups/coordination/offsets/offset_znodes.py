@@ -179,11 +179,10 @@ class OffsetZnodes:
         partitions = [*outcome.dropped, *sorted(outcome.unknown)]
         current = await self.read(partitions)
         for partition in partitions:
-            offset, version = wanted[partition]
             found = current.get(partition)
-            if found is None or found.version == version:
+            if found is None or found.version == wanted[partition].version:
                 again[partition] = wanted[partition]
-            elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):
+            elif partition in outcome.unknown and wanted[partition].has_stored(found):
                 # After a refusal the offset is another writer's. Even with the same value it is a reset to follow.
                 written.stored[partition] = found
             else:

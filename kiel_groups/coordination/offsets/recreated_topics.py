@@ -65,7 +65,7 @@ class RecreatedTopics:
             created: The creation zxid of the new topic. Partitions whose claims were opened in its log are left out.
         """
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
-        while outdated := self._tracker.recreated(topic, created):
+        while outdated := self._tracker.to_restart(topic, created):
             reason = "brokers did not return the start of every log"
             try:
                 if failures := await self._restart_known(topic, created, outdated):
@@ -74,7 +74,7 @@ class RecreatedTopics:
                 raise
             except KielGroupsError as error:
                 reason = str(error)
-            if left := self._tracker.recreated(topic, created):
+            if left := self._tracker.to_restart(topic, created):
                 pause_s = backoff.next_s()
                 self._metrics.count("start_overs_put_off", len(left))
                 log.warning(
@@ -104,7 +104,7 @@ class RecreatedTopics:
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self._writing:
             # Some partitions may have been released meanwhile, or the topic created once more.
-            still = sorted(self._tracker.recreated(topic, created) & earliest.keys())
+            still = sorted(self._tracker.to_restart(topic, created) & earliest.keys())
             states = {partition: state for partition in still if (state := self._tracker.of(partition))}
 
             def is_known(partition: TopicPartition, found: StoredOffset) -> bool:

@@ -289,18 +289,19 @@ class OffsetTracker:
 
     # Topic incarnations
 
-    def recreated(self, topic: str, created: int) -> frozenset[TopicPartition]:
-        """
-        Record that a topic has a new incarnation, identified by ``created``, its creation zxid (rule 5).
-
-        Returns:
-            The open partitions that must be restarted in this incarnation: their offsets belong to an earlier one, and
-            no later one is known.
-        """
+    def recreated(self, topic: str, created: int) -> None:
+        """Record that a topic has a new incarnation, identified by ``created``, its creation zxid (rule 5)."""
         for partition, claim in self._claims.items():
             if partition.topic == topic and claim.created < created:
                 before, claim.newest = claim.phase, max(claim.newest, created)
                 _check_move(partition, before, claim)
+
+    def to_restart(self, topic: str, created: int) -> frozenset[TopicPartition]:
+        """
+        Return the open partitions that must be restarted in the incarnation that ``created`` identifies.
+
+        Their offsets belong to an earlier incarnation, and no later one is known.
+        """
         return frozenset(
             partition
             for partition, claim in self._open.items()

@@ -105,6 +105,10 @@ class Commit(NamedTuple):
     offset: int
     version: int
 
+    def has_stored(self, found: StoredOffset) -> bool:
+        """Return whether this commit, sent with an unknown outcome, has stored what was found (rule 2)."""
+        return (found.version, found.offset) == (self.version + 1, self.offset)
+
 
 class Release(NamedTuple):
     """
@@ -201,9 +205,9 @@ class PartitionOffsets(ClaimedPartition):
         """
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
-    def wrote(self, offset: int | None, version: int) -> bool:
-        """Whether a commit of this consumer with an unknown outcome has stored ``offset`` at ``version`` (rule 2)."""
-        return version == self.version + 1 and offset in self.sent
+    def wrote(self, stored: StoredOffset) -> bool:
+        """Whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""
+        return any(Commit(offset, self.version).has_stored(stored) for offset in self.sent)
 
     def knows(self, stored: StoredOffset) -> bool:
         """
@@ -212,7 +216,7 @@ class PartitionOffsets(ClaimedPartition):
         An adopted offset does not count: another writer may have set it for a new incarnation of the topic before this
         consumer learned of that incarnation. The offset must then survive the restart in the new log.
         """
-        return stored.version == self.version != self.adopted or self.wrote(stored.offset, stored.version)
+        return stored.version == self.version != self.adopted or self.wrote(stored)
 
     def judge(self, stored: StoredOffset) -> Finding:
         """Return what a stored offset means (rules 2 to 4)."""
@@ -220,6 +224,6 @@ class PartitionOffsets(ClaimedPartition):
             return Finding.UNCHANGED
         if stored.offset is None:
             return Finding.UNREADABLE
-        if self.wrote(stored.offset, stored.version) or stored.offset == self.requested:
+        if self.wrote(stored) or stored.offset == self.requested:
             return Finding.OWN
         return Finding.ADOPTED

@@ -108,7 +108,7 @@ class BatchHandler:
 
     def resume(self, wanted: Mapping[TopicPartition, Span]) -> bool:
         """
-        Advance the starts of new intervals to the query's own positions, as returned by ``standing``.
+        Advance the starts of new intervals to the query's own positions, as returned by ``positions``.
 
         The caller has checked that the logs reach these positions.
 
@@ -168,7 +168,7 @@ class BatchHandler:
         Start a batch of the partitions in ``wanted`` that the member still owns and that are not revoked.
 
         Args:
-            wanted: The span to read of each partition, which starts at its position in ``standing``.
+            wanted: The span to read of each partition, which starts at its position in ``positions``.
             may_read: Whether the member's gate is open. If it is shut, the batch reads nothing.
 
         Returns:
@@ -237,7 +237,7 @@ class BatchHandler:
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
-        """Have the next call of ``standing`` raise ``error``: the start position of the topic is unknown."""
+        """Have the next call of ``positions`` raise ``error``: the start position of the topic is unknown."""
         self._refused[topic] = error
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, cast
 
 import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
+from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.partition_offsets import Commit, StartPosition, StoredOffset
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
 from kiel_groups.model import TopicPartition
@@ -78,3 +82,53 @@ async def test_a_late_write_of_the_members_own_commit_is_recognized(caplog: pyte
     assert [record.getMessage() for record in caplog.records] == [
         "group g: offsets of 1 partition, first t:2, were changed by another writer; they are released without a commit"
     ]
+
+
+class SilentBrokers:
+    """The offset znodes and the brokers: a broker answers no commit, and stores the first one late."""
+
+    def __init__(self) -> None:
+        self.stored = StoredOffset(0, 1)
+        self.requests: list[int] = []
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        self.requests += offsets.values()
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        return dict.fromkeys(partitions, self.stored)
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        raise AssertionError("brokers store the commits")
+
+    async def prove(self) -> None:
+        """The session is alive."""
+
+    wait_ready = prove
+
+
+class BrokerSession:
+    """A session whose lease lasts for long."""
+
+    gate = DeliveryGate()
+
+
+async def test_a_commit_recognizes_the_late_write_of_an_earlier_one() -> None:
+    """
+    A broker stores 5 after the commit of 5 has failed for the member. Then the commit of 8 fails as well. The member
+    does not take the 5 for another writer's, so it continues at 8.
+    """
+    partition, brokers = PARTITIONS[0], SilentBrokers()
+    tracker = OffsetTracker(CommitRules(autocommit=True, through_brokers=True))
+    tracker.open({partition: StartPosition(0, 1, 5)})
+    context = member_context(BrokerSession(), tracker, brokers)
+    BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
+    BrokerSession.gate.renew(context.runtime.boot_time_s())
+    offsets = OwnedOffsets(context, cast(Any, brokers), BrokerCommits(context, cast(Any, brokers), cast(Any, brokers)))
+    state = tracker.of(partition)
+    assert state is not None
+    for finished in (5, 8):
+        state.position = state.finished = finished
+        assert await offsets.commit_finished() == frozenset()
+        brokers.stored = StoredOffset(5, 2)
+    assert (brokers.requests, state.position, state.committed, state.version) == ([5, 8], 8, 5, 2)
+    assert context.metrics.total("commits_superseded") == 0

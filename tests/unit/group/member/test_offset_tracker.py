@@ -62,7 +62,8 @@ def test_an_unopened_claim_is_tracked_and_not_open() -> None:
     assert not tracker.is_open(T0)
     assert tracker.open_partitions() == frozenset()
     assert tracker.may_store(T0)
-    assert tracker.recreated("t", 4) == frozenset(), "no open partition must be restarted"
+    tracker.recreated("t", 4)
+    assert tracker.to_restart("t", 4) == frozenset(), "no open partition must be restarted"
     assert not tracker.may_store(T0)
     tracker.claim([T0], 4)
     assert not tracker.may_store(T0), "the claim began in the old log"
@@ -227,7 +228,8 @@ def test_an_outdated_partition_stores_nothing_until_it_is_restarted() -> None:
     """The version of its offset is not verified either."""
     tracker = claimed()
     of(tracker).finished = 6
-    assert tracker.recreated("t", 50) == {T0, T10}
+    tracker.recreated("t", 50)
+    assert tracker.to_restart("t", 50) == {T0, T10}
     assert of(tracker).phase is Phase.OUTDATED
     assert not tracker.may_store(T0)
     assert tracker.may_store(U0)
@@ -235,7 +237,8 @@ def test_an_outdated_partition_stores_nothing_until_it_is_restarted() -> None:
     assert tracker.verifiable([T0, T10, U0]) == [U0]
     tracker.restart(T0, 0, 2, 50)
     assert (of(tracker).phase, of(tracker).origin) == (Phase.OPEN, StartOrigin.NEW_LOG)
-    assert tracker.recreated("t", 50) == {T10}
+    tracker.recreated("t", 50)
+    assert tracker.to_restart("t", 50) == {T10}
     assert tracker.position(T0) == 0
 
 
@@ -243,8 +246,10 @@ def test_only_the_newest_incarnation_is_restarted() -> None:
     """Partitions are restarted once, in the newest log."""
     tracker = claimed()
     tracker.recreated("t", 60)
-    assert tracker.recreated("t", 50) == frozenset()
-    assert tracker.recreated("t", 60) == {T0, T10}
+    tracker.recreated("t", 50)
+    assert tracker.to_restart("t", 50) == frozenset()
+    tracker.recreated("t", 60)
+    assert tracker.to_restart("t", 60) == {T0, T10}
 
 
 def test_a_chosen_reset_does_not_apply_to_the_new_log() -> None:
