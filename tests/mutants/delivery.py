@@ -8,11 +8,14 @@ __all__ = ["MUTANTS"]
 
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
+_CONNECTED_CONSUMER = "clients/delivery/connected_consumer.py"
 _READY_CLAIMS = "clients/delivery/ready_claims.py"
 _DESERIALIZER = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
+_RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
+_CONNECTED_CONSUMER_TESTS = "tests/unit/clients/delivery/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
@@ -188,9 +191,75 @@ MUTANTS = (
     Mutant(
         "a waiting reset does not notice that the batch of its partition is used up",
         _RECORD_DELIVERY,
-        "        if self._progress.waiting:\n            self._progress.notify()\n        following",
-        "        following",
-        "tests/unit/clients/delivery/test_record_delivery.py",
+        "        if self._progress.waiting:\n            self._progress.notify()\n        self._owned.raise",
+        "        self._owned.raise",
+        _RECORD_DELIVERY_TESTS,
+    ),
+    Mutant(
+        "a waiting reset is not woken if the request for the next record raises an error",
+        _RECORD_DELIVERY,
+        "        if self._progress.waiting:\n            self._progress.notify()\n"
+        "        self._owned.raise_refused()\n",
+        "        self._owned.raise_refused()\n"
+        "        if self._progress.waiting:\n            self._progress.notify()\n",
+        _RECORD_DELIVERY_TESTS,
+    ),
+    Mutant(
+        "records that were delivered before their log was truncated count as cut off",
+        "clients/delivery/current_batch.py",
+        "return before - max(len(self.records), self.next)",
+        "return before - len(self.records)",
+        "tests/unit/clients/delivery/test_position_reset.py",
+    ),
+    # The connected consumer
+    Mutant(
+        "a loop does not finish its record when the consumer has ended",
+        _RECORD_DELIVERY,
+        "            current.finish()\n",
+        "            if not self._owned._ended:\n                current.finish()\n",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "the close of a consumer waits for values in flight without a limit",
+        _CONNECTED_CONSUMER,
+        "            self.values.drop(None)\n",
+        "",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "a subscription that cannot be registered replaces the previous one",
+        _CONNECTED_CONSUMER,
+        "        self.member.check_subscription(topics)\n        changed = self._subscription.subscribe(topics)\n",
+        "        changed = self._subscription.subscribe(topics)\n        self.member.check_subscription(topics)\n",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "a failed start leaves the fetcher running",
+        _CONNECTED_CONSUMER,
+        "        except BaseException:\n            await self.member.close()\n            self.fetcher.close()\n",
+        "        except BaseException:\n            await self.member.close()\n",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "a waiting call does not have unclaimed values delivered again",
+        _CONNECTED_CONSUMER,
+        "return min(remaining_s, UNCLAIMED_S) if self.values.redeliver_unclaimed(topic) else remaining_s",
+        "return remaining_s",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "a waiting call checks only once whether values are unclaimed",
+        _CONNECTED_CONSUMER,
+        "return min(remaining_s, UNCLAIMED_S) if self.values.redeliver_unclaimed(topic) else remaining_s",
+        "self.values.redeliver_unclaimed(topic)\n            return remaining_s",
+        _CONNECTED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "a caller that repeats a failing call of consume() starves the event loop",
+        _CONNECTED_CONSUMER,
+        "            await asyncio.sleep(0)\n",
+        "",
+        _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "SingleConsumer.consume() does not repeat a start look-up that found no offset",

@@ -10,6 +10,7 @@ _OFFSET_TRACKER = "group/member/offset_tracker.py"
 _PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _OWNER_ZNODES = "coordination/member/owner_znodes.py"
 _OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
+_MEMBER_ROLE = "coordination/member/member_role.py"
 _CLAIMS = "group/member/claims.py"
 _ADMISSION = "coordination/member/admission.py"
 _LISTENER_CALLS = "clients/delivery/listener_calls.py"
@@ -302,5 +303,20 @@ MUTANTS = (
         "is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None",
         "is_replaced = self._config.instance_id",
         "tests/sim/test_member_assignments.py",
+    ),
+    # What a session asks of its member
+    Mutant(
+        "a member does not restore its deleted consumer id",
+        _MEMBER_ROLE,
+        "        await self.registration.restore_consumer_id()\n",
+        "        pass\n",
+        "tests/sim/test_registration.py",
+    ),
+    Mutant(
+        "a member does not read its assignment again after a reconnection",
+        _MEMBER_ROLE,
+        "        self.owned_partitions.recheck()\n",
+        "        pass\n",
+        "tests/sim/test_reconnection.py",
     ),
 )

@@ -14,6 +14,8 @@ _SESSION_CLOSE = "coordination/session/session_close.py"
 _GROUP_SESSION = "coordination/member/group_session.py"
 _KAZOO_CLIENT = "coordination/zookeeper/kazoo_client.py"
 
+_GROUP_SESSION_TESTS = "tests/sim/test_group_session.py"
+
 MUTANTS = (
     # Fences
     Mutant(
@@ -100,6 +102,98 @@ MUTANTS = (
         "            except SessionLostError as error:\n",
         "            except KeyError as error:\n",
         "tests/sim/test_join_timeouts.py",
+    ),
+    # The session of a process in its group
+    Mutant(
+        "a session that fails delivers and commits until its ZooKeeper session is closed",
+        _GROUP_SESSION,
+        '        self.session.gate.shut("membership over")\n',
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "the watchdog of a session that is over reports stalls",
+        _GROUP_SESSION,
+        "        self.watchdog.stop()\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a stall does not delay the next join",
+        _GROUP_SESSION,
+        "        self.stalled = True\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "the release of a session that is over continues",
+        _GROUP_SESSION,
+        "            releasing.cancel()\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a join that has timed out leaves its tasks running",
+        _GROUP_SESSION,
+        "            await self._tasks.cancel()\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "the error of a join that times out names an earlier step",
+        _GROUP_SESSION,
+        '        self._step = "the registration"\n',
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a session leads before it has joined",
+        _GROUP_SESSION,
+        "return self._active and self._admitted.candidacy.leads",
+        "return self._admitted.candidacy.leads",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "each session logs the granted timeout",
+        _GROUP_SESSION,
+        "if self._first and granted_ms != asked_ms:",
+        "if granted_ms != asked_ms:",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a heartbeat interval that is too long for a later session fails the join",
+        _GROUP_SESSION,
+        "self._check_heartbeat(strictly=self._first)",
+        "self._check_heartbeat(strictly=True)",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a heartbeat interval that is too long after a reconnection is an error",
+        _GROUP_SESSION,
+        "self._check_heartbeat(strictly=False)",
+        "self._check_heartbeat(strictly=True)",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "the heartbeat interval is not checked after a reconnection",
+        _GROUP_SESSION,
+        "            self._check_heartbeat(strictly=False)\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "a role does not read its watched znodes again after a reconnection",
+        _GROUP_SESSION,
+        "            self._admitted.role.recheck()\n",
+        "",
+        _GROUP_SESSION_TESTS,
+    ),
+    Mutant(
+        "the regular check does not restore deleted znodes",
+        _GROUP_SESSION,
+        "            await parts.role.restore()\n",
+        "",
+        _GROUP_SESSION_TESTS,
     ),
     # The close of a session
     Mutant(

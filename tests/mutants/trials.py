@@ -52,13 +52,23 @@ class Verdict(NamedTuple):
     message: str
 
 
-class Ran(NamedTuple):
-    """
-    One run of a killer. ``failed`` says whether a test failed, or is None if the run did not end, or ended in another
-    way than by its tests.
-    """
+class Result(Enum):
+    """The result of one run of a killer."""
 
-    failed: bool | None
+    PASSED = "its tests passed"
+    FAILED = "a test failed"
+    #: The run did not end, or ended in another way than by its tests.
+    BROKEN = "the run gave no result"
+
+
+#: The outcome of a mutant, by the result of its killer's run against it.
+_OUTCOMES = {Result.FAILED: Outcome.KILLED, Result.PASSED: Outcome.SURVIVED, Result.BROKEN: Outcome.NONE}
+
+
+class Ran(NamedTuple):
+    """One run of a killer. ``message`` is the first failure, or the reason why there is no result."""
+
+    result: Result
     took_s: float
     message: str
 
@@ -108,9 +118,10 @@ class Trials:
     async def _passes(self, killer: str, place: str) -> bool:
         async with self._slots:
             ran = await self._run_killer(self.snapshot, killer)
-        word = "passes" if ran.failed is False else "FAILS"
+        passes = ran.result is Result.PASSED
+        word = "passes" if passes else "FAILS"
         self._say(f"{place:>7} {word:10} {ran.took_s:5.0f} s  original: {killer}{_after(ran.message)}")
-        return ran.failed is False
+        return passes
 
     async def _verdict(self, mutant: Mutant, passing: asyncio.Task[bool], place: str) -> Verdict:
         if not await passing:
@@ -132,8 +143,7 @@ class Trials:
             ran = await self._run_killer(copy, mutant.killer)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
-        outcome = {True: Outcome.KILLED, False: Outcome.SURVIVED, None: Outcome.NONE}[ran.failed]
-        return Verdict(mutant, outcome, ran.took_s, ran.message)
+        return Verdict(mutant, _OUTCOMES[ran.result], ran.took_s, ran.message)
 
     async def _run_killer(self, root: Path, killer: str) -> Ran:
         if killer == SIM:
@@ -161,18 +171,18 @@ async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
         async with asyncio.timeout(LIMIT_S):
             output, errors = await process.communicate()
     except TimeoutError:
-        return Ran(None, time.monotonic() - started_s, f"it did not end within {LIMIT_S:g} s")
+        return Ran(Result.BROKEN, time.monotonic() - started_s, f"it did not end within {LIMIT_S:g} s")
     finally:
         await _end(process)
     took_s = time.monotonic() - started_s
     report = next((line for line in output.decode().splitlines() if line.startswith(failure)), "")
     if process.returncode == 0:
-        return Ran(False, took_s, "")
+        return Ran(Result.PASSED, took_s, "")
     if process.returncode == 1 and report:
-        return Ran(True, took_s, report)
+        return Ran(Result.FAILED, took_s, report)
     # Code that cannot be imported or set up shows nothing about the tests. The catalogue is wrong.
     lines = (output.decode().strip() + errors.decode().strip()).splitlines()
-    return Ran(None, took_s, f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
+    return Ran(Result.BROKEN, took_s, f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.group.member.lease import lease_deadline
+from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.testing import FakeEnsemble
 from tests.sim.commits import process_some
 from tests.sim.consumer import Consumer
@@ -50,6 +51,26 @@ def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
         assert consumer.gate is gate
         consumer.work(0.0, 3, 0.01)
         assert set(consumer.opened) == flowing > consumer.in_flight.keys() > set()
+
+
+def test_a_change_without_an_event_is_found_when_the_connection_is_back() -> None:
+    """
+    A member reads its assignment again when its connection is back. An event that was lost with its watch would
+    otherwise be noticed only by the next audit.
+    """
+    with at_rest(members=2, topics=(4,), reconcile_interval_ms=600_000) as world:
+        consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
+        before = consumer.wanted
+        consumer.process.loses_events = lambda _: True
+        world.join(world.topics)
+        world.run_for(5.0)
+        path = str(consumer.assignment_path)
+        assigned = MemberAssignment.parse(world.ensemble.tree.znodes[path].data, path).partitions
+        assert consumer.wanted == before != assigned
+        consumer.process.loses_events = lambda _: False
+        consumer.process.reset()
+        world.run_for(2.0)
+        assert consumer.wanted == assigned
 
 
 def move_session(world: World) -> Consumer:

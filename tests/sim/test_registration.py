@@ -86,3 +86,18 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
         assert consumer.metrics.total("group_folders_restored") == 1
         world.settle(20.0)
         assert len(consumer.opened) == 2
+
+
+def test_a_deleted_consumer_id_is_restored() -> None:
+    """A member creates its consumer id again at its next regular check, with the topics that it has registered."""
+    with at_rest(members=2, topics=(4,), reconcile_interval_ms=3_000) as world:
+        consumer = world.consumers[0]
+        path = world.layout.consumer_id(str(consumer.member.member_id))
+        before = world.ensemble.tree.znodes[path]
+        world.operator.delete(path)
+        assert path not in world.ensemble.tree.znodes
+        # The interval is longer by up to a third.
+        world.run_for(4.5)
+        after = world.ensemble.tree.znodes[path]
+        assert (after.data, after.owner) == (before.data, consumer.process.sessions[-1])
+        assert consumer.metrics.total("sessions_lost") == 0

@@ -177,7 +177,6 @@ class ConnectedConsumer:
         """
         record = await self._take_else_wait(self.records.take, self.records.wait)
         if record is None:
-            self.records.finish()
             self._raise_failure()
         return record
 

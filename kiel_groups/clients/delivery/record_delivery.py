@@ -64,8 +64,6 @@ class RecordDelivery:
         current, batch = self.in_flight, self._batch
         if current.record is not None:
             current.finish()
-            if self._progress.waiting:
-                self._wake_waiting()
         while batch.next < len(batch.records) or self._next_batch():
             now_s = self._boot_time_s()
             if now_s >= self._pause_at_s or not self._owned.gate.is_open(now_s):
@@ -87,9 +85,11 @@ class RecordDelivery:
 
     def _next_batch(self) -> bool:
         """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
-        self._owned.raise_refused()
+        # Once for each batch: retention may overtake a thousand partitions at once, and a thousand waiting resets would
+        # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
             self._progress.notify()
+        self._owned.raise_refused()
         following = self._owned.poll()
         if following is None:
             return False
@@ -107,13 +107,7 @@ class RecordDelivery:
     def finish(self) -> None:
         """Finish the record in flight."""
         self.in_flight.finish()
-        self._wake_waiting()
-
-    def _wake_waiting(self) -> None:
-        """Wake waiting drains and resets, unless the batch has more records: then none of them can end."""
-        # Retention may overtake a thousand partitions at once: a thousand resets would then wake up after each record.
-        if self._batch.used_up:
-            self._progress.notify()
+        self._progress.notify()
 
     def put_back(self) -> None:
         """Deliver the record in flight once more, because the application has not finished it."""

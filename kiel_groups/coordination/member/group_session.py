@@ -326,6 +326,9 @@ class GroupSession(Generic[RoleT]):
             releasing = asyncio.ensure_future(parts.role.release(alone=parts.candidacy.alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            # If the session ends first, nothing is left to release, and the error of its end was logged.
+            if releasing.done() and (error := releasing.exception()) and not isinstance(error, SessionLostError):
+                self.fail(error)
             releasing.cancel()
         await self.close()
 

@@ -1,4 +1,4 @@
-"""The calls of a connected consumer that wait for records or values: who may take, and what ends the wait."""
+"""The calls of a connected consumer that wait for records or values, its subscription, its start and its close."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery import connected_consumer, values_in_flight
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import NoOffsetsError, SessionLostError
+from kiel_groups.errors import ConfigError, NoOffsetsError, NoZooKeeperError, ProtocolError, SessionLostError
+from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.model import Batch, PartitionBatch, TopicPartition
-from tests.helpers.waiting import run_ready_tasks
+from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
-VALUES = Batch([PartitionBatch(TopicPartition("t", 0), 1, [1], [])])
+P0 = TopicPartition("t", 0)
+VALUES = Batch([PartitionBatch(P0, 1, [1], [])])
 
 
 @asynccontextmanager
@@ -45,6 +50,27 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
     finally:
         connected.fetcher.close()
         connected._cluster.close()
+
+
+def claim(connected: ConnectedConsumer) -> PartitionOffsets:
+    """Own partition 0 of topic t at offset 10, with its assigned hook ended, and return its state."""
+    connected._subscription.offsets.open({P0: StartPosition(10, 1, 1)})
+    connected.owned.ready._ready.add(P0)
+    state = connected.owned.claim_of(P0)
+    assert state is not None
+    return state
+
+
+def deliver_value(connected: ConnectedConsumer, state: PartitionOffsets) -> ConsumeCall:
+    """Put the value at offset 10 in flight, and return its call, which has not received it yet."""
+    call, values = ConsumeCall(), ValuesInFlight()
+    values.add({P0: Span(state, 10, 11)}, call, connected.owned.boot_time_s())
+    connected.owned.in_flight.topics["t"] = values
+    state.position = 11
+    return call
+
+
+# The waits
 
 
 @pytest.mark.parametrize("error", [None, SessionLostError("over")])
@@ -104,3 +130,116 @@ async def test_a_refused_topic_is_raised_by_a_waiting_loop() -> None:
         async with asyncio.timeout(5):
             with pytest.raises(NoOffsetsError, match="no offsets of t"):
                 await waiting
+
+
+async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
+    """
+    The last record of a loop is finished when the loop asks for the next one, even if the consumer has ended. The close
+    waits for that record.
+    """
+    async with consumer_without_servers() as connected:
+        state = claim(connected)
+        connected.owned.batch.start(P0, [Record("t", 0, offset, None, b"") for offset in (10, 11)], state)
+        connected.records.begin_loop()
+        loop = RecordLoop(connected.records, connected.next_record)
+        assert (await anext(loop)).offset == 10
+        connected.end(None)
+        assert connected.owned.in_flight.in_flight_of([P0]) == {P0}
+        with pytest.raises(StopAsyncIteration):
+            await anext(loop)
+        assert connected.owned.in_flight.in_flight_of([P0]) == frozenset()
+        assert state.finished == 11
+
+
+async def test_a_waiting_call_has_unclaimed_values_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A call that waits while another caller may still receive values checks after ``UNCLAIMED_S`` whether it has. If it
+    has not, the values are fetched again, long before the waiting call's own time is over.
+    """
+    monkeypatch.setattr(connected_consumer, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 0.01)
+    async with consumer_without_servers() as connected:
+        state, fetched = claim(connected), list[int]()
+        monkeypatch.setattr(connected.owned, "fetch", lambda _: fetched.append(state.position))
+        deliver_value(connected, state)
+        waiting = asyncio.ensure_future(connected.next_values("t", ConsumeCall()))
+        await eventually(lambda: fetched, "the values are fetched again", timeout_s=5.0)
+        assert fetched == [10]
+        connected.end(None)
+        assert await waiting is None
+
+
+async def test_a_call_that_raises_an_error_lets_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that repeats a call whose error is buffered does not starve the event loop's other tasks."""
+
+    def unreadable(*_: object) -> Batch:
+        raise ProtocolError("broken")
+
+    async with consumer_without_servers() as connected:
+        monkeypatch.setattr(connected.values, "take", unreadable)
+        other = asyncio.ensure_future(asyncio.sleep(0))
+        for _ in range(3):
+            with pytest.raises(ProtocolError, match="broken"):
+                await connected.next_values("t", ConsumeCall())
+        assert other.done()
+
+
+# The subscription
+
+
+async def test_a_subscription_that_cannot_be_registered_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the member cannot register the topics, the previous subscription remains, and its topics are delivered."""
+
+    def refuse(_: object) -> None:
+        raise ConfigError("too many topics")
+
+    async with consumer_without_servers() as connected:
+        monkeypatch.setattr(connected.member, "check_subscription", refuse)
+        with pytest.raises(ConfigError, match="too many topics"):
+            connected.subscribe(["u"])
+        assert connected._subscription.topics == {"t"}
+        connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
+        with pytest.raises(NoOffsetsError):
+            await connected.next_record()
+
+
+# The start and the close
+
+
+async def test_a_failed_start_stops_the_fetcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    If a member fails after it has claimed its first partitions, the fetcher stops. Nothing would end its tasks later.
+    """
+    async with consumer_without_servers() as connected:
+
+        async def refresh(*_: object) -> None:
+            """Find no leader."""
+
+        async def start() -> None:
+            connected.fetcher.assign({P0: 10})
+            raise NoZooKeeperError("no answer")
+
+        monkeypatch.setattr(connected._cluster, "refresh", refresh)
+        monkeypatch.setattr(connected.member, "start", start)
+        with pytest.raises(NoZooKeeperError, match="no answer"):
+            await connected.start()
+        assert connected.fetcher.assignment == frozenset()
+
+
+async def test_a_close_gives_up_values_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A close waits for values in flight for ``VALUES_PATIENCE_S``. After that, they are dropped before the member leaves,
+    because the release of their partition would wait for them without a limit.
+    """
+    monkeypatch.setattr(connected_consumer, "VALUES_PATIENCE_S", 0.01)
+    async with consumer_without_servers() as connected:
+        deliver_value(connected, claim(connected)).received = True
+        in_flight: list[frozenset[TopicPartition]] = []
+
+        async def leave(_: float | None) -> None:
+            in_flight.append(connected.owned.in_flight.in_flight_of([P0]))
+
+        monkeypatch.setattr(connected.member, "close", leave)
+        async with asyncio.timeout(5):
+            await connected.close(None)
+        assert in_flight == [frozenset()]

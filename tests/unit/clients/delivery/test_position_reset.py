@@ -183,6 +183,7 @@ async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -
         bench.truncate(0, 4)
         await bench.wait_for_reset()
         assert bench.committed is None, "6 is finished, and the log ends at 4"
+        assert bench.metrics.counter("records_cut_off") == 1, "only 7 was not delivered"
         assert bench.stored == []
         assert bench.records.take() is None
         await eventually(lambda: bench.stored, "the reset is stored")

@@ -310,6 +310,23 @@ async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
     assert bench.take() == 11
 
 
+async def test_a_reset_is_woken_although_the_next_request_raises_an_error() -> None:
+    """
+    A reset does not wait any longer once its partition's batch is finished, even if the request that finishes the last
+    record raises the error of another topic. The application may ask for the next record much later.
+    """
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10)
+    assert bench.take() == 10
+    waiting = asyncio.ensure_future(bench.owned.wait_until_consumed(P0, lambda: True))
+    await run_ready_tasks()
+    bench.handler.start_unknown("u", NoOffsetsError("no offsets of u"))
+    with pytest.raises(NoOffsetsError):
+        bench.take()
+    async with asyncio.timeout(5):
+        await waiting
+
+
 async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
     """
     A reset does not wait for the batch of another partition, even if the last record of its own batch cannot be
