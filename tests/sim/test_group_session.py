@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
@@ -14,7 +15,7 @@ from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.errors import ConfigError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -51,6 +52,7 @@ class Role:
         self.rechecks = self.restores = 0
         self.works: list[Work] = []
         self.releases_for_ever = False
+        self.release_error: KielGroupsError | None = None
         #: The endings of its release, and of a task that it has started on its session.
         self.release_ended, self.task_ended = asyncio.Event(), asyncio.Event()
         self._tasks = context.tasks
@@ -76,6 +78,8 @@ class Role:
         """Ignore the stall."""
 
     async def release(self, *, alone: bool) -> None:
+        if self.release_error is not None:
+            raise self.release_error
         if self.releases_for_ever:
             await wait_for_ever(self.release_ended)
 
@@ -313,3 +317,19 @@ def test_the_end_of_a_session_ends_its_release() -> None:
     bench.process.call(session.session.end, "lost in the test")
     bench.timeline.run_until(leaving.done, 5.0)
     assert session.role.release_ended.is_set()
+
+
+@pytest.mark.parametrize("error", [CoordinationError("not authorised"), SessionLostError("the session is over")])
+def test_a_release_that_fails_is_logged(error: KielGroupsError, caplog: pytest.LogCaptureFixture) -> None:
+    """The session is closed all the same. The end of the session is no failure of its release."""
+    bench = ProcessBench()
+    session = bench.joined()
+    session.role.release_error = error
+    with caplog.at_level(logging.ERROR):
+        leaving = bench.process.start(session.leave())
+        bench.timeline.run_until(leaving.done, 5.0)
+    leaving.result()
+    logged = [] if isinstance(error, SessionLostError) else ["group g: this member stops: not authorised"]
+    assert [record.getMessage() for record in caplog.records] == logged
+    assert bench.metrics.total("member_failures") == len(logged)
+    assert session.ended
