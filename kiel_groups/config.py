@@ -136,6 +136,11 @@ def topic_names(topics: object) -> list[str]:
     return list(dict.fromkeys(check_name(name, "topic") for name in names))
 
 
+def _check_reset_policy(policy: str) -> None:
+    if policy not in ("earliest", "latest", "none"):
+        raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
+
+
 def _at_least(least: int, **settings: int) -> None:
     for setting, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -212,10 +217,7 @@ class FetchConfig:
             max_bytes=self.max_bytes,
             max_message_bytes=self.max_message_bytes,
         )
-        if self.auto_offset_reset not in ("earliest", "latest", "none"):
-            raise ConfigError(
-                f"auto_offset_reset: {self.auto_offset_reset!r} given; expected 'earliest', 'latest' or 'none'"
-            )
+        _check_reset_policy(self.auto_offset_reset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +376,7 @@ class GroupConfig:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if not isinstance(self.autocommit, bool):
             raise ConfigError(f"autocommit: {self.autocommit!r} given; expected True or False")
+        _check_reset_policy(self.auto_offset_reset)
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
         _at_least(

@@ -16,6 +16,7 @@ __all__ = [
     "UnknownTopicError",
     "UnknownGroupError",
     "GroupConfigError",
+    "IllegalStateError",
     "AllocatorError",
     "CoordinationError",
     "NoZooKeeperError",
@@ -70,6 +71,10 @@ class UnknownGroupError(ConfigError):
 
 class GroupConfigError(ConfigError):
     """This member's settings differ from the group's ``/config`` znode, or that znode is unreadable."""
+
+
+class IllegalStateError(ConfigError):
+    """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned to it."""
 
 
 class AllocatorError(KielGroupsError):

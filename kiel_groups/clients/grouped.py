@@ -314,8 +314,8 @@ class GroupedConsumer(MemberAttributes):
         A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
-            ConfigError: A name is not legal for a topic of Kafka 0.8, or the topics exceed what ZooKeeper can store for
-                one member. The previous subscription remains.
+            ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, or the topics exceed what
+                ZooKeeper can store for one member. The previous subscription remains.
             ClosedError: The consumer was closed.
         """
         self._check_open()

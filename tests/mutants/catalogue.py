@@ -19,6 +19,7 @@ from tests.mutants import (
     producer,
     resets,
     session,
+    subscription,
     tracker,
 )
 from tests.mutants.mutant import Mutant
@@ -33,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *commits.MUTANTS,
     *resets.MUTANTS,
     *tracker.MUTANTS,
+    *subscription.MUTANTS,
     *leader.MUTANTS,
     *brokers.MUTANTS,
     *clients.MUTANTS,

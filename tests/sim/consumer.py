@@ -92,7 +92,8 @@ class Consumer:
         self._finished_some = asyncio.Event()
         config, zookeeper = world.settings(instance_id)
         self._subscription = SubscriptionState(config)
-        self._subscription.subscribe(topics)
+        # Without a topic, the member joins all the same.
+        self._subscription.change_subscription(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
