@@ -335,7 +335,8 @@ class GroupConfig:
     records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
     reads its assignment and its claims even if no watch fired. A drain, a claim without a start position, or a
     partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may take
-    ``allocator_timeout_ms`` for a plan.
+    ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause doubles
+    with each failure in a row.
 
     ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
     applies), so a restart moves no partitions.
@@ -365,6 +366,7 @@ class GroupConfig:
     max_poll_interval_ms: int = 300_000
     loop_stall_ms: int = 300_000
     static_grace_ms: int = 60_000
+    retry_backoff_ms: int = 100
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
@@ -383,6 +385,7 @@ class GroupConfig:
             1,
             reconcile_interval_ms=self.reconcile_interval_ms,
             auto_commit_interval_ms=self.auto_commit_interval_ms,
+            retry_backoff_ms=self.retry_backoff_ms,
             drain_alarm_ms=self.drain_alarm_ms,
             allocator_timeout_ms=self.allocator_timeout_ms,
         )

@@ -22,6 +22,7 @@ __all__ = [
     "NoZooKeeperError",
     "ChrootMissingError",
     "SessionLostError",
+    "CommitFailedError",
     "ForeignMemberError",
     "DuplicateInstanceError",
     "BrokerError",
@@ -99,6 +100,14 @@ class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
 
     retriable = True
+
+
+class CommitFailedError(CoordinationError):
+    """
+    Offsets that the application chose were not stored: the partition is not owned, or another writer was faster.
+
+    The member goes on. The same offsets may succeed only if the message says so.
+    """
 
 
 class ForeignMemberError(CoordinationError):

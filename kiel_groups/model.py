@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "TopicPartition",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
     "Batch",
@@ -45,6 +46,17 @@ class TopicPartition(NamedTuple):
         if not colon or not topic or not (number.isascii() and number.isdigit()):
             raise ValueError(f"not of the form 'topic:partition': {text!r}")
         return cls(topic, int(number))
+
+
+class OffsetAndMetadata(NamedTuple):
+    """
+    The *next* offset to read, and a text about it.
+
+    Kafka 0.8 keeps no such text: it is accepted for programs written for later brokers, and read back as "".
+    """
+
+    offset: int
+    metadata: str = ""
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -16,7 +16,7 @@ from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_co
 from kiel_groups.clients.calls.consume_future import Values, start_consume_call
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.consumer_commits import CommitCallback, ConsumerCommits
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_loop import RecordLoop
@@ -34,12 +34,11 @@ from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupedConsumer"]
 
 
-class GroupedConsumer(MemberAttributes):
+class GroupedConsumer(ConsumerCommits):
     """
     A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
@@ -85,6 +84,8 @@ class GroupedConsumer(MemberAttributes):
             minus a third.
         allocator_timeout_ms: How long ``partition_allocator`` may run.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
+        retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
+        default_offset_commit_callback: The callback of each ``commit_async`` that passes none.
         listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
             hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
         metrics: The registry to count in; a new one by default.
@@ -130,14 +131,17 @@ class GroupedConsumer(MemberAttributes):
         reconcile_interval_ms: int = 45_000,
         allocator_timeout_ms: int = 30_000,
         zk_timeout_ms: int = 15_000,
+        retry_backoff_ms: int = 100,
+        default_offset_commit_callback: CommitCallback | None = None,
         listener: RebalanceListener | None = None,
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(deserializer=deserializer)
+        check_functions(deserializer=deserializer, default_offset_commit_callback=default_offset_commit_callback)
         check_listener(listener)
         self.metrics = metrics or Metrics()
         self._deserializer = deserializer
+        self._default_callback = default_offset_commit_callback
         self._fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
@@ -165,6 +169,7 @@ class GroupedConsumer(MemberAttributes):
                 allocator_timeout_ms=allocator_timeout_ms,
                 instance_id=instance_id,
                 static_grace_ms=static_grace_ms,
+                retry_backoff_ms=retry_backoff_ms,
                 max_poll_interval_ms=max_poll_interval_ms,
                 loop_stall_ms=loop_stall_ms,
             ),
@@ -303,7 +308,7 @@ class GroupedConsumer(MemberAttributes):
         else:
             self._connected.records.put_back()
 
-    # ------------------------------------------------------------------ consume and commit
+    # ------------------------------------------------------------------ consume
 
     @starts_at_call
     async def subscribe(self, topics: str | Iterable[str]) -> None:
@@ -405,41 +410,6 @@ class GroupedConsumer(MemberAttributes):
         records = RecordLoop(connected.records, connected.next_record)
         self._records = weakref.ref(records)
         return records
-
-    @starts_at_call
-    async def commit(self) -> frozenset[TopicPartition]:
-        """
-        Commit all finished records and the record in flight.
-
-        Returns:
-            The partitions whose offsets were stored.
-
-        Raises:
-            SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
-            CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
-            ClosedError: The consumer is not connected, or was closed.
-        """
-        connected = self._require_connected()
-        connected.records.in_flight.count()
-        return await connected.commit_shielded()
-
-    def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
-        """
-        Commit the values that ``consume()`` returned before this call, which count as finished from now on.
-
-        A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
-        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
-
-        Args:
-            metadata: A text for stores that have room for one; by default "committed by" and this member's name.
-        """
-        if self._connected is not None:
-            self._connected.values.finish(calls=consume_calls_here(self) or None)
-        return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
-
-    async def _commit_offsets(self, metadata: str | None) -> None:
-        if self._connected is not None:
-            await self._connected.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: kiel's name for ``close()``."""

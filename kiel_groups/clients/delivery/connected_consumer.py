@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_requests import check_offset_api
+from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.session.session_context import ProcessContext
@@ -265,6 +265,31 @@ class ConnectedConsumer:
         mistake the stored offset for that of another writer.
         """
         return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
+
+    def commit_chosen_shielded(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> asyncio.Future[frozenset[TopicPartition]]:
+        """Commit offsets that the application chose. The future raises the errors of ``GroupMember.commit_chosen``."""
+        return asyncio.shield(spawn(self.member.commit_chosen(offsets), "commit of chosen offsets"))
+
+    async def stored_offsets(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | None]:
+        """
+        Read the group's offsets from its store; None stands for all partitions that have an offset.
+
+        Returns:
+            The offset of each partition that has one, or None where the stored data is no offset.
+
+        Raises:
+            SessionLostError: There is no session at the moment, and the offsets are read from ZooKeeper.
+            NoOffsetsError, BrokerError, ProtocolError: As ``fetch_offsets``, if brokers store the offsets.
+        """
+        if partitions is None:
+            partitions = await self.member.partitions_with_offsets()
+        if self._settings.group.store == BROKER_V0:
+            return await fetch_offsets(self._cluster, self._settings.group.group, partitions) if partitions else {}
+        return await self.member.stored_offsets(partitions)
 
     async def commit_values(self, metadata: str) -> None:
         """Commit finished values; log and count a failure."""
