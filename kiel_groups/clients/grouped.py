@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ from kiel_groups.config import (
     check_name,
     topic_names,
 )
+from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
@@ -158,9 +160,7 @@ class GroupedConsumer(ConsumerCommits):
                 store=store,
                 auto_offset_reset=auto_offset_reset,
                 debounce=DebounceConfig(
-                    quiet_ms=debounce_quiet_ms,
-                    bound_ms=debounce_bound_ms,
-                    initial_delay_ms=debounce_initial_delay_ms,
+                    quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
                 ),
                 auto_commit_interval_ms=auto_commit_interval_ms,
                 autocommit=autocommit,
@@ -232,9 +232,11 @@ class GroupedConsumer(ConsumerCommits):
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
         return self._connected
 
-    def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
+    def close(self, autocommit: bool = True, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
         Commit finished records, release all partitions and leave the group.
+
+        The first call decides how; further calls return the same outcome.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
@@ -243,14 +245,25 @@ class GroupedConsumer(ConsumerCommits):
         returns, and records in flight are delivered again.
 
         Args:
-            timeout_s: How long to wait for a loop. After it, the member leaves without a commit for that partition.
+            autocommit: Whether finished records are committed. A consumer with ``autocommit=False`` commits none here.
+                A position that ``auto_offset_reset`` chose is stored in any case.
+            timeout_s: How long the close may take, in seconds, whether the application or a server delays it. After
+                it, the member leaves, unfinished records are not committed, and a session that ZooKeeper does not
+                close is left to a thread, or expires.
+
+        Raises:
+            ConfigError: An argument is not valid; nothing is closed.
         """
+        if not isinstance(autocommit, bool):
+            raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
+        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
+            raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
         if self._connected is not None:
             self._end_in_flight(self._connected.values, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
-        work = partial(self._close, self._connecting if under_way else None, timeout_s)
+        work = partial(self._close, self._connecting if under_way else None, autocommit, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
         # Shielded: a caller that stops waiting must not leave behind a member that owns partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
@@ -281,14 +294,16 @@ class GroupedConsumer(ConsumerCommits):
         if self._connected is not None:
             self._connected.abandon()
 
-    async def _close(self, connecting: asyncio.Task[None] | None, timeout_s: float | None) -> None:
+    async def _close(self, connecting: asyncio.Task[None] | None, autocommit: bool, timeout_s: float | None) -> None:
+        now_s = asyncio.get_running_loop().time
+        by_s = math.inf if timeout_s is None else now_s() + timeout_s
         if connecting is not None:
-            connecting.cancel()
-            await asyncio.wait({connecting})
+            await cancelled_by({connecting}, by_s)
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
         if self._connected is not None:
-            await self._connected.close(timeout_s)
+            remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
+            await self._connected.close(remaining_s, autocommit=autocommit)
 
     async def __aenter__(self) -> Self:
         await self.connect()

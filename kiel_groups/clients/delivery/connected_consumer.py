@@ -138,13 +138,23 @@ class ConnectedConsumer:
         self.owned.follow_subscription()
         return changed
 
-    async def close(self, timeout_s: float | None) -> None:
-        """Wait for the application to finish records in flight, release all partitions, and leave the group."""
+    async def close(self, timeout_s: float | None, *, autocommit: bool = True) -> None:
+        """
+        Wait for the application to finish records in flight, release all partitions, and leave the group.
+
+        Args:
+            timeout_s: How long the close may take, whether the application or a server delays it. None: no limit.
+            autocommit: Whether the releases commit finished records, if the consumer commits by itself.
+        """
         for task in self._background:
             task.cancel()
         self.end(None)
+        if not autocommit:
+            self._subscription.offsets.stop_autocommit()
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
         try:
-            async with asyncio.timeout(VALUES_PATIENCE_S):
+            async with asyncio.timeout(VALUES_PATIENCE_S if timeout_s is None else min(VALUES_PATIENCE_S, timeout_s)):
                 await self.values.all_finished()
         except TimeoutError:
             log.warning(
@@ -152,7 +162,7 @@ class ConnectedConsumer:
                 self._settings.group.group,
             )
             self.values.drop(None)
-        await self.member.close(timeout_s)
+        await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
         self.fetcher.close()
         self._cluster.close()
 

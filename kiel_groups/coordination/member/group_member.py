@@ -232,7 +232,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            timeout_s: How long to wait for the application to finish the records in flight; after that, their
-                partitions are released without a commit. None: no limit.
+            timeout_s: How long the close may take, whether the application or a server delays it. After that, the
+                session is closed, and unfinished records are not committed. None: no limit.
         """
         await self._supervisor.close(timeout_s)

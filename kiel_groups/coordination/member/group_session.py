@@ -324,8 +324,10 @@ class GroupSession(Generic[RoleT]):
             self._enter(SessionPhase.LEAVING)
             releasing = asyncio.ensure_future(self._release(self._admitted))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            releasing.cancel()
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                releasing.cancel()
         await self.close()
 
     async def _release(self, parts: _Parts[RoleT]) -> None:
@@ -336,6 +338,15 @@ class GroupSession(Generic[RoleT]):
         self._finish(None)
         # Concurrently: a slow hook of the application must not delay the close of the session.
         await asyncio.gather(self._tasks.cancel(), self.session.close())
+
+    async def close_within(self, timeout_s: float | None) -> None:
+        """Close the session as ``close`` does; after ``timeout_s`` seconds, leave the rest to the session's threads."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.close()
+        except TimeoutError:
+            log.warning("group %s: ZooKeeper does not close the session in time; it may expire", self._config.group)
+            self.session.abandon("closed")
 
 
 def is_fatal(error: BaseException | None) -> bool:
