@@ -227,6 +227,28 @@ class Consumer:
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
+    def commit_chosen(self, choice: float, target: int) -> None:
+        """
+        Have the application commit an offset that it chooses: one at or before what it has finished, in half of the
+        cases. The member must refuse the others: an offset before its claim, one beyond its position, and one of a
+        partition that it may not own.
+        """
+        partitions = sorted(self.opened) if target % 8 else self.world.partitions()
+        if not partitions:
+            return
+        partition = partitions[int(choice * len(partitions))]
+        state = self._subscription.offsets.of(partition)
+        floor, finished = (0, 0) if state is None else (state.floor, state.finished)
+        back = int(choice * 1000) % (1 + max(0, finished - floor))
+        offset = [finished - back, finished - back, max(0, floor - 1 - back), finished + 10**6][target % 4]
+        if state is not None:
+            self.world.checker.commit_chosen(self, partition, state.token, offset)
+        self.process.start(self._commit_chosen({partition: offset}))
+
+    async def _commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with suppress(KielGroupsError):
+            await self.member.commit_chosen(offsets)
+
     def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
         delivered = self.in_flight.get(partition)
         if delivered is None or delivered.state is not state:
@@ -382,6 +404,7 @@ class Consumer:
             self.opened[partition] = self._epoch(partition)
             self._forget_fetch(partition)
             self._fetches[partition] = object()
+        self.world.checker.continued(partition, offset)
         self.in_flight.pop(partition, None)
         self._finished_some.set()
 

@@ -56,6 +56,10 @@ def _work(world: World, consumer: Consumer, event: Event) -> None:
     consumer.work(event.choice, 1 + event.target % 5, event.duration_s)
 
 
+def _commit_chosen(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.commit_chosen(event.choice, event.target)
+
+
 def _kill(world: World, consumer: Consumer, event: Event) -> None:
     consumer.kill()
 
@@ -350,6 +354,7 @@ def _weights(world: World, event: Event) -> str:
 
 _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "work": _work,
+    "commit_chosen": _commit_chosen,
     "kill": _kill,
     "restart": _restart,
     "leave": _leave,
