@@ -161,6 +161,10 @@ class Consumer:
         state = self._subscription.offsets.of(partition)
         return None if state is None else (state.version, state.finished)
 
+    def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
+        """The consumer's offsets of a partition, or None if it has not opened the partition."""
+        return self._subscription.offsets.of(partition)
+
     def created(self, partition: TopicPartition) -> int:
         """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
         state = self._subscription.offsets.of(partition)
@@ -227,20 +231,9 @@ class Consumer:
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
-    def commit_chosen(self, choice: float, target: int) -> None:
-        """
-        Have the application commit an offset that it chooses: one at or before what it has finished, in half of the
-        cases. The member must refuse the others: an offset before its claim, one beyond its position, and one of a
-        partition that it may not own.
-        """
-        partitions = sorted(self.opened) if target % 8 else self.world.partitions()
-        if not partitions:
-            return
-        partition = partitions[int(choice * len(partitions))]
+    def commit_chosen(self, partition: TopicPartition, offset: int) -> None:
+        """Have the application commit an offset that it chose; the member may refuse it."""
         state = self._subscription.offsets.of(partition)
-        floor, finished = (0, 0) if state is None else (state.floor, state.finished)
-        back = int(choice * 1000) % (1 + max(0, finished - floor))
-        offset = [finished - back, finished - back, max(0, floor - 1 - back), finished + 10**6][target % 4]
         if state is not None:
             self.world.checker.commit_chosen(self, partition, state.token, offset)
         self.process.start(self._commit_chosen({partition: offset}))

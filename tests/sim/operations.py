@@ -29,6 +29,8 @@ NOTIFICATIONS = 10
 READABLE_SHARE = 0.8
 #: The share of topics that are deleted and created again in one transaction.
 GONE_SHARE = 0.7
+#: How far beyond the finished offset a chosen offset may be: farther than any record that is delivered.
+FAR_BEYOND = 1_000_000
 #: The share of log cuts that remove only a few of the records that were read, and the most records that these remove.
 CUT_SHARE, MOST_CUT = 0.8, 12
 
@@ -57,7 +59,21 @@ def _work(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _commit_chosen(world: World, consumer: Consumer, event: Event) -> None:
-    consumer.commit_chosen(event.choice, event.target)
+    """
+    Have the application commit an offset that it chooses: in half of the cases at or before what it has finished.
+
+    The member must refuse the other offsets: before its claim, beyond its position, and of partitions of others.
+    """
+    partitions = sorted(consumer.opened) if event.target % 8 else world.partitions()
+    if not partitions:
+        return
+    partition = partitions[int(event.choice * len(partitions))]
+    state = consumer.state_of(partition)
+    floor, finished = (0, 0) if state is None else (state.floor, state.finished)
+    back = int(event.choice * 1000) % (1 + max(0, finished - floor))
+    chosen = finished - back
+    offset = [chosen, chosen, max(0, floor - 1 - back), finished + FAR_BEYOND][event.target % 4]
+    consumer.commit_chosen(partition, offset)
 
 
 def _kill(world: World, consumer: Consumer, event: Event) -> None:

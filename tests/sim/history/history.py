@@ -127,7 +127,8 @@ class History:
             before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
         elif repairs and not may_reset:
             before = None
-        if partition in self.topics.outdated and offset in self.world.logs[partition].starts:
+        is_start = partition in self.topics.outdated and offset in self.world.logs[partition].starts
+        if is_start and not self._is_chosen_in_old_log(entry, writer, partition, offset):
             kind = WriteKind.NEW_LOG
         elif before is None:
             kind = WriteKind.FIRST
@@ -136,6 +137,11 @@ class History:
         return OffsetWrite(
             kind, entry, change, partition, writer, offset, before, processed, repairs, adopts, may_reset
         )
+
+    def _is_chosen_in_old_log(self, entry: Entry, writer: Consumer, partition: TopicPartition, offset: int) -> bool:
+        """Return whether an application has chosen an offset that is also the start of a log unknown to the member."""
+        state = writer.state_of(partition)
+        return state is not None and not state.outdated and self.chosen.allow(entry, writer, partition, offset)
 
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
         """Return whether an owner stores an offset that no commit would store, and that a reset may choose."""
