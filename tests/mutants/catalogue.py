@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     brokers,
+    chosen_commits,
     clients,
     commits,
     delivery,
@@ -32,6 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *member.MUTANTS,
     *offsets.MUTANTS,
     *commits.MUTANTS,
+    *chosen_commits.MUTANTS,
     *resets.MUTANTS,
     *tracker.MUTANTS,
     *subscription.MUTANTS,
