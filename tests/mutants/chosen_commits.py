@@ -141,7 +141,7 @@ MUTANTS = (
         _CONSUMER_COMMITS_TESTS,
     ),
     Mutant(
-        "the default callback is called beside that of the call",
+        "the default callback replaces that of the call",
         _CONSUMER_COMMITS,
         "notify = callback or self._default_callback",
         "notify = self._default_callback or callback",

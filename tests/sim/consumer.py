@@ -162,7 +162,6 @@ class Consumer:
         return None if state is None else (state.version, state.finished)
 
     def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """The consumer's offsets of a partition, or None if it has not opened the partition."""
         return self._subscription.offsets.of(partition)
 
     def created(self, partition: TopicPartition) -> int:
@@ -231,17 +230,6 @@ class Consumer:
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
 
-    def commit_chosen(self, partition: TopicPartition, offset: int) -> None:
-        """Have the application commit an offset that it chose; the member may refuse it."""
-        state = self._subscription.offsets.of(partition)
-        if state is not None:
-            self.world.checker.commit_chosen(self, partition, state.token, offset)
-        self.process.start(self._commit_chosen({partition: offset}))
-
-    async def _commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> None:
-        with suppress(KielGroupsError):
-            await self.member.commit_chosen(offsets)
-
     def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
         delivered = self.in_flight.get(partition)
         if delivered is None or delivered.state is not state:
@@ -275,7 +263,7 @@ class Consumer:
 
     def fetch(self, partition: TopicPartition) -> None:
         """Start a reset of the position if the log does not have it."""
-        state = self._subscription.offsets.of(partition)
+        state = self.state_of(partition)
         if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
@@ -322,8 +310,7 @@ class Consumer:
         assert state.reset is not None
         found = Range(state.reset.lost, state.reset.start, state.reset.end)
         self.world.checker.range_reported(self, partition, state.token, found)
-        delivered = self.in_flight.get(partition)
-        if delivered is not None:
+        if (delivered := self.in_flight.get(partition)) is not None:
             delivered.counts, delivered.until = delivered.start < end, min(delivered.until, end)
         return 0
 
@@ -425,7 +412,7 @@ class Consumer:
         """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
-        state = self._subscription.offsets.of(partition)
+        state = self.state_of(partition)
         assert state is not None
         return self.world.history.epoch_at(partition, state.version)
 

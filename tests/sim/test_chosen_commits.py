@@ -12,6 +12,7 @@ from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.errors import CommitFailedError, ConfigError, KielGroupsError, SessionLostError
 from kiel_groups.model import TopicPartition
+from tests.sim.checker import Violation
 from tests.sim.commits import interrupted_commit, process_some
 from tests.sim.consumer import Consumer
 from tests.sim.world import World, at_rest
@@ -307,3 +308,26 @@ def test_another_claim_stores_nothing_that_was_chosen_before(world: World) -> No
     world.timeline.run_until(committing.done, 5.0)
     with pytest.raises(CommitFailedError, match="is not owned by this member"):
         committing.result()
+
+
+@pytest.mark.parametrize("how", ["not chosen", "chosen under another claim", "chosen below the claim"])
+def test_the_checker_reports_any_other_commit_that_moves_back(world: World, how: str) -> None:
+    """Only the very offset that the application has chosen, under this claim, may be below the stored one."""
+    (consumer,) = world.consumers
+    process_some(world, consumer)
+    consumer.leave()
+    successor = world.join(world.topics)
+    world.settle(60.0)
+    process_some(world, successor)
+    state = successor.state_of(PARTITION)
+    assert state is not None
+    assert (state.floor, state.finished) == (3, 6)
+    assert commit_chosen(world, successor, {PARTITION: 5}) == {PARTITION}
+    token = state.token - (how == "chosen under another claim")
+    offset = 2 if how == "chosen below the claim" else 4
+    state.floor = 0
+    if how != "not chosen":
+        world.checker.commit_chosen(successor, PARTITION, token, offset)
+    successor.process.start(successor.member.commit_chosen({PARTITION: offset}))
+    with pytest.raises(Violation, match=f"takes the offset of t0:0 back from 5 to {offset}"):
+        world.run_for(1.0)
