@@ -45,16 +45,18 @@ class ChosenCommits:
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()
+        refusals: Mapping[TopicPartition, Refusal] = {}
         waiting = offsets
         async with self._owned.writing:
-            while waiting:
-                decision = self._tracker.choose(waiting)
-                for partition, refusal in decision.refusals.items():
-                    await self._refuse(partition, waiting[partition], refusal, stored)
-                attempt = await self._owned.attempt(decision.commits)
+            while waiting and not refusals:
+                commits, refusals = self._tracker.choose(waiting)
+                attempt = await self._owned.attempt(commits)
                 stored |= attempt.stored
-                self._check(attempt, waiting, stored)
+                self._check(attempt, {partition: offsets[partition] for partition in commits}, stored)
                 waiting = {partition: offsets[partition] for partition in attempt.repeat}
+        for partition, refusal in refusals.items():
+            # Without the lock: releases do not wait until the owner znode is read.
+            await self._refuse(partition, offsets[partition], refusal, stored)
         return stored
 
     async def _refuse(
