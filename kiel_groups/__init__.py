@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.listeners import RebalanceListener
-    from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
+    from kiel_groups.model import Batch, OffsetAndMetadata, OffsetAndTimestamp, PartitionBatch, Record, TopicPartition
 
 __all__ = [
     "GroupedConsumer",
@@ -23,6 +23,8 @@ __all__ = [
     "Batch",
     "PartitionBatch",
     "TopicPartition",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "RebalanceListener",
     "KielGroupsError",
     "__version__",
@@ -38,6 +40,8 @@ _HOMES = {
     "Batch": "kiel_groups.model",
     "PartitionBatch": "kiel_groups.model",
     "TopicPartition": "kiel_groups.model",
+    "OffsetAndMetadata": "kiel_groups.model",
+    "OffsetAndTimestamp": "kiel_groups.model",
     "RebalanceListener": "kiel_groups.listeners",
     "KielGroupsError": "kiel_groups.errors",
 }

@@ -136,6 +136,11 @@ def topic_names(topics: object) -> list[str]:
     return list(dict.fromkeys(check_name(name, "topic") for name in names))
 
 
+def _check_reset_policy(policy: str) -> None:
+    if policy not in ("earliest", "latest", "none"):
+        raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
+
+
 def _at_least(least: int, **settings: int) -> None:
     for setting, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -212,10 +217,7 @@ class FetchConfig:
             max_bytes=self.max_bytes,
             max_message_bytes=self.max_message_bytes,
         )
-        if self.auto_offset_reset not in ("earliest", "latest", "none"):
-            raise ConfigError(
-                f"auto_offset_reset: {self.auto_offset_reset!r} given; expected 'earliest', 'latest' or 'none'"
-            )
+        _check_reset_policy(self.auto_offset_reset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +335,8 @@ class GroupConfig:
     records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
     reads its assignment and its claims even if no watch fired. A drain, a claim without a start position, or a
     partition without its planned owner is reported after ``drain_alarm_ms``. A leader's allocator may take
-    ``allocator_timeout_ms`` for a plan.
+    ``allocator_timeout_ms`` for a plan. A join that failed is tried again after ``retry_backoff_ms``; the pause doubles
+    with each failure in a row.
 
     ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
     applies), so a restart moves no partitions.
@@ -363,6 +366,7 @@ class GroupConfig:
     max_poll_interval_ms: int = 300_000
     loop_stall_ms: int = 300_000
     static_grace_ms: int = 60_000
+    retry_backoff_ms: int = 100
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
@@ -374,12 +378,14 @@ class GroupConfig:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if not isinstance(self.autocommit, bool):
             raise ConfigError(f"autocommit: {self.autocommit!r} given; expected True or False")
+        _check_reset_policy(self.auto_offset_reset)
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
         _at_least(
             1,
             reconcile_interval_ms=self.reconcile_interval_ms,
             auto_commit_interval_ms=self.auto_commit_interval_ms,
+            retry_backoff_ms=self.retry_backoff_ms,
             drain_alarm_ms=self.drain_alarm_ms,
             allocator_timeout_ms=self.allocator_timeout_ms,
         )

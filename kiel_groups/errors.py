@@ -16,11 +16,13 @@ __all__ = [
     "UnknownTopicError",
     "UnknownGroupError",
     "GroupConfigError",
+    "IllegalStateError",
     "AllocatorError",
     "CoordinationError",
     "NoZooKeeperError",
     "ChrootMissingError",
     "SessionLostError",
+    "CommitFailedError",
     "ForeignMemberError",
     "DuplicateInstanceError",
     "BrokerError",
@@ -72,6 +74,10 @@ class GroupConfigError(ConfigError):
     """This member's settings differ from the group's ``/config`` znode, or that znode is unreadable."""
 
 
+class IllegalStateError(ConfigError):
+    """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned to it."""
+
+
 class AllocatorError(KielGroupsError):
     """An allocator raised, took too long, or returned an invalid allocation."""
 
@@ -94,6 +100,14 @@ class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
 
     retriable = True
+
+
+class CommitFailedError(CoordinationError):
+    """
+    Offsets that the application chose were not stored: the partition is not owned, or another writer was faster.
+
+    The member goes on. The same offsets may succeed only if the message says so.
+    """
 
 
 class ForeignMemberError(CoordinationError):

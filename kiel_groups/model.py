@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["TopicPartition", "Record", "Batch", "PartitionBatch", "Slot", "MemberId", "Allocation"]
+__all__ = [
+    "TopicPartition",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "Record",
+    "Batch",
+    "PartitionBatch",
+    "Slot",
+    "MemberId",
+    "Allocation",
+]
 
 #: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str
@@ -36,6 +46,28 @@ class TopicPartition(NamedTuple):
         if not colon or not topic or not (number.isascii() and number.isdigit()):
             raise ValueError(f"not of the form 'topic:partition': {text!r}")
         return cls(topic, int(number))
+
+
+class OffsetAndMetadata(NamedTuple):
+    """
+    The *next* offset to read, and a text about it.
+
+    Kafka 0.8 keeps no such text: it is accepted for programs written for later brokers, and read back as "".
+    """
+
+    offset: int
+    metadata: str = ""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """
+    An offset that was looked up by time.
+
+    Messages of Kafka 0.8 have no timestamp, so ``timestamp`` is Kafka's -1 for "none".
+    """
+
+    offset: int
+    timestamp: int = -1
 
 
 #: The partitions that each slot must own. Every slot of the generation has an entry, even without partitions.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_co
 from kiel_groups.clients.calls.consume_future import Values, start_consume_call
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.consumer_commits import CommitCallback, ConsumerCommits
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.record_loop import RecordLoop
@@ -30,16 +31,16 @@ from kiel_groups.config import (
     check_name,
     topic_names,
 )
+from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupedConsumer"]
 
 
-class GroupedConsumer(MemberAttributes):
+class GroupedConsumer(ConsumerCommits):
     """
     A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
@@ -85,6 +86,8 @@ class GroupedConsumer(MemberAttributes):
             minus a third.
         allocator_timeout_ms: How long ``partition_allocator`` may run.
         zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
+        retry_backoff_ms: The first pause before a join is tried again; it doubles up to 5 s, and varies by half.
+        default_offset_commit_callback: The callback of each ``commit_async`` that passes none.
         listener: Notified when partitions are assigned, revoked or lost. If the listener has a hook ``on_stalled``, the
             hook is called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
         metrics: The registry to count in; a new one by default.
@@ -130,14 +133,17 @@ class GroupedConsumer(MemberAttributes):
         reconcile_interval_ms: int = 45_000,
         allocator_timeout_ms: int = 30_000,
         zk_timeout_ms: int = 15_000,
+        retry_backoff_ms: int = 100,
+        default_offset_commit_callback: CommitCallback | None = None,
         listener: RebalanceListener | None = None,
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(deserializer=deserializer)
+        check_functions(deserializer=deserializer, default_offset_commit_callback=default_offset_commit_callback)
         check_listener(listener)
         self.metrics = metrics or Metrics()
         self._deserializer = deserializer
+        self._default_callback = default_offset_commit_callback
         self._fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
@@ -154,9 +160,7 @@ class GroupedConsumer(MemberAttributes):
                 store=store,
                 auto_offset_reset=auto_offset_reset,
                 debounce=DebounceConfig(
-                    quiet_ms=debounce_quiet_ms,
-                    bound_ms=debounce_bound_ms,
-                    initial_delay_ms=debounce_initial_delay_ms,
+                    quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
                 ),
                 auto_commit_interval_ms=auto_commit_interval_ms,
                 autocommit=autocommit,
@@ -165,6 +169,7 @@ class GroupedConsumer(MemberAttributes):
                 allocator_timeout_ms=allocator_timeout_ms,
                 instance_id=instance_id,
                 static_grace_ms=static_grace_ms,
+                retry_backoff_ms=retry_backoff_ms,
                 max_poll_interval_ms=max_poll_interval_ms,
                 loop_stall_ms=loop_stall_ms,
             ),
@@ -227,9 +232,11 @@ class GroupedConsumer(MemberAttributes):
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
         return self._connected
 
-    def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
+    def close(self, autocommit: bool = True, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
         Commit finished records, release all partitions and leave the group.
+
+        The first call decides how; further calls return the same outcome.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
@@ -238,14 +245,25 @@ class GroupedConsumer(MemberAttributes):
         returns, and records in flight are delivered again.
 
         Args:
-            timeout_s: How long to wait for a loop. After it, the member leaves without a commit for that partition.
+            autocommit: Whether finished records are committed. A consumer with ``autocommit=False`` commits none here.
+                A position that ``auto_offset_reset`` chose is stored in any case.
+            timeout_s: How long the close may take, in seconds, whether the application or a server delays it. After
+                it, the member leaves, unfinished records are not committed, and a session that ZooKeeper does not
+                close is left to a thread, or expires.
+
+        Raises:
+            ConfigError: An argument is not valid; nothing is closed.
         """
+        if not isinstance(autocommit, bool):
+            raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
+        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
+            raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
         if self._connected is not None:
             self._end_in_flight(self._connected.values, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
-        work = partial(self._close, self._connecting if under_way else None, timeout_s)
+        work = partial(self._close, self._connecting if under_way else None, autocommit, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
         # Shielded: a caller that stops waiting must not leave behind a member that owns partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
@@ -276,14 +294,16 @@ class GroupedConsumer(MemberAttributes):
         if self._connected is not None:
             self._connected.abandon()
 
-    async def _close(self, connecting: asyncio.Task[None] | None, timeout_s: float | None) -> None:
+    async def _close(self, connecting: asyncio.Task[None] | None, autocommit: bool, timeout_s: float | None) -> None:
+        now_s = asyncio.get_running_loop().time
+        by_s = math.inf if timeout_s is None else now_s() + timeout_s
         if connecting is not None:
-            connecting.cancel()
-            await asyncio.wait({connecting})
+            await cancelled_by({connecting}, by_s)
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
         if self._connected is not None:
-            await self._connected.close(timeout_s)
+            remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
+            await self._connected.close(remaining_s, autocommit=autocommit)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -303,7 +323,7 @@ class GroupedConsumer(MemberAttributes):
         else:
             self._connected.records.put_back()
 
-    # ------------------------------------------------------------------ consume and commit
+    # ------------------------------------------------------------------ consume
 
     @starts_at_call
     async def subscribe(self, topics: str | Iterable[str]) -> None:
@@ -314,8 +334,8 @@ class GroupedConsumer(MemberAttributes):
         A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
-            ConfigError: A name is not legal for a topic of Kafka 0.8, or the topics exceed what ZooKeeper can store for
-                one member. The previous subscription remains.
+            ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, or the topics exceed what
+                ZooKeeper can store for one member. The previous subscription remains.
             ClosedError: The consumer was closed.
         """
         self._check_open()
@@ -405,41 +425,6 @@ class GroupedConsumer(MemberAttributes):
         records = RecordLoop(connected.records, connected.next_record)
         self._records = weakref.ref(records)
         return records
-
-    @starts_at_call
-    async def commit(self) -> frozenset[TopicPartition]:
-        """
-        Commit all finished records and the record in flight.
-
-        Returns:
-            The partitions whose offsets were stored.
-
-        Raises:
-            SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
-            CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
-            ClosedError: The consumer is not connected, or was closed.
-        """
-        connected = self._require_connected()
-        connected.records.in_flight.count()
-        return await connected.commit_shielded()
-
-    def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
-        """
-        Commit the values that ``consume()`` returned before this call, which count as finished from now on.
-
-        A coroutine that consumes commits only its own values. Any other caller, such as a timer, commits all values.
-        A failure is logged and counted (``commits_failed``). The next commit stores these offsets as well.
-
-        Args:
-            metadata: A text for stores that have room for one; by default "committed by" and this member's name.
-        """
-        if self._connected is not None:
-            self._connected.values.finish(calls=consume_calls_here(self) or None)
-        return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
-
-    async def _commit_offsets(self, metadata: str | None) -> None:
-        if self._connected is not None:
-            await self._connected.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: kiel's name for ``close()``."""

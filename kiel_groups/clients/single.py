@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self, TypeAlias, Unpack
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.cluster_queries import ClusterQueries
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
 from kiel_groups.clients.delivery.deserializer import Deserializer
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
 
 
-class SingleConsumer(ConsumerAttributes):
+class SingleConsumer(ConsumerAttributes, ClusterQueries):
     """
     A consumer that reads every partition of its topics and belongs to no group.
 
@@ -152,6 +153,11 @@ class SingleConsumer(ConsumerAttributes):
             self._read(name, {tp: at for tp, at in positions.items() if tp.topic == name})
         if partitions is None:
             self._whole_topics.update(fresh)
+
+    def _require_cluster(self) -> ClusterMetadata:
+        if self._ended.is_set():
+            raise ClosedError("the consumer was closed")
+        return self._cluster
 
     async def _partition_numbers(self, topic: str, partitions: Collection[int] | None) -> Collection[int]:
         known = await self._cluster.partitions_of(topic)

@@ -8,6 +8,7 @@ Where a docstring describes the future that is returned, the blocking method wai
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import logging
 import sys
@@ -21,7 +22,16 @@ from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
-__all__ = ["Attributes", "Blocking", "blocking", "takes_arguments_of", "ending", "immediate", "until_closed"]
+__all__ = [
+    "Attributes",
+    "Blocking",
+    "blocking",
+    "takes_arguments_of",
+    "ending",
+    "immediate",
+    "in_background",
+    "until_closed",
+]
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +118,20 @@ class Blocking(Generic[C]):
 
         return self._thread.call(call)
 
+    def _begin(
+        self,
+        begin: Callable[P, Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> concurrent.futures.Future[T]:
+        """Call ``begin`` on the loop, and return the outcome of the awaitable that it returns, as a future."""
+        context = self._caller_context()
+
+        async def call() -> T:
+            return await context.run(begin, *args, **kwargs)
+
+        return self._thread.begin(call)
+
     def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on the loop, and return its result; once the loop was stopped, call it on this thread."""
         context = self._caller_context()
@@ -176,12 +200,24 @@ def takes_arguments_of(
     return decorate
 
 
-def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T]:
+def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
     """Return a method that waits for the outcome of an asynchronous client's method."""
 
     @functools.wraps(method)
-    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(method, self._client, *args, **kwargs)
+
+    return call
+
+
+def in_background(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[Blocking[Any], P], concurrent.futures.Future[T]]:
+    """Return a method that starts an asynchronous client's method, and returns a future without waiting for it."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
+        return self._begin(method, self._client, *args, **kwargs)
 
     return call
 

@@ -15,6 +15,7 @@ from kiel_groups.sync.blocking_client import (
     blocking,
     ending,
     immediate,
+    in_background,
     takes_arguments_of,
     until_closed,
 )
@@ -41,6 +42,9 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     subscribe = blocking(clients.GroupedConsumer.subscribe)
     consume = until_closed(clients.GroupedConsumer.consume)
     commit = blocking(clients.GroupedConsumer.commit)
+    commit_async = in_background(clients.GroupedConsumer.commit_async)
+    committed = blocking(clients.GroupedConsumer.committed)
+    fetch_committed_offsets = blocking(clients.GroupedConsumer.fetch_committed_offsets)
     commit_offsets = blocking(clients.GroupedConsumer.commit_offsets)
     close = ending(clients.GroupedConsumer.close)
     wind_down = ending(clients.GroupedConsumer.wind_down)

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 
-__all__ = ["LoopThread"]
+__all__ = ["LoggedFuture", "LoopThread"]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,35 @@ STOP_S = 5.0
 #: How long a wait may last before Python checks for signals, in seconds: a signal that arrives just before a thread
 #: starts to wait for a lock does not interrupt that wait.
 SIGNAL_S = 0.5
+
+
+class LoggedFuture(concurrent.futures.Future[_Result]):
+    """The outcome of work that no caller waits for; logs an error that was never retrieved."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._unseen: BaseException | None = None
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._unseen = exception
+        super().set_exception(exception)
+
+    def result(self, timeout: float | None = None) -> _Result:
+        try:
+            return super().result(timeout)
+        finally:
+            self._unseen = None if self.done() else self._unseen
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        try:
+            return super().exception(timeout)
+        finally:
+            self._unseen = None if self.done() else self._unseen
+
+    def __del__(self) -> None:
+        if self._unseen is not None:
+            log.error("%s: a call failed, and its outcome was not retrieved", self._name, exc_info=self._unseen)
 
 
 class LoopThread:
@@ -123,6 +152,25 @@ class LoopThread:
             raise
         finally:
             self._waiting.discard(outcome)
+
+    def begin(self, function: Callable[[], Coroutine[Any, Any, _Result]]) -> LoggedFuture[_Result]:
+        """
+        Call a function on the loop that creates a coroutine, run that coroutine there, and do not wait for it.
+
+        Returns:
+            The outcome. Cancelling it cancels the coroutine. If nothing retrieves its error, the error is logged.
+
+        Raises:
+            ClosedError: The loop was stopped, or belongs to the parent process of this fork.
+        """
+        outcome: LoggedFuture[_Result] = LoggedFuture(self._name)
+        self._check_process()
+        with self._lock:
+            loop = self._running()
+            self._waiting.add(outcome)
+            outcome.add_done_callback(self._waiting.discard)
+            loop.call_soon_threadsafe(_begin, function, outcome)
+        return outcome
 
     def _result(self, outcome: concurrent.futures.Future[_Result], timeout_s: float | None) -> _Result:
         ends_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s

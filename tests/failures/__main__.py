@@ -46,6 +46,7 @@ SETTINGS = {
     "auto_commit_interval_ms": "between automatic commits",
     "drain_alarm_ms": "until an alarm, for a partition that is revoked, or claimed and not read",
     "zk_timeout_ms": "for joining; then an error is raised",
+    "retry_backoff_ms": "before a join is tried again; doubled with each failure up to 5 s, with jitter",
     "connect_timeout_ms": "for a connection to a broker",
     "metadata_max_age_ms": "between questions to brokers for the leaders of partitions",
     "max_poll_interval_ms": "for one record, one list of values, or one hook of a listener",

@@ -183,6 +183,30 @@ async def test_without_a_group_it_starts_at_from_and_commits_nothing(
     assert done.stderr.startswith("info: printed 2 records in ")
 
 
+async def test_the_last_records_of_each_partition_are_printed_in_the_users_format(
+    cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """
+    With --from -N, each partition starts N offsets before its end, or at its beginning. --format adds no newline.
+    """
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 2)
+    async with Producer(cluster_39.brokers) as producer:
+        for number in range(6):
+            await producer.produce(topic, b"%d" % number, key=None if number else b"key", partition=int(number > 1))
+    for distance, values in ((1, [1, 5]), (3, [0, 1, 3, 4, 5]), (100, range(6))):
+        done = alone(f"--from=-{distance}", "-f", "%s ", f"--max={len(values)}")
+        assert (done.returncode, sorted(done.stdout)) == (0, sorted("".join(f"{value} " for value in values)))
+    assert (
+        alone("--from", "-1", "--partition=1", r"--format=%t:%p %o %K %k%S\n", "--max=1").stdout
+        == f"{topic}:1 3 -1 1\n"
+    )
+    for conflict in ("--json", "--key-separator=,"):
+        done = alone("--format=%s", conflict)
+        assert done.returncode == 2
+        assert f"'{conflict.partition('=')[0]}' does not go with '--format'" in done.stderr
+
+
 async def test_json_contains_all_fields_of_a_record(
     cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -16,8 +16,8 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY

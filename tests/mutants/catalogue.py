@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     brokers,
+    chosen_commits,
     clients,
     commits,
     delivery,
@@ -19,6 +20,7 @@ from tests.mutants import (
     producer,
     resets,
     session,
+    subscription,
     tracker,
 )
 from tests.mutants.mutant import Mutant
@@ -31,8 +33,10 @@ MUTANTS: tuple[Mutant, ...] = (
     *member.MUTANTS,
     *offsets.MUTANTS,
     *commits.MUTANTS,
+    *chosen_commits.MUTANTS,
     *resets.MUTANTS,
     *tracker.MUTANTS,
+    *subscription.MUTANTS,
     *leader.MUTANTS,
     *brokers.MUTANTS,
     *clients.MUTANTS,

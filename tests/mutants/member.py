@@ -187,8 +187,8 @@ MUTANTS = (
     Mutant(
         "an unexpected error ends the automatic commits",
         "clients/delivery/auto_commit.py",
-        '            except Exception:\n                log.exception("an automatic commit failed',
-        '            except KeyError:\n                log.exception("an automatic commit failed',
+        "            except Exception as error:\n                self._failed(error)",
+        "            except KielGroupsError as error:\n                self._failed(error)",
         "tests/unit/clients/delivery/test_auto_commit.py",
     ),
     Mutant(

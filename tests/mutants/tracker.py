@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "a commit does not store what was finished since an interrupted one",
         "coordination/offsets/owned_offsets.py",
-        "return _Attempt(stored, late - stored)",
-        "return _Attempt(stored, frozenset())",
+        "return Attempt(stored, late - stored, superseded)",
+        "return Attempt(stored, frozenset(), superseded)",
         "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(

@@ -12,9 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import (
     MOVES,
+    ChosenCommits,
+    Commit,
     Finding,
     PartitionOffsets,
     Phase,
+    Refusal,
     StartPosition,
     StoredOffset,
 )
@@ -42,6 +45,7 @@ class OwnedPartition(RuleBasedStateMachine):
     One member that claims, commits and releases one partition, on a model of ZooKeeper that executes every write.
 
     ``reached`` is the largest offset that the present claim may store: its start, or what was finished since.
+    ``floor`` is the smallest one that the application may choose: where the claim started, or was set, or was sought.
     """
 
     def __init__(self) -> None:
@@ -53,6 +57,7 @@ class OwnedPartition(RuleBasedStateMachine):
         self.tokens = 0
         self.reached = 0
         self.may_go_back = False
+        self.floor = 0
 
     @initialize(autocommit=st.booleans(), through_brokers=st.booleans())
     def first_claim(self, autocommit: bool, through_brokers: bool) -> None:
@@ -84,7 +89,7 @@ class OwnedPartition(RuleBasedStateMachine):
         offset = self.znode.offset if self.znode.offset is not None and self.znode.mzxid > self.topic else 0
         self.write(offset)
         self.tracker.open({P0: StartPosition(offset, self.znode.version, self.tokens, self.topic)})
-        self.reached, self.may_go_back = offset, False
+        self.reached, self.may_go_back, self.floor = offset, False, offset
 
     @precondition(lambda self: self.is_open)
     @rule(delivered=st.integers(0, 3), finished=st.integers(0, 3))
@@ -110,6 +115,45 @@ class OwnedPartition(RuleBasedStateMachine):
             self.tracker.answered(sent, {P0: self.stored} if fits else {})
             if not fits:
                 self.audit()
+
+    @rule(offset=st.integers(-4, 4), is_executed=st.booleans(), is_answered=st.booleans())
+    def commit_chosen(self, offset: int, is_executed: bool, is_answered: bool) -> None:
+        """
+        The application commits an offset near its position; the commit or its answer may be lost.
+
+        The offset is refused outside of the claim's bounds, or without a claim. Otherwise a commit is sent against the
+        version that was last seen, so it never replaces an operator's offset. It changes neither the position nor what
+        is finished.
+        """
+        if not self.is_open:
+            assert self.tracker.choose({P0: max(0, offset)}) == ChosenCommits({}, {P0: Refusal.NOT_OPEN})
+            return
+        chosen = max(0, self.state.position + offset)
+        before = self.state.position, self.state.finished
+        decision = self.tracker.choose({P0: chosen})
+        reset = self.state.reset
+        beyond_log = reset is not None and chosen > reset.end
+        is_allowed = self.floor <= chosen <= self.state.position and not beyond_log and not self.state.outdated
+        assert decision.commits == ({P0: Commit(chosen, self.state.version)} if is_allowed else {})
+        assert bool(decision.refusals) is not is_allowed
+        other = TopicPartition("t", 1)
+        assert self.tracker.choose({P0: chosen, other: 0}).commits == {}, "a part of a refused commit is stored"
+        if is_allowed and self.tracker.rules.through_brokers:
+            if self.znode.version == self.state.version:
+                self.tracker.requested({P0: chosen})
+                self.write(chosen, is_chosen=True)
+                assert self.tracker.read(P0, self.stored) is Finding.OWN
+        elif is_allowed and self.tracker.may_store(P0):
+            sent = self.tracker.sent(decision.commits)
+            fits = decision.commits[P0].version == self.znode.version
+            if (is_executed or is_answered) and fits:
+                self.write(chosen, is_chosen=True)
+            if is_answered:
+                self.tracker.answered(sent, {P0: self.stored} if fits else {})
+                if not fits:
+                    self.audit()
+                    return
+        assert (self.state.position, self.state.finished) == before
 
     @precondition(lambda self: self.is_open and self.tracker.rules.through_brokers)
     @rule(is_late=st.booleans())
@@ -149,7 +193,7 @@ class OwnedPartition(RuleBasedStateMachine):
             assert found in (Finding.ADOPTED, Finding.UNREADABLE), "an operator's change is not followed"
         if found is Finding.ADOPTED:
             assert self.state.position == self.state.finished == self.state.committed == self.znode.offset
-            self.reached = self.state.position
+            self.reached = self.floor = self.state.position
         else:
             assert self.state.position == before
         assert self.state.version == self.znode.version
@@ -160,6 +204,7 @@ class OwnedPartition(RuleBasedStateMachine):
         """The application continues elsewhere."""
         self.tracker.seek(P0, max(0, self.state.position + by))
         self.reached, self.may_go_back = max(self.reached, self.state.position), True
+        self.floor = min(self.floor, self.state.position)
 
     @precondition(lambda self: self.is_open and self.state.phase is Phase.OPEN)
     @rule(start=st.integers(0, 30), size=st.integers(0, 10), latest=st.booleans())
@@ -180,6 +225,7 @@ class OwnedPartition(RuleBasedStateMachine):
             if commit is None:
                 self.tracker.complete_reset(P0)
                 self.reached = self.state.position
+                self.floor = min(self.state.committed, self.state.position)
                 return
             self.tracker.requested({P0: None})
             if commit.version == self.znode.version:
@@ -210,7 +256,7 @@ class OwnedPartition(RuleBasedStateMachine):
         """The start of the new log is stored."""
         self.write(0, is_restart=True)
         self.tracker.restart(P0, 0, self.znode.version, self.known_topic)
-        self.reached, self.may_go_back = 0, False
+        self.reached, self.may_go_back, self.floor = 0, False, 0
 
     @precondition(lambda self: self.is_open)
     @rule(is_read_first=st.booleans())
@@ -248,12 +294,18 @@ class OwnedPartition(RuleBasedStateMachine):
         self.zxid += 1
         self.znode = Znode(offset, self.znode.version + 1, self.zxid, writer)
 
-    def write(self, offset: int, *, is_restart: bool = False, is_release: bool = False) -> None:
+    def write(
+        self, offset: int, *, is_restart: bool = False, is_release: bool = False, is_chosen: bool = False
+    ) -> None:
         """Execute a write of the member's present claim, and check that the claim may write this offset."""
         if self.is_open and not is_restart:
             zeroes_old_log = is_release and offset == 0
             assert zeroes_old_log or not self.state.outdated, "an offset of an earlier incarnation is written"
-            limit = self.reached
+            limit = self.reached if not is_chosen else self.state.position
+            assert not is_chosen or offset >= self.floor, "an offset before the floor is written"
+            assert not is_chosen or self.znode.version == self.state.version, "another writer's offset is replaced"
+            self.may_go_back = self.may_go_back or (is_chosen and offset > self.state.finished)
+            self.reached = max(self.reached, offset) if is_chosen else self.reached
             if (chosen := self.state.reset_offset(autocommit=self.tracker.rules.autocommit)) is not None:
                 limit = max(limit, chosen)
             assert offset <= limit, "an offset is written that this claim has not reached"

@@ -219,6 +219,14 @@ class Checker:
         """Record that brokers reported the range of a log to a consumer whose position is not in the log."""
         self.history.ranges.report(consumer, partition, token, found)
 
+    def commit_chosen(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> None:
+        """Record that an application commits an offset that it chose."""
+        self.history.chosen.begin(consumer, partition, token, offset)
+
+    def continued(self, partition: TopicPartition, offset: int) -> None:
+        """Record that a consumer continues at an offset that another writer has set, or in a new log."""
+        self.history.chosen.start_at(partition, offset)
+
     def commit_requested(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
         """Check a consumer's request to brokers to store offsets, when it is sent."""
         for partition, offset in sorted(offsets.items()):

@@ -92,7 +92,8 @@ class Consumer:
         self._finished_some = asyncio.Event()
         config, zookeeper = world.settings(instance_id)
         self._subscription = SubscriptionState(config)
-        self._subscription.subscribe(topics)
+        # Without a topic, the member joins all the same.
+        self._subscription.change_subscription(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
@@ -159,6 +160,9 @@ class Consumer:
         """The offset znode's version and the next offset, as the consumer knows them; None if it is not the owner."""
         state = self._subscription.offsets.of(partition)
         return None if state is None else (state.version, state.finished)
+
+    def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
+        return self._subscription.offsets.of(partition)
 
     def created(self, partition: TopicPartition) -> int:
         """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
@@ -259,7 +263,7 @@ class Consumer:
 
     def fetch(self, partition: TopicPartition) -> None:
         """Start a reset of the position if the log does not have it."""
-        state = self._subscription.offsets.of(partition)
+        state = self.state_of(partition)
         if partition not in self.opened or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
@@ -306,8 +310,7 @@ class Consumer:
         assert state.reset is not None
         found = Range(state.reset.lost, state.reset.start, state.reset.end)
         self.world.checker.range_reported(self, partition, state.token, found)
-        delivered = self.in_flight.get(partition)
-        if delivered is not None:
+        if (delivered := self.in_flight.get(partition)) is not None:
             delivered.counts, delivered.until = delivered.start < end, min(delivered.until, end)
         return 0
 
@@ -381,6 +384,7 @@ class Consumer:
             self.opened[partition] = self._epoch(partition)
             self._forget_fetch(partition)
             self._fetches[partition] = object()
+        self.world.checker.continued(partition, offset)
         self.in_flight.pop(partition, None)
         self._finished_some.set()
 
@@ -408,7 +412,7 @@ class Consumer:
         """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
-        state = self._subscription.offsets.of(partition)
+        state = self.state_of(partition)
         assert state is not None
         return self.world.history.epoch_at(partition, state.version)
 

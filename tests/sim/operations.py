@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeServer
@@ -29,6 +31,8 @@ NOTIFICATIONS = 10
 READABLE_SHARE = 0.8
 #: The share of topics that are deleted and created again in one transaction.
 GONE_SHARE = 0.7
+#: How far beyond the finished offset a chosen offset may be: farther than any record that is delivered.
+FAR_BEYOND = 1_000_000
 #: The share of log cuts that remove only a few of the records that were read, and the most records that these remove.
 CUT_SHARE, MOST_CUT = 0.8, 12
 
@@ -54,6 +58,31 @@ def perform(world: World, event: Event) -> str:
 
 def _work(world: World, consumer: Consumer, event: Event) -> None:
     consumer.work(event.choice, 1 + event.target % 5, event.duration_s)
+
+
+def _commit_chosen(world: World, consumer: Consumer, event: Event) -> None:
+    """
+    Have the application commit an offset that it chooses: in half of the cases at or before what it has finished.
+
+    The member must refuse the other offsets: before its claim, beyond its position, and of partitions of others.
+    """
+    partitions = sorted(consumer.opened) if event.target % 8 else world.partitions()
+    if not partitions:
+        return
+    partition = partitions[int(event.choice * len(partitions))]
+    state = consumer.state_of(partition)
+    floor, finished = (0, 0) if state is None else (state.floor, state.finished)
+    back = int(event.choice * 1000) % (1 + max(0, finished - floor))
+    chosen = finished - back
+    offset = [chosen, chosen, max(0, floor - 1 - back), finished + FAR_BEYOND][event.target % 4]
+    if state is not None:
+        world.checker.commit_chosen(consumer, partition, state.token, offset)
+    consumer.process.start(_commit_if_allowed(consumer, partition, offset))
+
+
+async def _commit_if_allowed(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+    with suppress(KielGroupsError):
+        await consumer.member.commit_chosen({partition: offset})
 
 
 def _kill(world: World, consumer: Consumer, event: Event) -> None:
@@ -350,6 +379,7 @@ def _weights(world: World, event: Event) -> str:
 
 _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "work": _work,
+    "commit_chosen": _commit_chosen,
     "kill": _kill,
     "restart": _restart,
     "leave": _leave,

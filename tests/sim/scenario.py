@@ -113,6 +113,9 @@ BROKER_SHARE = 0.2
 #: The share of the scenarios in which logs lose records, and the most such faults in one.
 LOGS_SHARE = 0.5
 MOST_LOG_FAULTS = 6
+#: The share of the scenarios in which applications commit offsets that they choose, and the most such commits in one.
+CHOSEN_SHARE = 0.5
+MOST_CHOSEN = 25
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -133,7 +136,7 @@ def make_scenario(seed: int) -> Scenario:
     for operation in operations:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, operation))
-    events = sorted([*events, *_log_events(seed, at_s)])
+    events = sorted([*events, *_log_events(seed, at_s), *_chosen_commits(seed, at_s)])
     return Scenario(
         seed=seed,
         members=random.randint(3, 6),
@@ -156,6 +159,13 @@ def _log_events(seed: int, until_s: float) -> list[Event]:
     random = Random(f"logs of {seed}")
     count = random.randint(2, MOST_LOG_FAULTS) if random.random() < LOGS_SHARE else 0
     return [_event(random, random.uniform(0.1, 1.0) * until_s, random.choice(LOG_FAULTS)) for _ in range(count)]
+
+
+def _chosen_commits(seed: int, until_s: float) -> list[Event]:
+    """Draw the commits of chosen offsets from a separate generator, so that they do not change the rest."""
+    random = Random(f"chosen commits of {seed}")
+    count = random.randint(2, MOST_CHOSEN) if random.random() < CHOSEN_SHARE else 0
+    return [_event(random, random.uniform(0.05, 1.0) * until_s, "commit_chosen") for _ in range(count)]
 
 
 def _leaders_after_s(random: Random) -> tuple[float, ...]:

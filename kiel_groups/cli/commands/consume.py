@@ -25,7 +25,9 @@ from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.cli.parameters.start_option import Position
+    from kiel_groups.cli.records.record_lines import RecordLine
     from kiel_groups.clients import GroupedConsumer, SingleConsumer
+    from kiel_groups.model import TopicPartition
 
     Subscribe = Callable[[], Awaitable[None]]
 
@@ -51,8 +53,9 @@ _WITHOUT_A_GROUP = ("partitions",)
     "--from",
     "start",
     metavar="WHERE",
-    help="Where to start: earliest, latest, an offset, a time (UTC), or how long ago: 10m, 2h. In a group earliest or"
-    " latest, for partitions without an offset.  [default: latest; in a group, earliest]",
+    help="Where to start: earliest, latest, an offset, -N for the last N of each partition, a time (UTC), or how long"
+    " ago: 10m, 2h. In a group earliest or latest, for partitions without an offset.  [default: latest; in a group,"
+    " earliest]",
 )
 @click.option(
     "--partition",
@@ -64,6 +67,14 @@ _WITHOUT_A_GROUP = ("partitions",)
 )
 @json_lines_option
 @key_separator_option
+@click.option(
+    "-f",
+    "--format",
+    "template",
+    metavar="TEXT",
+    help=r"Print records in this format, as kcat -f does: %t topic, %p partition, %o offset, %k key, %s value, %K %S"
+    r" their lengths (-1 for null), %% a percent sign, \n \t \xNN. No newline is added.",
+)
 @click.option(
     "--max",
     # The name of this option in Kafka's console consumer.
@@ -116,6 +127,7 @@ def consume(
     topics: tuple[str, ...],
     as_json: bool,
     key_separator: str | None,
+    template: str | None,
     most: int | None,
     timeout_s: float | None,
     quiet: bool,
@@ -130,7 +142,6 @@ def consume(
     """
     import asyncio
 
-    from kiel_groups.cli.records.record_lines import json_line, plain_line
     from kiel_groups.cli.records.record_output import standard_output
     from kiel_groups.cli.records.record_printer import RecordPrinter
     from kiel_groups.cli.terminal.log_handler import show_logs
@@ -140,11 +151,11 @@ def consume(
     show_logs(lines, verbose=verbose, timed=True)
     for topic in topics:
         check_name(topic, "topic")
+    line = _line(context, template, separator_bytes(key_separator), as_json=as_json)
     if options.pop("no_group"):
         _refuse(context, ("group",), "does not go with '--no-group'")
         options["group"] = None
     reader = (_alone if options["group"] is None else _in_group)(context, topics, options)
-    line = json_line if as_json else plain_line(separator_bytes(key_separator))
     printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
     status = asyncio.run(printing.run(reader.subscribe))
     if not quiet and status != READER_GONE:
@@ -152,6 +163,17 @@ def consume(
         printed = counted(printing.printed, "record", "records")
         lines.say("info", f"printed {printed} in {printing.took_s:.1f} s, {rate:,.0f} records/s")
     return status
+
+
+def _line(context: click.Context, template: str | None, key_separator: bytes | None, *, as_json: bool) -> RecordLine:
+    """Return the function that formats records. Raise ConfigError for a wrong template, UsageError for two formats."""
+    from kiel_groups.cli.records.record_format import parse_format
+    from kiel_groups.cli.records.record_lines import json_line, plain_line
+
+    if template is None:
+        return json_line if as_json else plain_line(key_separator)
+    _refuse(context, ("as_json", "key_separator"), "does not go with '--format'")
+    return parse_format(template)
 
 
 class _Reader(NamedTuple):
@@ -229,30 +251,38 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
 async def _start(
     consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
 ) -> None:
-    from kiel_groups.cli.parameters.start_option import Offset
+    from kiel_groups.cli.parameters.start_option import Offset, Tail
     from kiel_groups.clients import BEGINNING
+    from kiel_groups.errors import ConfigError
 
     await consumer.connect()
-    if not isinstance(start, Offset):
+    if not isinstance(start, Offset | Tail):
         await consumer.subscribe(topics, start, partitions)
         return
     await consumer.subscribe(topics, BEGINNING, partitions)
-    await _check_offset(consumer, brokers, start)
-    for partition in consumer.assignment:
-        consumer.seek(partition, start)
+    ranges = await _log_ranges(consumer, brokers)
+    for partition, (first, end) in sorted(ranges.items()):
+        if isinstance(start, Offset) and not first <= start <= end:
+            raise ConfigError(f"--from: {start} given; the log of {partition} has {first} to {end}")
+    for partition, (first, end) in ranges.items():
+        consumer.seek(partition, max(first, end - start) if isinstance(start, Tail) else start)
 
 
-async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> None:
-    """Refuse an offset that is outside one of the logs; ``consumer`` must be positioned at the starts of the logs."""
+async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicPartition, tuple[int, int]]:
+    """
+    Return the first and the next offset of each assigned partition of a consumer that starts at the beginning.
+
+    Raises:
+        NoOffsetsError: A leader did not answer.
+    """
     from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.config import KAFKA_PORT, parse_hosts
-    from kiel_groups.errors import ConfigError
+    from kiel_groups.errors import NoOffsetsError
 
     ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment)
-    for partition, end in sorted(ends.offsets.items()):
-        first = consumer.position(partition) or 0
-        if not first <= offset <= end:
-            raise ConfigError(f"--from: {offset} given; the log of {partition} has {first} to {end}")
+    if ends.problem:
+        raise NoOffsetsError(f"--from: where the logs end is unknown: {ends.problem}")
+    return {partition: (consumer.position(partition) or 0, end) for partition, end in ends.offsets.items()}
 
 
 def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:

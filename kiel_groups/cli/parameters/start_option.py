@@ -9,10 +9,11 @@ from typing import TypeAlias
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ConfigError
 
-__all__ = ["Offset", "Position", "parse_position"]
+__all__ = ["Offset", "Position", "Tail", "parse_position"]
 
 _WORDS = {"earliest": BEGINNING, "latest": END}
 _DURATION = re.compile(r"(\d+)([smhd])")
+_TAIL = re.compile(r"-([0-9]*[1-9][0-9]*)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -20,13 +21,19 @@ class Offset(int):
     """An offset to start at; a plain int is BEGINNING or END."""
 
 
-#: BEGINNING, END, an offset, a time, or how long ago.
-Position: TypeAlias = int | Offset | datetime | timedelta
+class Tail(int):
+    """A number of offsets, 1 or more: start this far before the end of each partition."""
+
+
+#: BEGINNING, END, an offset, a number of offsets before the end, a time, or how long ago.
+Position: TypeAlias = int | Offset | Tail | datetime | timedelta
 
 
 def parse_position(text: str) -> Position:
     """
     Parse ``earliest``, ``latest``, an offset, a time in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
+
+    ``-N`` stands for N offsets before the end of each partition.
 
     Raises:
         ConfigError: The text is none of these.
@@ -35,12 +42,14 @@ def parse_position(text: str) -> Position:
         return _WORDS[text]
     if text.isascii() and text.isdigit():
         return Offset(text)
+    if tail := _TAIL.fullmatch(text):
+        return Tail(tail[1])
     try:
         if duration := _DURATION.fullmatch(text):
             return timedelta(**{_UNITS[duration[2]]: int(duration[1])})
         return datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, a time such as '2026-11-21T17:45', or"
-            " how long ago: '90s', '10m', '2h', '7d'"
+            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, '-N' for the last N of each partition,"
+            " a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
         ) from None

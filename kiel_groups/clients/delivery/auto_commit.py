@@ -32,14 +32,21 @@ class AutoCommit:
         self._commit = commit
         self._metrics = metrics
         self._due = asyncio.Event()
+        #: Why the last commit failed, or None after a success.
+        self._cause: str | None = None
 
     def commit_soon(self) -> None:
         """Start the next commit now, without waiting for the end of the interval."""
         self._due.set()
 
     async def run(self) -> None:
-        """Commit until the task is cancelled. A failure is logged and counted; the next interval's commit retries."""
-        group, interval_s = self._config.group, self._config.auto_commit_interval_ms / 1000
+        """
+        Commit until the task is cancelled.
+
+        A failure is counted, and the next interval's commit retries. Its cause is logged once: again after a success,
+        or when it changes.
+        """
+        interval_s = self._config.auto_commit_interval_ms / 1000
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -48,12 +55,22 @@ class AutoCommit:
             try:
                 if self._subscription.offsets.has_uncommitted():
                     await self._commit()
-            except SessionLostError as error:
-                log.warning("group %s: nothing was committed: %s", group, error)
-                self._metrics.count("commits_failed")
-            except KielGroupsError as error:
-                log.error("an automatic commit failed in group %s: %s", group, error)
-                self._metrics.count("commits_failed")
-            except Exception:
-                log.exception("an automatic commit failed in group %s; trying again in %.1f s", group, interval_s)
-                self._metrics.count("commits_failed")
+                    self._cause = None
+            except Exception as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Count a failed commit, and log its cause unless the last commit failed for the same one."""
+        self._metrics.count("commits_failed")
+        cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
+        if cause == self._cause:
+            return
+        group, interval_s = self._config.group, self._config.auto_commit_interval_ms / 1000
+        if isinstance(error, SessionLostError):
+            log.warning("group %s: nothing was committed: %s; trying again every %g s", group, error, interval_s)
+        elif isinstance(error, KielGroupsError):
+            log.error("an automatic commit failed in group %s: %s; trying again every %g s", group, error, interval_s)
+        else:
+            log.error(
+                "an automatic commit failed in group %s; trying again every %g s", group, interval_s, exc_info=error
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_requests import check_offset_api
+from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.session.session_context import ProcessContext
@@ -138,13 +138,23 @@ class ConnectedConsumer:
         self.owned.follow_subscription()
         return changed
 
-    async def close(self, timeout_s: float | None) -> None:
-        """Wait for the application to finish records in flight, release all partitions, and leave the group."""
+    async def close(self, timeout_s: float | None, *, autocommit: bool = True) -> None:
+        """
+        Wait for the application to finish records in flight, release all partitions, and leave the group.
+
+        Args:
+            timeout_s: How long the close may take, whether the application or a server delays it. None: no limit.
+            autocommit: Whether the releases commit finished records, if the consumer commits by itself.
+        """
         for task in self._background:
             task.cancel()
         self.end(None)
+        if not autocommit:
+            self._subscription.offsets.stop_autocommit()
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
         try:
-            async with asyncio.timeout(VALUES_PATIENCE_S):
+            async with asyncio.timeout(VALUES_PATIENCE_S if timeout_s is None else min(VALUES_PATIENCE_S, timeout_s)):
                 await self.values.all_finished()
         except TimeoutError:
             log.warning(
@@ -152,7 +162,7 @@ class ConnectedConsumer:
                 self._settings.group.group,
             )
             self.values.drop(None)
-        await self.member.close(timeout_s)
+        await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
         self.fetcher.close()
         self._cluster.close()
 
@@ -264,6 +274,31 @@ class ConnectedConsumer:
         mistake the stored offset for that of another writer.
         """
         return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
+
+    def commit_chosen_shielded(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> asyncio.Future[frozenset[TopicPartition]]:
+        """Commit offsets that the application chose. The future raises the errors of ``GroupMember.commit_chosen``."""
+        return asyncio.shield(spawn(self.member.commit_chosen(offsets), "commit of chosen offsets"))
+
+    async def stored_offsets(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | None]:
+        """
+        Read the group's offsets from its store; None stands for all partitions that have an offset.
+
+        Returns:
+            The offset of each partition that has one, or None where the stored data is no offset.
+
+        Raises:
+            SessionLostError: There is no session at the moment, and the offsets are read from ZooKeeper.
+            NoOffsetsError, BrokerError, ProtocolError: As ``fetch_offsets``, if brokers store the offsets.
+        """
+        if partitions is None:
+            partitions = await self.member.partitions_with_offsets()
+        if self._settings.group.store == BROKER_V0:
+            return await fetch_offsets(self._cluster, self._settings.group.group, partitions) if partitions else {}
+        return await self.member.stored_offsets(partitions)
 
     async def commit_values(self, metadata: str) -> None:
         """Commit finished values; log and count a failure."""

@@ -181,6 +181,17 @@ class ClusterMetadata:
             await self.await_topics([topic])
         return self._topics[topic].partitions
 
+    async def all_topics(self) -> frozenset[str]:
+        """
+        Ask for the names of all topics of the cluster.
+
+        Raises:
+            NoBrokersError: No broker answered.
+        """
+        answer = await self._sources.ask(MetadataRequest(()))
+        self._apply(frozenset(self._tracked), answer)
+        return frozenset(topic.topic for topic in answer.response.topics if topic.topic in self._topics)
+
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """
         Return the topic's last reported partition numbers, ascending, or None if there are none. Do not wait.

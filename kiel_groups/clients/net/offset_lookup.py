@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.config import BrokerConfig
@@ -46,6 +46,9 @@ LEADERLESS_PATIENCE_S = 2.0
 
 T = TypeVar("T")
 
+#: A time for all partitions, or one for each.
+At: TypeAlias = int | Mapping[TopicPartition, int]
+
 
 class Cluster(Protocol):
     """What a look-up needs of a cluster: leaders, and requests to them. ``ClusterMetadata`` documents the methods."""
@@ -74,7 +77,7 @@ class LogRange(NamedTuple):
     end: int
 
 
-async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: At) -> dict[TopicPartition, int]:
     """
     Look up the offsets of partitions at a time: ask their leaders, and retry with backoff while leaders change.
 
@@ -83,7 +86,7 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
         partitions: Any number, of any topics.
         at: -2 for the earliest offset in the log, -1 for the offset of the next message, or a time in epoch
             milliseconds. A time gives the first offset of the newest segment that is older than the time, or the
-            earliest offset if no segment is older.
+            earliest offset if no segment is older. One time for all partitions, or one for each.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
@@ -173,7 +176,7 @@ def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
 async def ask_leaders(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    at: int,
+    at: At,
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Failure]:
@@ -200,14 +203,15 @@ async def ask_leaders(
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
+    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: At, timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
-    request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
+    times = dict.fromkeys(partitions, at) if isinstance(at, int) else {tp: at[tp] for tp in partitions}
+    request = ListOffsetsRequest({tp: OffsetQuery(time) for tp, time in times.items()})
     try:
         answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
     except KielGroupsError as error:
         return dict.fromkeys(partitions, Failure(error, error.retriable))
-    results = {tp: _read(tp, answer.get(tp), at) for tp in partitions}
+    results = {tp: _read(tp, answer.get(tp), time) for tp, time in times.items()}
     too_early = [tp for tp, result in results.items() if result is None]
     earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}
     return {tp: result for tp, result in (results | earliest).items() if result is not None}

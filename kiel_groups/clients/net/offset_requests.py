@@ -19,8 +19,8 @@ from kiel_groups.errors import (
     RequestTimeoutError,
 )
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_METADATA_TOO_LARGE,

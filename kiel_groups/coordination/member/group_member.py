@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from kiel_groups.config import HostPort
@@ -13,7 +13,7 @@ from kiel_groups.coordination.member.member_role import MemberKind, MemberRole
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_context import ProcessContext
-from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.errors import CommitFailedError, CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
@@ -138,6 +138,45 @@ class GroupMember:
         """
         return await self._write(lambda role: role.offsets.owned.commit_finished(metadata))
 
+    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """
+        Store next offsets that the application chose: all, or none if one of them is refused.
+
+        Returns:
+            The partitions.
+
+        Raises:
+            ConfigError: As ``ChosenCommits.commit``.
+            CommitFailedError: As ``ChosenCommits.commit``.
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
+        """
+        return await self._write(lambda role: role.offsets.chosen.commit(offsets))
+
+    async def partitions_with_offsets(self) -> list[TopicPartition]:
+        """Return the partitions that have an offset znode of the group; raises as ``stored_offsets``."""
+        return await self._readable().offsets.znodes.partitions()
+
+    async def stored_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """
+        Read the group's offsets from ZooKeeper, in one round trip, whether or not this member owns the partitions.
+
+        Returns:
+            The offset of each partition that has an offset znode, or None if the znode has no offset.
+
+        Raises:
+            SessionLostError: There is no session at the moment.
+            CoordinationError: ZooKeeper refused the read because rights are missing.
+        """
+        found = await self._readable().offsets.znodes.read(list(partitions))
+        return {partition: stored.offset for partition, stored in found.items()}
+
+    def _readable(self) -> MemberRole:
+        """Return the role on a session that has not ended; its gate may be shut."""
+        if self._member_session is None or self._member_session.ended:
+            raise SessionLostError(f"group {self._config.group}: no session to read with at the moment")
+        return self._member_session.role
+
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
@@ -167,6 +206,9 @@ class GroupMember:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
             return await write(member_session.role)
+        except CommitFailedError:
+            # It concerns these offsets only.
+            raise
         except CoordinationError as error:
             if not error.retriable:
                 member_session.fail(error)
@@ -190,7 +232,7 @@ class GroupMember:
         Release all partitions and leave the group.
 
         Args:
-            timeout_s: How long to wait for the application to finish the records in flight; after that, their
-                partitions are released without a commit. None: no limit.
+            timeout_s: How long the close may take, whether the application or a server delays it. After that, the
+                session is closed, and unfinished records are not committed. None: no limit.
         """
         await self._supervisor.close(timeout_s)

@@ -325,11 +325,13 @@ class GroupSession(Generic[RoleT]):
             parts = self._admitted
             releasing = asyncio.ensure_future(parts.role.release(alone=parts.candidacy.alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            # If the session ends first, nothing is left to release, and the error of its end was logged.
-            if releasing.done() and (error := releasing.exception()) and not isinstance(error, SessionLostError):
-                self.fail(error)
-            releasing.cancel()
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                # If the session ends first, nothing is left to release, and the error of its end was logged.
+                if releasing.done() and (error := releasing.exception()) and not isinstance(error, SessionLostError):
+                    self.fail(error)
+            finally:
+                releasing.cancel()
         await self.close()
 
     async def close(self) -> None:
@@ -337,6 +339,15 @@ class GroupSession(Generic[RoleT]):
         self._finish(None)
         # Concurrently: a slow hook of the application must not delay the close of the session.
         await asyncio.gather(self._tasks.cancel(), self.session.close())
+
+    async def close_within(self, timeout_s: float | None) -> None:
+        """Close the session as ``close`` does; after ``timeout_s`` seconds, leave the rest to the session's threads."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.close()
+        except TimeoutError:
+            log.warning("group %s: ZooKeeper does not close the session in time; it may expire", self._config.group)
+            self.session.abandon("closed")
 
 
 def is_fatal(error: BaseException | None) -> bool:

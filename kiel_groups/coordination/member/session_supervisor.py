@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -11,15 +12,19 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
 from kiel_groups.coordination.member.session_role import SessionRole
 from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import KielGroupsError, SessionLostError
 
 __all__ = ["SessionSupervisor"]
 
 log = logging.getLogger(__name__)
 
-#: The first and the longest pause before a lost session is replaced, in seconds, longer or shorter by up to half.
-FIRST_JOIN_PAUSE_S = 0.1
+#: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first one is
+#: ``retry_backoff_ms``.
 LONGEST_JOIN_PAUSE_S = 5.0
+
+#: The part of a close's time limit that is left to the close of the session, and the most of it, in seconds.
+CLOSING_SHARE, LONGEST_CLOSING_S = 0.5, 0.5
 
 _RoleT = TypeVar("_RoleT", bound=SessionRole)
 
@@ -42,6 +47,7 @@ class SessionSupervisor(Generic[_RoleT]):
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._group = process.config.group
+        self._first_pause_s = process.config.retry_backoff_ms / 1000
         self._limit_s = process.zookeeper.connect_timeout_ms / 1000
         self._metrics = process.metrics
         self._runtime = process.runtime
@@ -60,14 +66,14 @@ class SessionSupervisor(Generic[_RoleT]):
         Raises the error that prevents the first session from joining. If that session ends before it has joined, the
         next one gets the rest of the time.
         """
-        by_s = self._due_s()
+        by_s, backoff = self._due_s(), self._new_backoff()
         while self.current is None:
             try:
                 self.current = await self._start_session(by_s)
             except SessionLostError as error:
                 self._metrics.count("joins_failed")
                 log.warning("group %s: could not join: %s; retrying", self._group, error)
-                await asyncio.sleep(FIRST_JOIN_PAUSE_S)
+                await asyncio.sleep(backoff.next_s())
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -75,20 +81,31 @@ class SessionSupervisor(Generic[_RoleT]):
         End the current session without starting another one.
 
         Args:
-            timeout_s: How long leaving in order may take; after that, the session is closed anyway. None: no limit.
+            timeout_s: How long the close may take. The last part of it is for the close of the session, if leaving in
+                order takes longer. A session that ZooKeeper does not close in time is closed in the background. None:
+                no limit.
         """
+        by_s = math.inf if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+            await cancelled_by({self._task}, by_s)
         if self.current is not None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self.current.leave()
-            except TimeoutError:
-                log.warning("group %s: leaving before the application has finished its records", self._group)
-                await self.current.close()
+            await self._leave(self.current, by_s)
         if self._closing:
-            await asyncio.wait(self._closing)
+            await asyncio.wait(self._closing, timeout=_remaining_s(by_s))
+            await cancelled_by(set(self._closing), by_s)
+
+    async def _leave(self, session: GroupSession[_RoleT], by_s: float) -> None:
+        remaining_s = _remaining_s(by_s)
+        closing_s = 0.0 if remaining_s is None else min(CLOSING_SHARE * remaining_s, LONGEST_CLOSING_S)
+        try:
+            async with asyncio.timeout(None if remaining_s is None else remaining_s - closing_s):
+                await session.leave()
+        except TimeoutError:
+            log.warning(
+                "group %s: leaving although the application or a server is not done: the time limit is over",
+                self._group,
+            )
+            await session.close_within(_remaining_s(by_s))
 
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
@@ -123,8 +140,11 @@ class SessionSupervisor(Generic[_RoleT]):
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
+    def _new_backoff(self) -> Backoff:
+        return Backoff(self._first_pause_s, LONGEST_JOIN_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
+
     async def _rejoin(self) -> None:
-        backoff = Backoff(FIRST_JOIN_PAUSE_S, LONGEST_JOIN_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
+        backoff = self._new_backoff()
         while True:
             await asyncio.sleep(backoff.next_s())
             try:
@@ -146,3 +166,8 @@ class SessionSupervisor(Generic[_RoleT]):
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)
         self._on_failure(error)
+
+
+def _remaining_s(by_s: float) -> float | None:
+    """Return the seconds until a time on the event loop's clock, at least 0, or None if there is no limit."""
+    return None if by_s == math.inf else max(0.0, by_s - asyncio.get_running_loop().time())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
+from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
 from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
@@ -31,6 +32,7 @@ class MemberOffsets:
     znodes: OffsetZnodes
     brokers: BrokerCommits | None
     owned: OwnedOffsets
+    chosen: ChosenCommits
     opener: ClaimOpener
     recreated_topics: RecreatedTopics
 
@@ -45,4 +47,5 @@ class MemberOffsets:
         starts = StartOffsets(context, writer, topics)
         opener = ClaimOpener(context, znodes, brokers, topics, starts, new_logs)
         recreated_topics = RecreatedTopics(context, topics, new_logs, owned.writing)
-        return cls(topics, writer, znodes, brokers, owned, opener, recreated_topics)
+        chosen = ChosenCommits(context, owned)
+        return cls(topics, writer, znodes, brokers, owned, chosen, opener, recreated_topics)

@@ -63,6 +63,17 @@ class OffsetZnodes:
             if node is not None
         }
 
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of all topics that have an offset znode of the group, in ascending order."""
+        topics = sorted(await self._session.children(self._layout.offsets) or ())
+        found = await self._session.children_many([self._layout.topic_offsets(topic) for topic in topics])
+        return sorted(
+            TopicPartition(topic, int(name))
+            for topic, names in zip(topics, found, strict=True)
+            for name in names or ()
+            if name.isascii() and name.isdecimal()
+        )
+
     def parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
         """Return the content of an offset znode; log an error if it is not an offset."""
         try:

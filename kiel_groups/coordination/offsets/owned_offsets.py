@@ -19,7 +19,7 @@ from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOf
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OwnedOffsets"]
+__all__ = ["Attempt", "OwnedOffsets"]
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,17 @@ log = logging.getLogger(__name__)
 _Write: TypeAlias = Callable[[Mapping[TopicPartition, Commit]], Awaitable[Written]]
 
 
-class _Attempt(NamedTuple):
-    """The partitions whose offsets an attempt ``stored``, and those to ``repeat`` because an earlier commit was."""
+class Attempt(NamedTuple):
+    """
+    The partitions whose offsets an attempt ``stored``, and those to ``repeat`` because an earlier commit was stored.
+
+    ``superseded`` has what other writers had stored instead. Offsets in none of the three were not sent because they
+    became outdated, or brokers did not store them.
+    """
 
     stored: frozenset[TopicPartition]
     repeat: frozenset[TopicPartition]
+    superseded: Mapping[TopicPartition, StoredOffset]
 
 
 class OwnedOffsets:
@@ -79,15 +85,19 @@ class OwnedOffsets:
         If an earlier commit whose caller was interrupted turns out to be stored, another attempt stores the offsets
         finished since.
         """
+        attempt = await self.attempt(self._tracker.commits(partitions), metadata)
+        stored = attempt.stored
+        while attempt.repeat:
+            attempt = await self.attempt(self._tracker.commits(attempt.repeat), metadata)
+            stored |= attempt.stored
+        return stored
+
+    async def attempt(self, commits: Mapping[TopicPartition, Commit], metadata: str = "") -> Attempt:
+        """Make one attempt to store next offsets by way of the group's store; the caller holds the lock ``writing``."""
         write: _Write = self._znodes.commit
         if self._brokers is not None:
             write = partial(self._brokers.commit, metadata=metadata)
-        attempt = await self._store(self._tracker.commits(partitions), write)
-        stored = attempt.stored
-        while attempt.repeat:
-            attempt = await self._store(self._tracker.commits(attempt.repeat), write)
-            stored |= attempt.stored
-        return stored
+        return await self._store(commits, write)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -112,7 +122,7 @@ class OwnedOffsets:
                 await self._store({partition: commit}, self._znodes.commit)
             return None
 
-    async def _store(self, commits: Mapping[TopicPartition, Commit], write: _Write) -> _Attempt:
+    async def _store(self, commits: Mapping[TopicPartition, Commit], write: _Write) -> Attempt:
         """
         Make one attempt to store next offsets.
 
@@ -127,7 +137,9 @@ class OwnedOffsets:
         stored = frozenset(p for p, now in stored_now.items() if now.offset == commits[p].offset)
         self._metrics.count("offsets_committed", len(stored))
         late = frozenset(p for p, found in findings.items() if found is Finding.OWN)
-        return _Attempt(stored, late - stored)
+        others = (Finding.ADOPTED, Finding.UNREADABLE, Finding.NOT_OPEN)
+        superseded = {partition: written.found[partition] for partition, each in findings.items() if each in others}
+        return Attempt(stored, late - stored, superseded)
 
     async def adopt_foreign_offsets(self, owned: Callable[[], Collection[TopicPartition]]) -> None:
         """

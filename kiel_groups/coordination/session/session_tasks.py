@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import math
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from kiel_groups.errors import SessionLostError
 
-__all__ = ["TaskSet"]
+__all__ = ["TaskSet", "cancelled_by"]
 
 log = logging.getLogger(__name__)
+
+#: The pause between two cancellations of a task that must end, in seconds.
+_AGAIN_S = 0.02
+
+
+async def cancelled_by(tasks: Collection[asyncio.Task[Any]], by_s: float) -> None:
+    """
+    Cancel tasks and wait until they have ended, but not for servers beyond ``by_s`` on the event loop's clock.
+
+    A task that is still closing its session then is cancelled once more: its session is closed by threads.
+    """
+    loop = asyncio.get_running_loop()
+    late = set(tasks)
+    for task in late:
+        task.cancel()
+    while late:
+        _, late = await asyncio.wait(late, timeout=None if by_s == math.inf else max(0.0, by_s - loop.time()))
+        by_s = loop.time() + _AGAIN_S
+        for task in late:
+            task.cancel()
 
 
 class TaskSet:

@@ -18,22 +18,27 @@ Rules
   7. A release leaves the offset of a chosen reset; else ``finished``, or ``committed`` if the release does not commit.
      It writes that offset, or verifies the stored version, in the transaction that ends the claim.
   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
+  9. The application may commit offsets that it chooses: from the floor, where the claim, another writer, a reset or a
+     new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
+     Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kiel_groups.config import BROKER_V0, GroupConfig
 from kiel_groups.group.member.partition_offsets import (
     MOVES,
+    ChosenCommits,
     ClaimedPartition,
     Commit,
     Finding,
     PartitionOffsets,
     Phase,
+    Refusal,
     Release,
     StartOrigin,
     StartPosition,
@@ -92,7 +97,7 @@ class OffsetTracker:
             before = self._phase(partition)
             offset, created = start.offset, start.created
             self._claims[partition] = self._open[partition] = claim = PartitionOffsets(
-                created, created, start.token, offset, start.origin, offset, offset, offset, start.version
+                created, created, start.token, offset, start.origin, offset, offset, offset, start.version, floor=offset
             )
             _check_move(partition, before, claim)
 
@@ -142,6 +147,7 @@ class OffsetTracker:
         before = offsets.phase
         offsets.start = offsets.position = offsets.finished = offset
         offsets.origin, offsets.reset = origin, None
+        offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset
         _check_move(partition, before, offsets)
 
     # Resets
@@ -188,6 +194,8 @@ class OffsetTracker:
         offsets = self._open[partition]
         assert offsets.reset is not None
         self.seek(partition, offsets.reset.offset_after(offsets.finished), StartOrigin.RESET)
+        # Without automatic commits, records between the stored offset and the position are still to be committed.
+        offsets.floor = min(offsets.committed, offsets.position)
         return offsets.position
 
     # Commits
@@ -203,6 +211,19 @@ class OffsetTracker:
         return {
             partition: Commit(offsets.finished, offsets.version) for partition, offsets in found if offsets.uncommitted
         }
+
+    def choose(self, offsets: Mapping[TopicPartition, int]) -> ChosenCommits:
+        """Decide on the commit of next offsets that the application chose: all of them, or none (rule 9)."""
+        commits: dict[TopicPartition, Commit] = {}
+        refusals: dict[TopicPartition, Refusal] = {}
+        for partition, offset in sorted(offsets.items()):
+            state = self._open.get(partition)
+            refusal = Refusal.NOT_OPEN if state is None else state.refusal_of(offset)
+            if refusal is not None:
+                refusals[partition] = refusal
+            elif state is not None:
+                commits[partition] = Commit(offset, state.version)
+        return ChosenCommits({} if refusals else commits, refusals)
 
     def may_store(self, partition: TopicPartition) -> bool:
         """Return whether offsets of the claim may still be stored (rule 5); asked right before they are sent."""
@@ -313,12 +334,16 @@ class OffsetTracker:
         state = self._open[partition]
         before = state.phase
         state.created = created
-        state.start = state.position = state.finished = offset
+        state.start = state.position = state.finished = state.floor = offset
         state.origin, state.reset = StartOrigin.NEW_LOG, None
         self.stored(partition, offset, version)
         _check_move(partition, before, state)
 
     # Releases
+
+    def stop_autocommit(self) -> None:
+        """Store finished offsets only on the application's request from now on, also in releases."""
+        self.rules = replace(self.rules, autocommit=False)
 
     def release(self, partition: TopicPartition, found: StoredOffset | None) -> Release:
         """

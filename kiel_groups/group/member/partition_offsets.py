@@ -13,14 +13,17 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.model import TopicPartition
 
 __all__ = [
+    "ChosenCommits",
     "ClaimedPartition",
     "Commit",
     "Finding",
     "MOVES",
     "PartitionOffsets",
     "Phase",
+    "Refusal",
     "Release",
     "StartOrigin",
     "StartPosition",
@@ -110,6 +113,32 @@ class Commit(NamedTuple):
         return (found.version, found.offset) == (self.version + 1, self.offset)
 
 
+class Refusal(Enum):
+    """Why an offset that the application chose is not committed (rule 9)."""
+
+    #: The partition has no opened claim.
+    NOT_OPEN = auto()
+    #: The topic was created again, so the offset may belong to the old log.
+    OUTDATED = auto()
+    #: The offset is before the floor.
+    BEFORE_FLOOR = auto()
+    #: The offset is beyond the position: records would be skipped that were never delivered.
+    BEYOND_POSITION = auto()
+    #: The log was truncated, and the offset is beyond its end.
+    BEYOND_LOG = auto()
+
+
+class ChosenCommits(NamedTuple):
+    """
+    A decision on offsets that the application chose.
+
+    Without ``refusals``, ``commits`` are stored. With a refusal, nothing is stored, and ``commits`` is empty.
+    """
+
+    commits: Mapping[TopicPartition, Commit]
+    refusals: Mapping[TopicPartition, Refusal]
+
+
 class Release(NamedTuple):
     """
     A decision on the offset of a partition whose claim ends.
@@ -169,7 +198,9 @@ class PartitionOffsets(ClaimedPartition):
     commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
     ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
     not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
-    log lacks the position, until the new position is stored.
+    log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
+    commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
+    lowers it.
     """
 
     token: int
@@ -184,6 +215,7 @@ class PartitionOffsets(ClaimedPartition):
     unreadable: bool = False
     adopted: int | None = None
     reset: PendingReset | None = None
+    floor: int = 0
 
     @property
     def phase(self) -> Phase:
@@ -204,6 +236,18 @@ class PartitionOffsets(ClaimedPartition):
         If the application commits by itself (no ``autocommit``), its uncommitted records are not skipped.
         """
         return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
+
+    def refusal_of(self, offset: int) -> Refusal | None:
+        """Return why the application may not commit ``offset``, or None if it may (rule 9)."""
+        if self.outdated:
+            return Refusal.OUTDATED
+        if offset < self.floor:
+            return Refusal.BEFORE_FLOOR
+        if offset > self.position:
+            return Refusal.BEYOND_POSITION
+        if self.reset is not None and offset > self.reset.end:
+            return Refusal.BEYOND_LOG
+        return None
 
     def wrote(self, stored: StoredOffset) -> bool:
         """Whether a commit of this consumer with an unknown outcome has stored the offset (rule 2)."""

@@ -165,7 +165,7 @@ class SparkMember:
     # ------------------------------------------------------------------ on the loop
 
     async def _start(self, topics: Collection[str], settle_s: float) -> None:
-        self._subscription.subscribe(topics)
+        self._subscription.change_subscription(topics)
         await self._member.start()
         loop = asyncio.get_running_loop()
         patient_until_s = loop.time() + settle_s
@@ -189,7 +189,8 @@ class SparkMember:
         if self._failure is not None:
             raise self._failure
         self._member.check_subscription(topics)
-        if self._subscription.subscribe(topics):
+        # A query's pattern may match no topic for a while, which subscribe() refuses.
+        if self._subscription.change_subscription(topics):
             await self._member.resubscribe()
         unfenced = self._handler.finish(reached)
         await self._commit()

@@ -10,22 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import ErrorCode, error_code
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
 from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
-__all__ = ["OffsetCommitRequest", "OffsetFetchRequest", "OffsetAndMetadata", "FetchedOffset"]
+__all__ = ["OffsetCommitRequest", "OffsetFetchRequest", "FetchedOffset"]
 
 _ERROR_BYTES = 2
 _LEAST_OFFSET_BYTES = 8 + 2 + 2
-
-
-class OffsetAndMetadata(NamedTuple):
-    """The *next* offset to read, and a text that brokers of 0.8 check for its length and then discard."""
-
-    offset: int
-    metadata: str = ""
 
 
 class FetchedOffset(NamedTuple):
@@ -46,7 +39,8 @@ class OffsetCommitRequest:
     """
     Store offsets. Each partition succeeds or fails on its own.
 
-    Brokers do not check that a partition exists: an offset for a missing partition leaves a junk znode.
+    Brokers do not check that a partition exists: an offset for a missing partition leaves a junk znode. They check the
+    metadata for its length, and then discard it.
     """
 
     API_KEY: ClassVar[int] = 8

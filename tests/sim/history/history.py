@@ -13,6 +13,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_ensemble import Entry
 from kiel_groups.testing.znode_tree import Change, Kind
 from tests.sim.history.broker_requests import BrokerRequests
+from tests.sim.history.chosen_commits import ChosenCommits
 from tests.sim.history.log_ranges import LogRanges
 from tests.sim.history.owners import Owners
 from tests.sim.history.plans import Plans
@@ -45,6 +46,7 @@ class History:
         self.plans = Plans(world.layout)
         self.ranges = LogRanges(world.reset, self.owners)
         self.requests = BrokerRequests(self)
+        self.chosen = ChosenCommits(self.owners)
         #: Whether an operator has made a change after which no member may join.
         self.forbids_joining = False
         #: The zxid of the newest entry of ZooKeeper's log.
@@ -125,7 +127,8 @@ class History:
             before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
         elif repairs and not may_reset:
             before = None
-        if partition in self.topics.outdated and offset in self.world.logs[partition].starts:
+        is_start = partition in self.topics.outdated and offset in self.world.logs[partition].starts
+        if is_start and not self._is_chosen_in_old_log(entry, writer, partition, offset):
             kind = WriteKind.NEW_LOG
         elif before is None:
             kind = WriteKind.FIRST
@@ -135,11 +138,18 @@ class History:
             kind, entry, change, partition, writer, offset, before, processed, repairs, adopts, may_reset
         )
 
+    def _is_chosen_in_old_log(self, entry: Entry, writer: Consumer, partition: TopicPartition, offset: int) -> bool:
+        """Return whether an application has chosen an offset that is also the start of a log unknown to the member."""
+        state = writer.state_of(partition)
+        return state is not None and not state.outdated and self.chosen.allow(entry, writer, partition, offset)
+
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
         """Return whether an owner stores an offset that no commit would store, and that a reset may choose."""
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
         if before is None or before <= offset <= processed:
+            return False
+        if self.chosen.allow(entry, writer, partition, offset) and not writer.has_pending_reset(partition):
             return False
         if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
             return False
@@ -237,6 +247,7 @@ class History:
         elif write.kind is WriteKind.RESET:
             self.resets += 1
             self.ranges.record_reset(write.by, partition, zxid)
+        self.chosen.record_write(write.by, partition, write.offset)
         self.set_by_operators.pop(partition, None)
         self._reached[partition] = max(self.reached(partition), write.offset)
 
@@ -244,12 +255,14 @@ class History:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
         self._epoch_began[partition] = (self.zxid, self.world.timeline.now_s)
         self._processed[partition] = offset
+        self.chosen.start_at(partition, offset)
 
     # Reports of consumers
 
     def record_open(self, consumer: Consumer, partition: TopicPartition, position: int) -> Delivery:
         """Record that a consumer may deliver from a partition from now on."""
         self.owners.open(consumer, partition)
+        self.chosen.open(consumer, partition, position)
         return Delivery(consumer, partition, position, consumer.opened[partition])
 
     def record_delivery(self, consumer: Consumer, partition: TopicPartition, offset: int) -> Delivery:

@@ -40,14 +40,16 @@ class CommittedByOwner(Invariant):
 
 class OffsetsNeverMoveBack(Invariant):
     """
-    A commit is never lower than the offset that it replaces.
+    A commit is never lower than the offset that it replaces, unless the application chose that offset under the claim.
 
     Writes of operators, resets and new logs may move an offset back; they are no commits (see ``WriteKind``). Late
     writes of brokers may move it back, too: a broker checks nothing.
     """
 
     def on_offset(self, write: OffsetWrite) -> None:
-        if write.kind is WriteKind.COMMIT and write.before is not None and write.offset < write.before:
+        if write.kind is not WriteKind.COMMIT or write.before is None or write.offset >= write.before:
+            return
+        if not self.history.chosen.allow(write.entry, write.by, write.partition, write.offset):
             raise self.violation(
                 f"{write.by.name} takes the offset of {write.partition} back from {write.before} to {write.offset}"
             )

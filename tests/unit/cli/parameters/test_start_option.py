@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kiel_groups.cli.parameters.start_option import Offset, parse_position
+from kiel_groups.cli.parameters.start_option import Offset, Tail, parse_position
 from kiel_groups.clients import BEGINNING, END
 from kiel_groups.errors import ConfigError
 
@@ -38,8 +38,19 @@ def test_a_number_is_an_offset() -> None:
     assert parse_position("4711") == 4711
 
 
-@pytest.mark.parametrize("text", ["", "-1", "10 m", "10y", "99999999999999d", "yesterday", "2026-13-01", "１０"])
+def test_a_negative_number_is_a_distance_to_the_end() -> None:
+    """The result is a Tail, a positive number."""
+    for text, number in (("-1", 1), ("-010", 10), ("-25", 25)):
+        assert isinstance(parse_position(text), Tail)
+        assert parse_position(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-0", "--1", "-", "-1.5", "10 m", "10y", "99999999999999d", "yesterday", "2026-13-01", "１０"]
+)
 def test_an_invalid_position_is_refused(text: str) -> None:
     """The error lists the valid forms."""
-    with pytest.raises(ConfigError, match=r"^--from: .* given; expected 'earliest', 'latest', an offset, a time"):
+    with pytest.raises(
+        ConfigError, match=r"^--from: .* given; expected 'earliest', 'latest', an offset, '-N' for the last N"
+    ):
         parse_position(text)

@@ -59,3 +59,9 @@ async def test_topics_must_be_names(make: Callable[..., Any], topics: Any) -> No
     """``subscribe()`` accepts only names of topics. Bytes are refused, because Python iterates over them as numbers."""
     with pytest.raises(ConfigError, match=f"topic: {topics!r} given; expected the name of a topic, or a list of names"):
         await make().subscribe(topics)
+
+
+async def test_a_member_subscribes_to_at_least_one_topic() -> None:
+    """An empty list of topics is refused, because nothing would be consumed."""
+    with pytest.raises(ConfigError, match="no topic given"):
+        await grouped().subscribe([])

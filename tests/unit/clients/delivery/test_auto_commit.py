@@ -6,11 +6,15 @@ import asyncio
 
 import pytest
 
+from kiel_groups.clients.delivery.auto_commit import AutoCommit
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -49,3 +53,47 @@ async def test_the_automatic_commit_continues_after_a_failure(
         committing.cancel()
         await asyncio.wait({committing})
     assert settings.metrics.total("commits_failed") == 1
+
+
+async def test_each_cause_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    Every failure is counted and retried. It is logged at first, when its cause changes, and again after a success; an
+    interval without anything to commit is no success.
+    """
+    subscription, metrics = SubscriptionState(), Metrics()
+    subscription.subscribe(["t"])
+    subscription.offsets.open({PARTITION: StartPosition(0, 0, 1)})
+    state = subscription.offsets.of(PARTITION)
+    assert state is not None
+    over, refused, bug = SessionLostError("over"), KielGroupsError("refused"), RuntimeError("a bug")
+    outcomes = [over, over, "nothing", over, refused, refused, bug, bug, "stored", bug, over]
+    done = asyncio.Event()
+
+    async def commit() -> None:
+        outcome = outcomes.pop(0)
+        # The tracker has something to commit in every interval but those before which "nothing" is next.
+        state.finished = 0 if outcomes[:1] == ["nothing"] and outcomes.pop(0) else 1
+        if not state.finished:
+            asyncio.get_running_loop().call_later(0.01, setattr, state, "finished", 1)
+        if not outcomes:
+            done.set()
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    state.finished = 1
+    config = GroupConfig(group="g", auto_commit_interval_ms=1)
+    running = asyncio.ensure_future(AutoCommit(config, subscription, commit, metrics).run())
+    async with asyncio.timeout(5.0):
+        await done.wait()
+    await run_ready_tasks()
+    running.cancel()
+    await asyncio.wait({running})
+    assert metrics.total("commits_failed") == 9
+    assert [record.getMessage() for record in caplog.records] == [
+        "group g: nothing was committed: over; trying again every 0.001 s",
+        "an automatic commit failed in group g: refused; trying again every 0.001 s",
+        "an automatic commit failed in group g; trying again every 0.001 s",
+        "an automatic commit failed in group g; trying again every 0.001 s",
+        "group g: nothing was committed: over; trying again every 0.001 s",
+    ]
+    assert [record.exc_info is not None for record in caplog.records] == [False, False, True, True, False]

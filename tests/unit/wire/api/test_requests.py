@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.api.list_offsets_v0 import (
     EARLIEST,
@@ -25,7 +25,7 @@ from kiel_groups.wire.api.metadata_v0 import (
     PartitionMetadata,
     TopicMetadata,
 )
-from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.error_codes import (
     LEADER_NOT_AVAILABLE,

@@ -1,0 +1,114 @@
+"""The questions that both consumers answer about topics and logs, without consuming them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import At, list_offsets
+from kiel_groups.errors import ConfigError, UnknownTopicError
+from kiel_groups.model import OffsetAndTimestamp, TopicPartition
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
+
+__all__ = ["ClusterQueries"]
+
+#: The topic in which brokers from 0.8.2 on keep offsets; it has no records for applications.
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+
+
+class ClusterQueries:
+    """
+    Methods of both consumers that ask the brokers about topics and logs.
+
+    They need a connected consumer, but the partitions need not be assigned to it, nor the topics subscribed.
+    """
+
+    def _require_cluster(self) -> ClusterMetadata:
+        """Return the metadata of a consumer that is connected. Raise ClosedError for any other consumer."""
+        raise NotImplementedError
+
+    @starts_at_call
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Return the first offset in the log of each partition.
+
+        Raises:
+            UnknownTopicError: A partition does not exist.
+            BrokerError: A leader did not answer in time, or refused.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return await self._list(partitions, EARLIEST)
+
+    @starts_at_call
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the next message of each partition. The errors are those of ``beginning_offsets``."""
+        return await self._list(partitions, LATEST)
+
+    @starts_at_call
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """
+        Return an offset for each partition from which no message is missed that was written at its time or later.
+
+        Messages of Kafka 0.8 have no timestamps. Brokers compare the time with the last write to each segment of the
+        log. So the offset is the first one of a segment, and reading from it may start earlier than asked: by up to
+        one segment, a gibibyte or a week with the broker's default settings. For a time after the last write, it is the
+        end of the log. Copying a log to another disk changes the times of its segments.
+
+        Args:
+            timestamps: Times in milliseconds since 1970, by partition.
+
+        Returns:
+            An entry for each partition; its ``timestamp`` is -1, "none".
+
+        Raises:
+            ConfigError: A time is negative.
+            UnknownTopicError: As for ``beginning_offsets``, and so are the other errors.
+        """
+        for partition, time_ms in timestamps.items():
+            if time_ms < 0:
+                raise ConfigError(
+                    f"offsets_for_times: {time_ms} given for {partition}; expected milliseconds since 1970;"
+                    " beginning_offsets and end_offsets return the ends of the log"
+                )
+        found = await self._list(timestamps, dict(timestamps))
+        return {partition: OffsetAndTimestamp(offset) for partition, offset in found.items()}
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """
+        Return the partition numbers of a topic as last reported, or None if no broker has reported the topic so far.
+
+        After ``topics()``, all topics are known.
+
+        Raises:
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        known = self._require_cluster().known_partitions(topic)
+        return None if known is None else set(known)
+
+    @starts_at_call
+    async def topics(self) -> set[str]:
+        """
+        Ask a broker for the names of all topics, and return them, without Kafka's internal topic.
+
+        Raises:
+            NoBrokersError: No broker answered.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return set(await self._require_cluster().all_topics() - _INTERNAL_TOPICS)
+
+    async def _list(self, partitions: Collection[TopicPartition], at: At) -> dict[TopicPartition, int]:
+        cluster = self._require_cluster()
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        for topic in sorted({partition.topic for partition in wanted}):
+            known = await cluster.partitions_of(topic)
+            missing = [
+                partition for partition in wanted if partition.topic == topic and partition.partition not in known
+            ]
+            if missing:
+                raise UnknownTopicError(
+                    f"{missing[0]} does not exist; {topic} has partitions {known[0]} to {known[-1]}"
+                )
+        return await list_offsets(cluster, wanted, at) if wanted else {}

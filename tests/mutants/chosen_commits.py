@@ -1,0 +1,200 @@
+"""Mutants of commits of chosen offsets, of commits with callbacks, and of closes with a time limit."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_OFFSET_TRACKER = "group/member/offset_tracker.py"
+_PARTITION_OFFSETS = "group/member/partition_offsets.py"
+_CHOSEN_COMMITS = "coordination/offsets/chosen_commits.py"
+_CONSUMER_COMMITS = "clients/consumer_commits.py"
+_SESSION_SUPERVISOR = "coordination/member/session_supervisor.py"
+_AUTO_COMMIT = "clients/delivery/auto_commit.py"
+_CHOSEN_OFFSETS_TESTS = "tests/unit/group/member/test_chosen_offsets.py"
+_CHOSEN_COMMITS_TESTS = "tests/sim/test_chosen_commits.py"
+_CONSUMER_COMMITS_TESTS = "tests/unit/clients/test_consumer_commits.py"
+_SESSION_SUPERVISOR_TESTS = "tests/unit/coordination/member/test_session_supervisor.py"
+_AUTO_COMMIT_TESTS = "tests/unit/clients/delivery/test_auto_commit.py"
+
+MUTANTS = (
+    # What the tracker allows
+    Mutant(
+        "an application commits an offset of the old log",
+        _PARTITION_OFFSETS,
+        "        if self.outdated:\n            return Refusal.OUTDATED\n",
+        "",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "an application commits an offset before its claim",
+        _PARTITION_OFFSETS,
+        "        if offset < self.floor:\n            return Refusal.BEFORE_FLOOR\n",
+        "",
+        "tests/property/test_offset_tracker_laws.py",
+    ),
+    Mutant(
+        "an application cannot commit the offset at which its claim started",
+        _PARTITION_OFFSETS,
+        "if offset < self.floor:",
+        "if offset <= self.floor:",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "an application commits an offset beyond its position",
+        _PARTITION_OFFSETS,
+        "        if offset > self.position:\n            return Refusal.BEYOND_POSITION\n",
+        "",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "simulated groups accept a chosen offset that was never delivered",
+        _PARTITION_OFFSETS,
+        "if offset > self.position:",
+        "if offset > self.position + 10**9:",
+    ),
+    Mutant(
+        "an application commits an offset beyond the end of a truncated log",
+        _PARTITION_OFFSETS,
+        "if self.reset is not None and offset > self.reset.end:\n            return Refusal.BEYOND_LOG",
+        "if False:\n            return Refusal.BEYOND_LOG",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "a commit stores the offsets that are not refused",
+        _OFFSET_TRACKER,
+        "return ChosenCommits({} if refusals else commits, refusals)",
+        "return ChosenCommits(commits, refusals)",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "an operator's offset leaves the floor of the claim where it was",
+        _OFFSET_TRACKER,
+        "offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset",
+        "offsets.floor = min(offsets.floor, offset)",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "a seek back does not lower the floor of the claim",
+        _OFFSET_TRACKER,
+        "offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset",
+        "offsets.floor = offsets.floor if origin is StartOrigin.SEEK else offset",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "an application cannot commit what it had processed before a reset",
+        _OFFSET_TRACKER,
+        "        offsets.floor = min(offsets.committed, offsets.position)\n",
+        "",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    Mutant(
+        "a new log keeps the floor of the old one",
+        _OFFSET_TRACKER,
+        "state.start = state.position = state.finished = state.floor = offset",
+        "state.start = state.position = state.finished = offset",
+        "tests/property/test_offset_tracker_laws.py",
+    ),
+    Mutant(
+        "a close without automatic commits commits",
+        _OFFSET_TRACKER,
+        "        self.rules = replace(self.rules, autocommit=False)\n",
+        "        pass\n",
+        _CHOSEN_OFFSETS_TESTS,
+    ),
+    # How they are stored
+    Mutant(
+        "a chosen commit does not wait for other commits",
+        _CHOSEN_COMMITS,
+        "        async with self._owned.writing:\n",
+        "        if True:\n",
+        _CHOSEN_COMMITS_TESTS,
+    ),
+    Mutant(
+        "a chosen commit that another writer has superseded is not reported",
+        _CHOSEN_COMMITS,
+        "                self._check(attempt, waiting, stored)\n",
+        "",
+        _CHOSEN_COMMITS_TESTS,
+    ),
+    Mutant(
+        "a chosen commit after an interrupted one is not sent again",
+        _CHOSEN_COMMITS,
+        "waiting = {partition: offsets[partition] for partition in attempt.repeat}",
+        "waiting = {}",
+        _CHOSEN_COMMITS_TESTS,
+    ),
+    Mutant(
+        "a member stops because an application has committed a partition that it does not own",
+        "coordination/member/group_member.py",
+        "        except CommitFailedError:\n            # It concerns these offsets only.\n            raise\n",
+        "",
+        _CHOSEN_COMMITS_TESTS,
+    ),
+    # The methods of the consumer
+    Mutant(
+        "a chosen commit counts the record in flight",
+        _CONSUMER_COMMITS,
+        "        if offsets is None:\n            connected.records.in_flight.count()\n",
+        "        connected.records.in_flight.count()\n        if offsets is None:\n",
+        _CONSUMER_COMMITS_TESTS,
+    ),
+    Mutant(
+        "the default callback replaces that of the call",
+        _CONSUMER_COMMITS,
+        "notify = callback or self._default_callback",
+        "notify = self._default_callback or callback",
+        _CONSUMER_COMMITS_TESTS,
+    ),
+    Mutant(
+        "an error that a callback has got is logged as never retrieved",
+        _CONSUMER_COMMITS,
+        "        notified.add_done_callback(lambda done: done.cancelled() or done.exception())\n",
+        "",
+        _CONSUMER_COMMITS_TESTS,
+    ),
+    # Closes and retries
+    Mutant(
+        "a close with a time limit waits for the close of a session",
+        _SESSION_SUPERVISOR,
+        "await session.close_within(_remaining_s(by_s))",
+        "await session.close()",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "a close with a time limit waits for a join to end",
+        _SESSION_SUPERVISOR,
+        "await cancelled_by({self._task}, by_s)",
+        "await cancelled_by({self._task}, math.inf)",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "a close with a time limit waits for the closes of lost sessions",
+        _SESSION_SUPERVISOR,
+        "await asyncio.wait(self._closing, timeout=_remaining_s(by_s))",
+        "await asyncio.wait(self._closing)",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "members that lost their sessions together join together",
+        _SESSION_SUPERVISOR,
+        "lambda: self._runtime.uniform(0.5, 1.5)",
+        "lambda: 1.0",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "an automatic commit logs each failure",
+        _AUTO_COMMIT,
+        "        if cause == self._cause:\n            return\n",
+        "",
+        _AUTO_COMMIT_TESTS,
+    ),
+    Mutant(
+        "an automatic commit that fails again after a success is not logged",
+        _AUTO_COMMIT,
+        "                    self._cause = None\n",
+        "",
+        _AUTO_COMMIT_TESTS,
+    ),
+)

@@ -1,0 +1,57 @@
+"""The offsets that applications chose to commit, and the lowest offset that each claim may store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.fake_ensemble import Entry
+from tests.sim.history.owners import Owners
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+
+__all__ = ["ChosenCommits"]
+
+
+class ChosenCommits:
+    """
+    The commits of chosen offsets that applications have begun, each under one claim, and that are not stored yet.
+
+    A chosen offset is the only one that a commit may store below the stored offset.
+    """
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        self._begun: dict[tuple[TopicPartition, Consumer], list[tuple[int, int]]] = {}
+        #: At most the offset below which a claim may store nothing: the lowest one at which its delivery ever started.
+        self._floors: dict[tuple[TopicPartition, Consumer], int] = {}
+
+    def begin(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> None:
+        """Record that an application commits an offset, while the claim with the czxid ``token`` is open."""
+        self._begun.setdefault((partition, consumer), []).append((token, offset))
+
+    def open(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
+        """Record that a consumer has opened a claim."""
+        self._floors[partition, consumer] = position
+
+    def start_at(self, partition: TopicPartition, offset: int) -> None:
+        """Record that another writer, a reset or a new log may have every consumer continue at ``offset``."""
+        for known, consumer in self._floors:
+            if known == partition:
+                self._floors[known, consumer] = min(self._floors[known, consumer], offset)
+
+    def allow(self, entry: Entry, consumer: Consumer, partition: TopicPartition, offset: int) -> bool:
+        """Return whether the consumer's application has chosen this offset under its claim, which may store it."""
+        claim = self._owners.claim(entry, partition)
+        tokens = [token for token, chosen in self._begun.get((partition, consumer), ()) if chosen == offset]
+        under_claim = bool(tokens) if claim is None else claim.czxid in tokens
+        return under_claim and offset >= self._floors.get((partition, consumer), 0)
+
+    def record_write(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """Record that an offset is stored: it was chosen once less."""
+        begun = self._begun.get((partition, consumer), [])
+        for number, (_, chosen) in enumerate(begun):
+            if chosen == offset:
+                del begun[number]
+                return
