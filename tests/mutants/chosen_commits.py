@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(
         "a chosen commit that another writer has superseded is not reported",
         _CHOSEN_COMMITS,
-        "                self._check(attempt, waiting, stored)\n",
+        "                self._check(attempt, commits, stored)\n",
         "",
         _CHOSEN_COMMITS_TESTS,
     ),

@@ -73,7 +73,8 @@ class SessionSupervisor(Generic[_RoleT]):
             except SessionLostError as error:
                 self._metrics.count("joins_failed")
                 log.warning("group %s: could not join: %s; retrying", self._group, error)
-                await asyncio.sleep(backoff.next_s())
+                # Not beyond the time limit, or the error would come late.
+                await asyncio.sleep(min(backoff.next_s(), _remaining_s(by_s) or 0.0))
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, timeout_s: float | None = None) -> None:

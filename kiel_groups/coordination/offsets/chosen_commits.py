@@ -13,7 +13,7 @@ from typing import NoReturn
 from kiel_groups.coordination.offsets.owned_offsets import Attempt, OwnedOffsets
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import CommitFailedError, ConfigError, ProtocolError
-from kiel_groups.group.member.partition_offsets import Refusal, StoredOffset
+from kiel_groups.group.member.partition_offsets import Commit, Refusal, StoredOffset
 from kiel_groups.group.znodes.contents import parse_owner
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
@@ -52,7 +52,7 @@ class ChosenCommits:
                 commits, refusals = self._tracker.choose(waiting)
                 attempt = await self._owned.attempt(commits)
                 stored |= attempt.stored
-                self._check(attempt, {partition: offsets[partition] for partition in commits}, stored)
+                self._check(attempt, commits, stored)
                 waiting = {partition: offsets[partition] for partition in attempt.repeat}
         for partition, refusal in refusals.items():
             # Without the lock: releases do not wait until the owner znode is read.
@@ -105,11 +105,11 @@ class ChosenCommits:
         return f"by {owner}"
 
     def _check(
-        self, attempt: Attempt, offsets: Mapping[TopicPartition, int], stored: frozenset[TopicPartition]
+        self, attempt: Attempt, commits: Mapping[TopicPartition, Commit], stored: frozenset[TopicPartition]
     ) -> None:
         """Raise the error of the first offset that an attempt has not stored, and that is not sent again."""
-        for partition in sorted(offsets.keys() - attempt.stored - attempt.repeat):
-            call = f"group {self._context.group}: commit(): {offsets[partition]} of {partition} was not stored"
+        for partition in sorted(commits.keys() - attempt.stored - attempt.repeat):
+            call = f"group {self._context.group}: commit(): {commits[partition].offset} of {partition} was not stored"
             found = attempt.superseded.get(partition)
             if found is not None:
                 raise CommitFailedError(f"{call}: {self._found(partition, found)}{_also(stored)}")
