@@ -176,11 +176,11 @@ def takes_arguments_of(
     return decorate
 
 
-def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T]:
+def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
     """Return a method that waits for the outcome of an asynchronous client's method."""
 
     @functools.wraps(method)
-    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._wait(method, self._client, *args, **kwargs)
 
     return call

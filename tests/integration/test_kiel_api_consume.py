@@ -90,7 +90,7 @@ async def test_owned_partitions_keep_flowing_when_a_topic_is_added(cluster_39: C
     assert await values(consumer, first, 1) == [first]
     together = await asyncio.gather(values(consumer, second, 1), values(consumer, third, 1))
     assert together == [[second], [third]]
-    assert consumer.subscription == {first, second, third}
+    assert consumer.subscription() == {first, second, third}
     await eventually(lambda: len(assigned) == 6, "all partitions are owned")
     assert len(set(assigned)) == 6
     assert consumer.metrics.counter("listener_failures") == 0

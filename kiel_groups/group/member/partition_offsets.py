@@ -165,7 +165,8 @@ class PartitionOffsets(ClaimedPartition):
     commits against ``version`` whose outcome is unknown: the commit is in flight, or its caller was interrupted.
     ``requested`` is the offset that brokers were last asked to store. ``unreadable``: the stored data at ``version`` is
     not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
-    log lacks the position, until the new position is stored.
+    log lacks the position, until the new position is stored. ``seek_mark`` is a new object after each seek of the
+    application and in each new log: a seek that waits for a look-up is void if it has changed.
     """
 
     token: int
@@ -180,6 +181,7 @@ class PartitionOffsets(ClaimedPartition):
     unreadable: bool = False
     adopted: int | None = None
     reset: PendingReset | None = None
+    seek_mark: object = field(default_factory=object, compare=False, repr=False)
 
     @property
     def phase(self) -> Phase:
@@ -191,7 +193,9 @@ class PartitionOffsets(ClaimedPartition):
     def uncommitted(self) -> bool:
         """Whether a commit has an offset to store (rules 1, 4, 5 and 6)."""
         beyond_log = self.reset is not None and self.finished > self.reset.end
-        return not self.outdated and not beyond_log and (self.unreadable or self.finished != self.committed)
+        # A seek back to the committed offset is stored, too, if the outcome of a commit before it is unknown.
+        may_differ = self.finished != self.committed or any(offset != self.finished for offset in self.sent)
+        return not self.outdated and not beyond_log and (self.unreadable or may_differ)
 
     def reset_offset(self, *, autocommit: bool) -> int | None:
         """
