@@ -44,7 +44,7 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
         yield connected
     finally:
         connected.fetcher.close()
-        connected._cluster.close()
+        connected.cluster.close()
 
 
 @pytest.mark.parametrize("error", [None, SessionLostError("over")])
