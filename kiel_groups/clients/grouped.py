@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.calls.eager_methods import spawn, starts_at_call
+from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.consumer.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.consumer.record_access import RecordAccess
 from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings
@@ -168,8 +168,7 @@ class GroupedConsumer(AssignedPartitions, RecordAccess):
 
     # ------------------------------------------------------------------ commit
 
-    @starts_at_call
-    async def commit(self) -> frozenset[TopicPartition]:
+    def commit(self) -> asyncio.Future[frozenset[TopicPartition]]:
         """
         Commit all finished records, the record in flight of a loop, and what the caller's calls have returned.
 
@@ -183,10 +182,14 @@ class GroupedConsumer(AssignedPartitions, RecordAccess):
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             ClosedError: The consumer is not connected, or was closed.
         """
-        connected = self._require_connected()
-        connected.records.in_flight.count()
-        connected.values.finish(calls=consume_calls_here(self))
-        return await connected.commit_shielded()
+        if self._connected is not None and not self._closed:
+            # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
+            self._connected.records.in_flight.count()
+            self._connected.values.finish(calls=consume_calls_here(self))
+        return spawn(self._commit(), "GroupedConsumer.commit")
+
+    async def _commit(self) -> frozenset[TopicPartition]:
+        return await self._require_connected().commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
