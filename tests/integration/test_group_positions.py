@@ -62,7 +62,7 @@ async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(cluster_3
         await consumer.commit()
         with zookeeper(cluster_39) as client:
             assert stored_offsets(client, group, topic) == {0: 5}
-        with pytest.raises(IllegalStateError, match=f"not assigned.*{topic}-0"):
+        with pytest.raises(IllegalStateError, match=f"not assigned.*{topic}:0"):
             consumer.seek(TopicPartition("other", 0), 0)
         with pytest.raises(ConfigError, match="-1"):
             consumer.seek(partition, -1)
