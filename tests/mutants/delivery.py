@@ -174,7 +174,7 @@ MUTANTS = (
     Mutant(
         "a caller receives values that a drain has given up",
         "clients/calls/consume_future.py",
-        "return Batch() if self._call.redelivered and values else values",
+        "return self._late() if self._call.redelivered and values else values",
         "return values",
         _UNCLAIMED_VALUES_TESTS,
     ),

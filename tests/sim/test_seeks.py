@@ -53,6 +53,22 @@ def test_a_seek_is_stored_by_the_next_commit_and_the_release(world: World, offse
     world.close(60.0)
 
 
+def test_a_seek_during_a_drain_is_stored_by_the_release(world: World) -> None:
+    """The application still has the partition; the records in flight delay the release, and do not count."""
+    (consumer,) = world.consumers
+    other = world.join(["t0"])
+    world.settle(60.0)
+    (owner,) = (each for each in (consumer, other) if P0 in each.opened)
+    owner.work(0.0, 7, 30.0)
+    owner.leave()
+    world.run_for(15.0)
+    assert P0 not in owner.opened
+    assert owner.is_assigned(P0)
+    owner.process.call(owner._seek, P0, 4)
+    world.run_for(40.0)
+    assert world.history.stored(P0) == 4
+
+
 def test_a_seek_ends_with_its_claim(world: World) -> None:
     """A member that dies before the next commit leaves the stored offset."""
     (consumer,) = world.consumers

@@ -119,7 +119,11 @@ class History:
     def _members_write(self, entry: Entry, change: Change, partition: TopicPartition, offset: int) -> OffsetWrite:
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
-        if (seek := self._seek_stored(entry, partition, offset)) is not None:
+        seek = self._seek_stored(entry, partition, offset)
+        if seek is not None and partition in self.topics.outdated and before is not None:
+            # A commit in a log that is gone, which begins no epoch; ``NoOffsetOfOldLog`` checks it.
+            before, processed = min(before, offset), max(processed, seek.reached)
+        elif seek is not None:
             return OffsetWrite(
                 WriteKind.SEEK, entry, change, partition, writer, offset, before, seek.reached, seek=seek
             )
@@ -144,7 +148,7 @@ class History:
     def _seek_stored(self, entry: Entry, partition: TopicPartition, offset: int) -> Seek | None:
         """Return the seek whose offset an owner stores, or None."""
         writer, claim = self.sessions.writer(entry), self.owners.claim(entry, partition)
-        if partition in self.topics.outdated or partition not in self._stored:
+        if partition not in self._stored:
             return None
         if claim is None and not self.owners.is_forced(writer, partition):
             return None
