@@ -341,7 +341,6 @@ class Consumer(Application):
         for partition in partitions:
             self.opened.pop(partition, None)
             self.in_flight.pop(partition, None)
-            self.world.history.seeks.end(self, partition)
             self._forget_fetch(partition)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:

@@ -273,7 +273,7 @@ class History:
         self._begin_epoch(partition, stored.reached)
         is_newest = stored is self.seeks.newest(consumer, partition)
         self.seeks.record_stored(consumer, partition, stored)
-        if is_newest:
+        if is_newest and consumer.token(partition) == stored.token:
             consumer.continue_in_epoch(partition, self._epochs[partition])
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:

@@ -40,7 +40,8 @@ class Seeks:
 
     def record(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> Seek:
         seek = Seek(token, offset, offset, next(self._epochs))
-        self._seeks.setdefault((consumer, partition), []).append(seek)
+        before = [other for other in self._seeks.get((consumer, partition), []) if other.token == token]
+        self._seeks[consumer, partition] = [*before, seek]
         self._by_epoch[seek.epoch] = seek
         return seek
 
@@ -70,7 +71,11 @@ class Seeks:
         del seeks[: seeks.index(stored) + 1]
 
     def end(self, consumer: Consumer, partition: TopicPartition) -> None:
-        """Record that the seeks of a consumer are void: another offset applies, or the claim has ended."""
+        """
+        Record that the seeks of a consumer are void, because another offset applies.
+
+        After a loss they are not: a commit that was sent before may still be stored.
+        """
         self._seeks.pop((consumer, partition), None)
 
     def pause(self, consumer: Consumer, partition: TopicPartition, token: int) -> None:
