@@ -17,6 +17,7 @@ __all__ = [
     "UnknownGroupError",
     "GroupConfigError",
     "IllegalStateError",
+    "ArgumentTypeError",
     "AllocatorError",
     "CoordinationError",
     "NoZooKeeperError",
@@ -76,6 +77,10 @@ class GroupConfigError(ConfigError):
 
 class IllegalStateError(ConfigError):
     """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned to it."""
+
+
+class ArgumentTypeError(ConfigError, TypeError):
+    """An argument has the wrong type, such as a listener without any hook."""
 
 
 class AllocatorError(KielGroupsError):

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Self, TypeAlias, Unpack
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
-from kiel_groups.clients.cluster_queries import ClusterQueries
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
+from kiel_groups.clients.consumer.cluster_queries import ClusterQueries
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, Selection
 from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets, log_range
@@ -221,7 +221,7 @@ class SingleConsumer(ConsumerAttributes, ClusterQueries):
                 if topic not in self._topics and not self._ended.is_set():
                     await asyncio.wait({self._look_up(topic)})
                 while not (values := self._buffered_values(topic)) and not self._ended.is_set():
-                    await self._fetcher.ready.wait(topic)
+                    await self._fetcher.ready.wait(Selection(topic))
         except TimeoutError:
             values = self._buffered_values(topic)
         if self._ended.is_set():
@@ -270,7 +270,7 @@ class SingleConsumer(ConsumerAttributes, ClusterQueries):
 
     def _poll(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
         try:
-            return self._fetcher.poll(topic)
+            return self._fetcher.poll(Selection(topic))
         except KielGroupsError:
             if or_raise:
                 raise

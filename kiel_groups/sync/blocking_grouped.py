@@ -40,6 +40,16 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
     connect = blocking(clients.GroupedConsumer.connect)
     subscribe = blocking(clients.GroupedConsumer.subscribe)
+    unsubscribe = blocking(clients.GroupedConsumer.unsubscribe)
+    getone = blocking(clients.GroupedConsumer.getone)
+    getmany = blocking(clients.GroupedConsumer.getmany)
+    position = blocking(clients.GroupedConsumer.position)
+    seek_to_beginning = blocking(clients.GroupedConsumer.seek_to_beginning)
+    seek_to_end = blocking(clients.GroupedConsumer.seek_to_end)
+    beginning_offsets = blocking(clients.GroupedConsumer.beginning_offsets)
+    end_offsets = blocking(clients.GroupedConsumer.end_offsets)
+    offsets_for_times = blocking(clients.GroupedConsumer.offsets_for_times)
+    topics = blocking(clients.GroupedConsumer.topics)
     consume = until_closed(clients.GroupedConsumer.consume)
     commit = blocking(clients.GroupedConsumer.commit)
     commit_async = in_background(clients.GroupedConsumer.commit_async)
@@ -50,10 +60,17 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     wind_down = ending(clients.GroupedConsumer.wind_down)
 
     fencing_token = immediate(clients.GroupedConsumer.fencing_token)
+    subscription = immediate(clients.GroupedConsumer.subscription)
+    assignment = immediate(clients.GroupedConsumer.assignment)
+    seek = immediate(clients.GroupedConsumer.seek)
+    highwater = immediate(clients.GroupedConsumer.highwater)
     lag = immediate(clients.GroupedConsumer.lag)
+    pause = immediate(clients.GroupedConsumer.pause)
+    resume = immediate(clients.GroupedConsumer.resume)
+    paused = immediate(clients.GroupedConsumer.paused)
+    partitions_for_topic = immediate(clients.GroupedConsumer.partitions_for_topic)
 
     metrics = _of(lambda consumer: consumer.metrics)
-    subscription = _of(lambda consumer: consumer.subscription)
     allocation = _of(lambda consumer: consumer.allocation)
     member_id = _of(lambda consumer: consumer.member_id)
     name = _of(lambda consumer: consumer.name)
@@ -73,7 +90,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
-            ConfigError: Another loop is running, or values that ``consume()`` returned are in flight.
+            ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
         """
         return _Records(self)
 

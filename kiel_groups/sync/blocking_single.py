@@ -39,12 +39,17 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     connect = blocking(clients.SingleConsumer.connect)
     subscribe = blocking(clients.SingleConsumer.subscribe)
     consume = until_closed(clients.SingleConsumer.consume)
+    beginning_offsets = blocking(clients.SingleConsumer.beginning_offsets)
+    end_offsets = blocking(clients.SingleConsumer.end_offsets)
+    offsets_for_times = blocking(clients.SingleConsumer.offsets_for_times)
+    topics = blocking(clients.SingleConsumer.topics)
     wind_down = blocking(clients.SingleConsumer.wind_down)
     close = ending(clients.SingleConsumer.close)
 
     position = immediate(clients.SingleConsumer.position)
     lag = immediate(clients.SingleConsumer.lag)
     seek = immediate(clients.SingleConsumer.seek)
+    partitions_for_topic = immediate(clients.SingleConsumer.partitions_for_topic)
 
     metrics = _of(lambda consumer: consumer.metrics)
     assignment = _of(lambda consumer: consumer.assignment)

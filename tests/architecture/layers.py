@@ -45,6 +45,7 @@ LAYERS = (
     "clients/delivery",
     "clients/produce",
     "clients/compat",
+    "clients/consumer",
     "clients",
     "sync",
     "ops",

@@ -14,7 +14,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
-from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
@@ -45,6 +45,7 @@ class FakeFetcher:
         self.batches: deque[FetchedBatch | Exception] = deque()
         self.positions: dict[TopicPartition, int] = {}
         self.lost: set[TopicPartition] = set()
+        self.paused: set[TopicPartition] = set()
         self.has_batch = asyncio.Event()
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
@@ -53,10 +54,16 @@ class FakeFetcher:
         self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
         self.has_batch.set()
 
-    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
+    def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        lost: Collection[TopicPartition] = (),
+        paused: Collection[TopicPartition] = (),
+    ) -> None:
         self.unassign(positions)
         self.positions |= positions
         self.lost = set(lost)
+        self.paused |= set(paused)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -66,14 +73,31 @@ class FakeFetcher:
         gone = set(partitions)
         self.positions = {p: position for p, position in self.positions.items() if p not in gone}
         self.batches = deque(b for b in self.batches if isinstance(b, Exception) or b.topic_partition not in gone)
+        self.paused -= gone
 
-    def poll(self, topic: str | None = None) -> FetchedBatch | None:
-        for batch in self.batches:
+    def pause(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        self.paused |= set(partitions)
+        return []
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused -= set(partitions)
+        self.has_batch.set()
+
+    def put_back(self, batch: FetchedBatch, taken: int) -> None:
+        self.batches.appendleft(batch._replace(records=batch.records[taken:]))
+
+    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> FetchedBatch | None:
+        for number, batch in enumerate(self.batches):
             if isinstance(batch, Exception):
                 raise batch
-            if topic in (None, batch.topic_partition.topic):
-                self.batches.remove(batch)
-                return batch
+            if selection.has(batch.topic_partition) and batch.topic_partition not in self.paused:
+                most = len(batch.records) if most_records is None else most_records
+                rest = batch.records[most:]
+                if rest:
+                    self.batches[number] = batch._replace(records=rest)
+                else:
+                    del self.batches[number]
+                return batch._replace(records=batch.records[:most])
         return None
 
     def is_buffering(self, partition: TopicPartition) -> bool:
@@ -87,7 +111,7 @@ class FakeFetcher:
     def notify(self, topic: str) -> None:
         self.has_batch.set()
 
-    async def wait(self, topic: str | None = None) -> None:
+    async def wait(self, selection: Selection = ANY) -> None:
         await self.has_batch.wait()
 
 
@@ -129,7 +153,7 @@ class DeliveryBench:
         runtime = Runtime()
         self.gate.grant(3_600_000, runtime.boot_time_s())
         self.gate.renew(runtime.boot_time_s())
-        calls = ListenerCalls(self.listener, self.metrics)
+        calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
         self.owned = OwnedRecords(
             cast(Fetcher, self.fetcher),
             self.subscription,
@@ -149,6 +173,7 @@ class DeliveryBench:
     def claim(self, *partitions: TopicPartition) -> None:
         """Own these partitions, at offset 10 and with their assigned hook ended."""
         self.subscription.offsets.open({p: StartPosition(10, 1, 1) for p in partitions})
+        self.subscription.assign_from_subscribed(self.subscription.assigned_partitions() | set(partitions))
         self.owned.ready._ready.update(partitions)
 
     def state(self, partition: TopicPartition = P0) -> PartitionOffsets:

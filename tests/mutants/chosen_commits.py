@@ -9,12 +9,12 @@ __all__ = ["MUTANTS"]
 _OFFSET_TRACKER = "group/member/offset_tracker.py"
 _PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _CHOSEN_COMMITS = "coordination/offsets/chosen_commits.py"
-_CONSUMER_COMMITS = "clients/consumer_commits.py"
+_CONSUMER_COMMITS = "clients/consumer/consumer_commits.py"
 _SESSION_SUPERVISOR = "coordination/member/session_supervisor.py"
 _AUTO_COMMIT = "clients/delivery/auto_commit.py"
 _CHOSEN_OFFSETS_TESTS = "tests/unit/group/member/test_chosen_offsets.py"
 _CHOSEN_COMMITS_TESTS = "tests/sim/test_chosen_commits.py"
-_CONSUMER_COMMITS_TESTS = "tests/unit/clients/test_consumer_commits.py"
+_CONSUMER_COMMITS_TESTS = "tests/unit/clients/consumer/test_consumer_commits.py"
 _SESSION_SUPERVISOR_TESTS = "tests/unit/coordination/member/test_session_supervisor.py"
 _AUTO_COMMIT_TESTS = "tests/unit/clients/delivery/test_auto_commit.py"
 
@@ -71,15 +71,15 @@ MUTANTS = (
     Mutant(
         "an operator's offset leaves the floor of the claim where it was",
         _OFFSET_TRACKER,
-        "offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset",
-        "offsets.floor = min(offsets.floor, offset)",
+        "        else:\n            offsets.floor = offset\n",
+        "        else:\n            offsets.floor = min(offsets.floor, offset)\n",
         _CHOSEN_OFFSETS_TESTS,
     ),
     Mutant(
         "a seek back does not lower the floor of the claim",
         _OFFSET_TRACKER,
-        "offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset",
-        "offsets.floor = offsets.floor if origin is StartOrigin.SEEK else offset",
+        "offsets.floor, offsets.seek_mark = min(offsets.floor, offset), object()",
+        "offsets.seek_mark = object()",
         _CHOSEN_OFFSETS_TESTS,
     ),
     Mutant(
@@ -136,8 +136,8 @@ MUTANTS = (
     Mutant(
         "a chosen commit counts the record in flight",
         _CONSUMER_COMMITS,
-        "        if offsets is None:\n            connected.records.in_flight.count()\n",
-        "        connected.records.in_flight.count()\n        if offsets is None:\n",
+        "        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
+        "        connected.records.in_flight.count()\n        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
         _CONSUMER_COMMITS_TESTS,
     ),
     Mutant(

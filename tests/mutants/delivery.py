@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "a caller receives values that a drain has given up",
         "clients/calls/consume_future.py",
-        "return Batch() if self._call.redelivered and values else values",
+        "return self._late() if self._call.redelivered and values else values",
         "return values",
         _UNCLAIMED_VALUES_TESTS,
     ),
@@ -229,8 +229,8 @@ MUTANTS = (
     Mutant(
         "a subscription that cannot be registered replaces the previous one",
         _CONNECTED_CONSUMER,
-        "        self.member.check_subscription(topics)\n        changed = self._subscription.subscribe(topics)\n",
-        "        changed = self._subscription.subscribe(topics)\n        self.member.check_subscription(topics)\n",
+        "        self.member.check_subscription(topics)\n        changed = change()\n",
+        "        changed = change()\n        self.member.check_subscription(topics)\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
@@ -243,15 +243,15 @@ MUTANTS = (
     Mutant(
         "a waiting call does not have unclaimed values delivered again",
         _CONNECTED_CONSUMER,
-        "return min(remaining_s, UNCLAIMED_S) if self.values.redeliver_unclaimed(topic) else remaining_s",
-        "return remaining_s",
+        "            if not self.values.redeliver_unclaimed(topic):\n                return remaining_s\n            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)\n",
+        "            return remaining_s\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "a waiting call checks only once whether values are unclaimed",
         _CONNECTED_CONSUMER,
-        "return min(remaining_s, UNCLAIMED_S) if self.values.redeliver_unclaimed(topic) else remaining_s",
-        "self.values.redeliver_unclaimed(topic)\n            return remaining_s",
+        "            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)\n",
+        "            return remaining_s\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(

@@ -160,8 +160,8 @@ MUTANTS = (
     Mutant(
         "a partition whose buffered records were all cut off stays in the ready queue",
         "clients/fetch/fetch_buffer.py",
-        "            self.ready.remove(state)\n",
-        "            pass\n",
+        "        if not state.buffered:\n            self.ready.remove(state)\n",
+        "        if not state.buffered:\n            pass\n",
         "tests/unit/clients/fetch/test_fetcher.py",
     ),
     Mutant(

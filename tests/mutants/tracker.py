@@ -138,7 +138,7 @@ MUTANTS = (
     Mutant(
         "a reset of a position in the old log still applies in the new one",
         _OFFSET_TRACKER,
-        "state.origin, state.reset = StartOrigin.NEW_LOG, None",
+        "state.origin, state.reset, state.seek_mark = StartOrigin.NEW_LOG, None, object()",
         "state.origin = StartOrigin.NEW_LOG",
         _OFFSET_TRACKER_TESTS,
     ),

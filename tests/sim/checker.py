@@ -46,6 +46,7 @@ from tests.sim.invariants.releases import (
     ReleasedWhenDrained,
     ResetStoredBeforeRelease,
 )
+from tests.sim.invariants.seeks import AssignedToApplication, DeliveredFromSoughtOffset, PausedUntilResumed
 from tests.sim.invariants.sessions import (
     GateShutBeforeSessionEnds,
     NoWriteAfterSessionEnd,
@@ -77,6 +78,9 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     NoRecordSkipped,
     NotDeliveredBeforeStored,
     OneOpenGate,
+    DeliveredFromSoughtOffset,
+    PausedUntilResumed,
+    AssignedToApplication,
     # Commits
     FirstOffsetFollowsPolicy,
     CommittedByOwner,
@@ -214,6 +218,18 @@ class Checker:
     def processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """Record that the application has processed all records before ``offset``, delivered in ``epoch``."""
         self.history.record_processed(partition, epoch, offset)
+
+    def sought(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """Record that an application continues at another offset of a partition."""
+        self.history.record_seek(consumer, partition, offset)
+
+    def paused(self, consumer: Consumer, partition: TopicPartition) -> None:
+        """Record that an application pauses a partition."""
+        self.history.seeks.pause(consumer, partition, consumer.token(partition))
+
+    def resumed(self, consumer: Consumer, partition: TopicPartition) -> None:
+        """Record that an application ends the pause of a partition."""
+        self.history.seeks.resume(consumer, partition)
 
     def range_reported(self, consumer: Consumer, partition: TopicPartition, token: int, found: Range) -> None:
         """Record that brokers reported the range of a log to a consumer whose position is not in the log."""

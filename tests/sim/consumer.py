@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.backoff import Backoff
@@ -28,6 +27,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_client import FakeConnection
 from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
+from tests.sim.application import Application, InFlight
 from tests.sim.logs import Range
 
 if TYPE_CHECKING:
@@ -49,24 +49,7 @@ class _LinearBackoff(Backoff):
         return min(0.1 * failures, 2.0)
 
 
-@dataclass(slots=True)
-class InFlight:
-    """
-    The records of one partition that the application processes: from ``start`` up to, not including, ``until``.
-
-    ``position`` is the consumer's position after these records. ``counts`` is False if they were meanwhile cut off the
-    log.
-    """
-
-    state: PartitionOffsets
-    epoch: int
-    start: int
-    until: int
-    position: int
-    counts: bool = True
-
-
-class Consumer:
+class Consumer(Application):
     """
     A process with one member.
 
@@ -145,8 +128,19 @@ class Consumer:
     def is_running(self) -> bool:
         return not (self.process.killed or self.closing or self.failure)
 
+    def token(self, partition: TopicPartition) -> int:
+        """Return the fencing token of an open partition, or 0."""
+        state = self._subscription.offsets.of(partition)
+        return 0 if state is None else state.token
+
+    def is_paused(self, partition: TopicPartition) -> bool:
+        return self._subscription.is_paused(partition)
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        return self._subscription.is_assigned(partition)
+
     @property
-    def gate_is_open(self) -> bool:
+    def gate_is_open(self) -> bool:  # type: ignore[override]
         """Whether this consumer could deliver records now."""
         return self.process.runs and self.gate.is_open(self.process.timeline.now_s)
 
@@ -203,43 +197,6 @@ class Consumer:
         if self._subscription.subscribe(topics):
             self.process.start(self.member.resubscribe())
 
-    def work(self, choice: float, count: int, duration_s: float) -> None:
-        """
-        Deliver up to ``count`` records of an idle partition to the application, which finishes them after
-        ``duration_s``.
-        """
-        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
-        now_s = self.process.timeline.now_s
-        if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
-            return
-        partition = idle[int(choice * len(idle))]
-        state = self._subscription.offsets.of(partition)
-        if state is None:
-            return
-        log = self.world.logs[partition]
-        if not log.has(state.position):
-            self.process.call(self.fetch, partition)
-            return
-        until = state.position + count if log.cut is None else min(state.position + count, log.cut)
-        if until == state.position:
-            return
-        self.world.checker.delivered(self, partition, state.position)
-        self.in_flight[partition] = InFlight(state, self.opened[partition], state.position, until, until)
-        state.position = until
-        self.process.timeline.after(
-            duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
-        )
-
-    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
-        delivered = self.in_flight.get(partition)
-        if delivered is None or delivered.state is not state:
-            return
-        del self.in_flight[partition]
-        if delivered.counts and state.position == delivered.position:
-            state.finished = delivered.until
-            self.world.checker.processed(partition, delivered.epoch, delivered.until)
-        self._finished_some.set()
-
     def kill(self) -> None:
         """Kill the process, as SIGKILL does."""
         self.process.kill()
@@ -275,6 +232,8 @@ class Consumer:
         while state is not None and self._fetches.get(partition) is fetch:
             with suppress(KielGroupsError):
                 stored = await self._position_reset(partition, state.position)
+                if stored is not None:
+                    self.world.history.seeks.end(self, partition)
                 if stored is not None and partition in self.opened:
                     self.opened[partition] = self._epoch(partition)
             if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
@@ -310,14 +269,23 @@ class Consumer:
         assert state.reset is not None
         found = Range(state.reset.lost, state.reset.start, state.reset.end)
         self.world.checker.range_reported(self, partition, state.token, found)
-        if (delivered := self.in_flight.get(partition)) is not None:
-            delivered.counts, delivered.until = delivered.start < end, min(delivered.until, end)
+        delivered = self.in_flight.get(partition)
+        if delivered is not None:
+            delivered.counts = delivered.counts and delivered.start < end
+            delivered.until = min(delivered.until, end)
         return 0
 
     async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
         while is_fetched() and partition in self.in_flight:
             self._finished_some.clear()
             await self._finished_some.wait()
+
+    def _fetch_again(self, partition: TopicPartition) -> None:
+        if partition in self.opened:
+            self.opened[partition] = self._epoch(partition)
+            self._forget_fetch(partition)
+            self._fetches[partition] = object()
+        self._finished_some.set()
 
     def _forget_fetch(self, partition: TopicPartition) -> None:
         self._fetches.pop(partition, None)
@@ -380,13 +348,10 @@ class Consumer:
             self._forget_fetch(partition)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
-        if partition in self.opened:
-            self.opened[partition] = self._epoch(partition)
-            self._forget_fetch(partition)
-            self._fetches[partition] = object()
         self.world.checker.continued(partition, offset)
+        self.world.history.seeks.end(self, partition)
         self.in_flight.pop(partition, None)
-        self._finished_some.set()
+        self._fetch_again(partition)
 
     def start_unknown(self, topic: str, error: Exception) -> None:
         raise error
@@ -414,6 +379,9 @@ class Consumer:
     def _epoch(self, partition: TopicPartition) -> int:
         state = self.state_of(partition)
         assert state is not None
+        seek = self.world.history.seeks.newest(self, partition)
+        if seek is not None and seek.token == state.token:
+            return seek.epoch
         return self.world.history.epoch_at(partition, state.version)
 
 

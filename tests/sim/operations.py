@@ -85,6 +85,22 @@ async def _commit_if_allowed(consumer: Consumer, partition: TopicPartition, offs
         await consumer.member.commit_chosen({partition: offset})
 
 
+def _get_many(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.get_many(1 + event.target % 5, event.duration_s)
+
+
+def _seek(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.seek(event.choice, event.target / 60)
+
+
+def _pause_partition(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.pause(event.choice)
+
+
+def _resume_partitions(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.resume()
+
+
 def _kill(world: World, consumer: Consumer, event: Event) -> None:
     consumer.kill()
 
@@ -380,6 +396,10 @@ def _weights(world: World, event: Event) -> str:
 _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "work": _work,
     "commit_chosen": _commit_chosen,
+    "get_many": _get_many,
+    "seek": _seek,
+    "pause_partition": _pause_partition,
+    "resume_partitions": _resume_partitions,
     "kill": _kill,
     "restart": _restart,
     "leave": _leave,

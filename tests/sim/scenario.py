@@ -99,6 +99,10 @@ FREQUENT_MS, FREQUENT_SHARE, USUAL_MS = 8_000, 0.25, 30_000
 LOG_FAULTS = ("retain", "cut_log")
 #: Operations that move partitions and are no faults, each with a weight.
 CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
+#: What applications do apart from their work, each with a weight; the share of the groups in which they do, and how
+#: often at most.
+ACTS = {"seek": 5, "get_many": 4, "pause_partition": 3, "resume_partitions": 2}
+ACTING_SHARE, MOST_ACTS = 0.5, 30
 #: The share of the groups that use each allocator.
 ALLOCATING = {"sticky": 0.55, "round_robin": 0.25, "weighted": 0.2}
 
@@ -136,7 +140,7 @@ def make_scenario(seed: int) -> Scenario:
     for operation in operations:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, operation))
-    events = sorted([*events, *_log_events(seed, at_s), *_chosen_commits(seed, at_s)])
+    events = sorted([*events, *_log_events(seed, at_s), *_chosen_commits(seed, at_s), *_application_events(seed, at_s)])
     return Scenario(
         seed=seed,
         members=random.randint(3, 6),
@@ -166,6 +170,14 @@ def _chosen_commits(seed: int, until_s: float) -> list[Event]:
     random = Random(f"chosen commits of {seed}")
     count = random.randint(2, MOST_CHOSEN) if random.random() < CHOSEN_SHARE else 0
     return [_event(random, random.uniform(0.05, 1.0) * until_s, "commit_chosen") for _ in range(count)]
+
+
+def _application_events(seed: int, until_s: float) -> list[Event]:
+    """Draw seeks, pauses and the like from a separate generator, as the faults of logs."""
+    random = Random(f"application of {seed}")
+    count = random.randint(5, MOST_ACTS) if random.random() < ACTING_SHARE else 0
+    acts = _draw(random, ACTS, count)
+    return [_event(random, random.uniform(0.1, 1.0) * until_s, act)._replace(duration_s=0.5) for act in acts]
 
 
 def _leaders_after_s(random: Random) -> tuple[float, ...]:

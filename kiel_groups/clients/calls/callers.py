@@ -46,7 +46,7 @@ class _Coroutine:
 
 class ConsumeCall:
     """
-    One call of ``consume()``.
+    One call of ``consume()``, ``getone()`` or ``getmany()``.
 
     The call records whether its values were received or redelivered, and whether the call was superseded.
     """
@@ -87,11 +87,15 @@ class _Known:
 
 #: The latest calls of the running coroutine, by consumer and topic. A context belongs to one coroutine, be it a task of
 #: asyncio or a coroutine of Tornado's, which has no task.
-_LATEST: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("latest", default={})  # noqa: B039 -- never changed
+_LATEST: ContextVar[Mapping[tuple[int, str | None], _Known]] = ContextVar("latest", default={})  # noqa: B039 -- never changed
 
 
-def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
-    """Create a call of the running coroutine, and remember it as the coroutine's latest call for this topic."""
+def new_consume_call(consumer: object, topic: str | None) -> ConsumeCall:
+    """
+    Create a call of the running coroutine, and remember it as the coroutine's latest call for this topic.
+
+    ``topic`` is None for ``getone()`` and ``getmany()``, which ask for any topic.
+    """
     key, latest = (id(consumer), topic), _LATEST.get()
     if key in latest:
         latest[key].call.superseded = True

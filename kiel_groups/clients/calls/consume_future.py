@@ -1,5 +1,5 @@
 """
-The future of one call of ``consume()``, which records whether a caller received its values.
+The future of one call of ``consume()`` and the like, which records whether a caller received its outcome.
 
 What this relies on
   - ``await`` of a task calls the task's own ``__await__``, also that of a subclass. If the caller is cancelled as the
@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tornado import gen
 
@@ -37,6 +37,8 @@ __all__ = ["start_consume_call", "Values"]
 #: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
 Values: TypeAlias = Batch | None
 
+T = TypeVar("T")
+
 #: The callback that ``gen.with_timeout`` adds to a future whose time is up; it reads the outcome and drops it.
 _DROPS_OUTCOME = [
     code
@@ -45,7 +47,7 @@ _DROPS_OUTCOME = [
 ]
 
 
-class _ConsumeTask(LoggedTask[Values]):
+class _ConsumeTask(LoggedTask[T]):
     """
     A task whose values count as received once a caller has awaited it to the end, or has called ``result()``.
 
@@ -53,11 +55,12 @@ class _ConsumeTask(LoggedTask[Values]):
     reads them after its time was up.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Values], call: ConsumeCall, name: str) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]) -> None:
         super().__init__(work, loop=home_loop(), name=name, context=context_without_calls())
         self._call = call
+        self._late = late
 
-    def __await__(self) -> Generator[Any, None, Values]:
+    def __await__(self) -> Generator[Any, None, T]:
         try:
             values = yield from super().__await__()
         except asyncio.CancelledError:
@@ -67,20 +70,26 @@ class _ConsumeTask(LoggedTask[Values]):
         self._call.received = True
         return self._unless_given_up(values)
 
-    def result(self) -> Values:
+    def result(self) -> T:
         values = super().result()
         self._call.received = self._call.received or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 
-    def _unless_given_up(self, values: Values) -> Values:
-        """Return the values, or [] if they are delivered again because no caller received them in time."""
-        return Batch() if self._call.redelivered and values else values
+    def _unless_given_up(self, values: T) -> T:
+        """Return the values, unless they are delivered again because no caller received them in time."""
+        return self._late() if self._call.redelivered and values else values
 
 
 def _only_drops_outcome(frame: FrameType) -> bool:
     return frame.f_code in _DROPS_OUTCOME
 
 
-def start_consume_call(work: Coroutine[Any, Any, Values], call: ConsumeCall, name: str) -> asyncio.Task[Values]:
-    """Start a call of ``consume()``; ``call`` records whether a caller received its values."""
-    return keep_alive(_ConsumeTask(work, call, name))
+def start_consume_call(
+    work: Coroutine[Any, Any, T], call: ConsumeCall, name: str, late: Callable[[], T]
+) -> asyncio.Task[T]:
+    """
+    Start a call of ``consume()`` and the like; ``call`` records whether a caller received its values.
+
+    A caller that comes after its values are delivered again gets the outcome of ``late``.
+    """
+    return keep_alive(_ConsumeTask(work, call, name, late))

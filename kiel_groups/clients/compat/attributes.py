@@ -59,11 +59,6 @@ class MemberAttributes(ConsumerAttributes):
     _closed: bool
 
     @property
-    def subscription(self) -> frozenset[str]:
-        """The subscribed topics."""
-        return self._subscription.topics
-
-    @property
     def allocation(self) -> defaultdict[str, list[int]]:
         """The partitions that this member owns now, by topic, in ascending order; [] for any other topic."""
         return self._subscription.offsets.allocation()
@@ -127,13 +122,6 @@ class MemberAttributes(ConsumerAttributes):
             return None if self._connected is None else self._connected.records.in_flight.fencing_token_of(of)
         state = self._subscription.offsets.of(of)
         return None if state is None else state.token
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """Return the number of undelivered messages of each owned partition, except partitions not fetched yet."""
-        if self._connected is None:
-            return {}
-        lags = {tp: self._connected.fetcher.lag(tp) for tp in self._subscription.offsets.open_partitions()}
-        return {partition: lag for partition, lag in lags.items() if lag is not None}
 
 
 class ProducerAttributes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrok
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S
-from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.fetcher import Fetcher, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _Taken = TypeVar("_Taken")
 
-#: How long a close waits for values that consume() returned, in seconds. The consumer cannot tell whether the
+#: How long a close waits for what calls returned, in seconds. The consumer cannot tell whether the
 #: application is still processing them, and a member should leave its group promptly.
 VALUES_PATIENCE_S = 2.0
 
@@ -64,6 +64,29 @@ class ConsumerSettings:
     runtime: Runtime = field(default_factory=Runtime)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asking:
+    """A call that waits, and what it asks for."""
+
+    call: ConsumeCall
+    selection: Selection
+
+
+def _available(callers: Sequence[_Asking], asking: _Asking) -> Selection | None:
+    """
+    Return what a call may take now, or None for nothing.
+
+    Newer calls get records first: the callers of older ones may have given up.
+    """
+    newer = [other.selection.partitions for other in callers[callers.index(asking) + 1 :]]
+    excluded: set[TopicPartition] = set()
+    for partitions in newer:
+        if partitions is None:
+            return None
+        excluded |= partitions
+    return replace(asking.selection, excluded=frozenset(excluded)) if excluded else asking.selection
+
+
 class ConnectedConsumer:
     """
     The parts of one connected consumer. The object must be constructed on the consumer's event loop.
@@ -78,24 +101,30 @@ class ConnectedConsumer:
         self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
         #: Automatic commits and the renewal of metadata, until the close.
         self._background: list[asyncio.Task[None]] = []
-        #: Calls of ``next_values`` under way, by topic, the newest last.
-        self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
-        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
-        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
-        calls = ListenerCalls(settings.listener, settings.metrics)
+        #: Calls of ``next_values`` under way, by topic, and of ``next_records``, under None; the newest last.
+        self._callers: defaultdict[str | None, list[_Asking]] = defaultdict(list)
+        self.cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
+        self.fetcher = Fetcher(
+            self.cluster,
+            settings.fetching,
+            settings.metrics,
+            reset=self._reset,
+            watermark=subscription.set_highwater,
+        )
+        calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
         deserializer = Deserializer(settings.deserializer, settings.metrics, settings.runtime.boot_time_s)
         self.owned = OwnedRecords(self.fetcher, subscription, calls, deserializer, settings.runtime, settings.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, settings.metrics)
         self.member = GroupMember(
             ProcessContext(settings.group, settings.zookeeper, settings.allocator, settings.metrics, settings.runtime),
-            DeliveryHandler(self.owned, self.values, calls, self._cluster, settings.group.group, settings.metrics),
+            DeliveryHandler(self.owned, self.values, calls, self.cluster, settings.group.group, settings.metrics),
             subscription,
             self.end,
         )
         self._position_reset = PositionReset(
             settings.fetching.auto_offset_reset,
-            ResetBrokers.of(self._cluster),
+            ResetBrokers.of(self.cluster),
             subscription,
             self.owned,
             self.member,
@@ -106,26 +135,30 @@ class ConnectedConsumer:
     async def start(self) -> None:
         """Connect to the brokers and join the group. If either fails, close everything again."""
         try:
-            await self._cluster.refresh(self._subscription.topics, "connect")
+            await self.cluster.refresh(self._subscription.topics, "connect")
             if self._settings.group.store == BROKER_V0:
-                await check_offset_api(self._cluster, self._settings.group.group)
+                await check_offset_api(self.cluster, self._settings.group.group)
             await self.member.start()
             # The subscription may have changed while the member joined.
             self.owned.follow_subscription()
         except BaseException:
             await self.member.close()
             self.fetcher.close()
-            self._cluster.close()
+            self.cluster.close()
             raise
         if self._settings.group.autocommit:
             self._background.append(spawn(self._auto_commit.run(), "auto-commit"))
         self._background.append(spawn(self._renew_metadata(), "metadata by age"))
 
-    def subscribe(self, topics: Collection[str]) -> bool:
+    def subscribe(self, topics: Collection[str], change: Callable[[], bool]) -> bool:
         """
         Replace the subscription, and stop delivering the topics that are not in it any more.
 
         The caller must then have the member register the new subscription.
+
+        Args:
+            topics: The topics of the new subscription; none to unsubscribe.
+            change: Changes the subscription's state, and returns whether that changed.
 
         Returns:
             Whether the subscription changed.
@@ -134,7 +167,7 @@ class ConnectedConsumer:
             ConfigError: The member cannot register these topics; nothing changes.
         """
         self.member.check_subscription(topics)
-        changed = self._subscription.subscribe(topics)
+        changed = change()
         self.owned.follow_subscription()
         return changed
 
@@ -158,13 +191,13 @@ class ConnectedConsumer:
                 await self.values.all_finished()
         except TimeoutError:
             log.warning(
-                "group %s: closing although values that consume() returned are not finished: they are delivered again",
+                "group %s: closing although what a call returned is not finished: it is delivered again",
                 self._settings.group.group,
             )
             self.values.drop(None)
         await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
         self.fetcher.close()
-        self._cluster.close()
+        self.cluster.close()
 
     def abandon(self) -> None:
         """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""
@@ -200,35 +233,74 @@ class ConnectedConsumer:
             NoBrokersError: No values came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
-        loop, fetching, callers = asyncio.get_running_loop(), self._settings.fetching, self._callers[topic]
-        give_up_s = loop.time() + fetching.max_wait_ms / 1000
+        most_bytes, timeout_s = self._settings.fetching.max_bytes, self._settings.fetching.max_wait_ms / 1000
+        return await self._next(
+            _Asking(call, Selection(topic)), timeout_s, lambda _: self.values.take(topic, most_bytes, call), Batch
+        )
 
-        def take() -> Batch | None:
-            # Only the newest call receives values: the callers of older ones may have given up.
-            newest = callers[-1] is call and not call.superseded
-            values = self.values.take(topic, fetching.max_bytes, call) if newest else Batch()
-            if values or call.superseded:
-                return values
+    async def next_records(
+        self,
+        call: ConsumeCall,
+        partitions: frozenset[TopicPartition] | None,
+        most_records: int | None,
+        timeout_s: float | None,
+    ) -> dict[TopicPartition, list[Record]] | None:
+        """
+        Return records of these partitions (None: of all), or None once the consumer is closed.
+
+        The result is {} if no records came within ``timeout_s`` (None: no limit), or if the caller's coroutine has
+        called again.
+
+        Raises:
+            NoBrokersError: As ``next_values``.
+            KielGroupsError: As ``next_values``.
+        """
+        return await self._next(
+            _Asking(call, Selection(None, partitions)),
+            timeout_s,
+            lambda selection: self.values.take_records(selection, most_records, call),
+            dict,
+        )
+
+    async def _next(
+        self,
+        asking: _Asking,
+        timeout_s: float | None,
+        take: Callable[[Selection], _Taken],
+        nothing: Callable[[], _Taken],
+    ) -> _Taken | None:
+        """Call ``take`` until it returns something, or the time is up; return None once the consumer is closed."""
+        loop, call, topic = asyncio.get_running_loop(), asking.call, asking.selection.topic
+        callers = self._callers[topic]
+        give_up_s = float("inf") if timeout_s is None else loop.time() + timeout_s
+
+        def take_now() -> _Taken | None:
+            selection = None if call.superseded else _available(callers, asking)
+            taken = nothing() if selection is None else take(selection)
+            if taken or call.superseded:
+                return taken
             if loop.time() < give_up_s:
                 return None
-            if self._cluster.unreachable is not None:
-                raise self._cluster.unreachable
-            return values
+            if self.cluster.unreachable is not None:
+                raise self.cluster.unreachable
+            return taken
 
-        def patience_s() -> float:
-            remaining_s = give_up_s - loop.time()
-            return min(remaining_s, UNCLAIMED_S) if self.values.redeliver_unclaimed(topic) else remaining_s
+        def patience_s() -> float | None:
+            remaining_s = None if timeout_s is None else give_up_s - loop.time()
+            if not self.values.redeliver_unclaimed(topic):
+                return remaining_s
+            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)
 
-        callers.append(call)
+        callers.append(asking)
         try:
             # A buffered error is raised without a wait. A caller that retries in a loop must not starve the event loop.
             await asyncio.sleep(0)
-            values = await self._take_else_wait(take, partial(self.owned.wait, topic), patience_s)
+            taken = await self._take_else_wait(take_now, partial(self.owned.wait, asking.selection), patience_s)
         finally:
-            callers.remove(call)
-        if values is None:
+            callers.remove(asking)
+        if taken is None:
             self._raise_failure()
-        return values
+        return taken
 
     async def _take_else_wait(
         self,
@@ -266,6 +338,10 @@ class ConnectedConsumer:
         if self.values.finish([topic], ()):
             self._auto_commit.commit_soon()
 
+    def finish_records(self) -> None:
+        """Finish the records of ``next_records`` whose coroutine has asked again or ended."""
+        self.values.finish([None], ())
+
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
         Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
@@ -297,7 +373,7 @@ class ConnectedConsumer:
         if partitions is None:
             partitions = await self.member.partitions_with_offsets()
         if self._settings.group.store == BROKER_V0:
-            return await fetch_offsets(self._cluster, self._settings.group.group, partitions) if partitions else {}
+            return await fetch_offsets(self.cluster, self._settings.group.group, partitions) if partitions else {}
         return await self.member.stored_offsets(partitions)
 
     async def commit_values(self, metadata: str) -> None:
@@ -311,7 +387,7 @@ class ConnectedConsumer:
     async def _renew_metadata(self) -> None:
         while True:
             # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
-            await self._cluster.refresh_when_old(lambda: self._subscription.topics)
+            await self.cluster.refresh_when_old(lambda: self._subscription.topics)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)

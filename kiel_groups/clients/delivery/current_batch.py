@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
 
@@ -17,23 +18,38 @@ class CurrentBatch:
     ``state`` is the state of the partition's claim under which the batch is delivered, or None without a batch.
     """
 
-    __slots__ = ("_partition", "next", "records", "state")
+    __slots__ = ("_fetched", "_partition", "next", "records", "state")
 
     def __init__(self) -> None:
+        self._fetched: FetchedBatch | None = None
         self._partition: TopicPartition | None = None
         self.state: PartitionOffsets | None = None
         self.records: list[Record] = []
         self.next = 0
 
-    def start(self, partition: TopicPartition, records: list[Record], state: PartitionOffsets) -> None:
+    def start(self, fetched: FetchedBatch, state: PartitionOffsets) -> None:
         """Replace the batch by another one."""
-        self._partition, self.state = partition, state
-        self.records, self.next = records, 0
+        self._fetched, self._partition, self.state = fetched, fetched.topic_partition, state
+        self.records, self.next = fetched.records, 0
 
     def clear(self) -> None:
         """Drop the batch."""
-        self._partition = self.state = None
+        self._fetched = self._partition = self.state = None
         self.records, self.next = [], 0
+
+    def take_rest(self, partition: TopicPartition) -> tuple[FetchedBatch, int] | None:
+        """
+        Drop a batch of this partition that has records left.
+
+        Returns:
+            The batch, and how many of its records are delivered; None if there is no such batch.
+        """
+        fetched = self._fetched
+        if fetched is None or not self.has_records_of(partition):
+            return None
+        rest = fetched._replace(records=self.records), self.next
+        self.clear()
+        return rest
 
     @property
     def used_up(self) -> bool:

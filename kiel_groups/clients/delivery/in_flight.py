@@ -1,5 +1,5 @@
 """
-Track records in flight: records that a loop or ``consume()`` delivered, and that the application has not finished.
+Track records in flight: records that a loop or a call delivered, and that the application has not finished.
 
 While records are in flight, automatic commits do not store their offsets, and their partitions are not released. Once
 the application has finished them, the offset that a commit stores advances. Unfinished records are delivered again.
@@ -76,13 +76,18 @@ class RecordInFlight:
 
 
 class ConsumerInFlight:
-    """All records in flight of one consumer: the ``record`` of its loop, and the values of each of its ``topics``."""
+    """
+    All records in flight of one consumer: the ``record`` of its loop, and what its calls returned.
+
+    ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
+    ``getone()`` and ``getmany()``, which ask for any topic.
+    """
 
     def __init__(self) -> None:
         self.record = RecordInFlight()
         #: A topic without values in flight is left out.
-        self.topics: dict[str, ValuesInFlight] = {}
-        #: The last call of ``consume()``, for any topic.
+        self.topics: dict[str | None, ValuesInFlight] = {}
+        #: The last call, for any topic.
         self.last_call: object = None
 
     def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:

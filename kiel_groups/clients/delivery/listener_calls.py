@@ -12,7 +12,7 @@ from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ArgumentTypeError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -33,51 +33,80 @@ class _Running:
     lost: set[TopicPartition] = field(default_factory=set)
 
 
-def check_listener(listener: RebalanceListener | None) -> None:
+_HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost", "on_stalled")
+
+
+def check_listener(listener: object) -> None:
     """
-    Check that a listener has all required hooks.
+    Check that a listener is an object with at least one hook. Hooks that it lacks are not called.
 
     Raises:
-        ConfigError: A hook is missing, or cannot be called.
+        ArgumentTypeError: The object has no hook, has one that cannot be called, or is a class.
     """
-    for hook in ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"):
-        if listener is not None and not callable(getattr(listener, hook, None)):
-            raise ConfigError(f"listener: {listener!r} has no method {hook}(partitions)")
+    if listener is None:
+        return
+    if isinstance(listener, type):
+        raise ArgumentTypeError(f"listener: the class {listener!r} given; expected an object, as {listener.__name__}()")
+    hooks = [hook for hook in _HOOKS if getattr(listener, hook, None) is not None]
+    if not hooks:
+        raise ArgumentTypeError(f"listener: {listener!r} given; expected an object with methods {', '.join(_HOOKS)}")
+    for hook in hooks:
+        if not callable(getattr(listener, hook)):
+            raise ArgumentTypeError(f"listener: {listener!r} has {hook}, which is not a method")
 
 
 class ListenerCalls:
     """
-    Calls the rebalance hooks of one listener, one at a time. Without a listener, each method returns at once.
+    Calls the rebalance hooks of the current listener, one at a time. Without the hook, each method returns at once.
 
     A loss cancels the running hook if all partitions of that hook are lost. While the member still owns one of the
     hook's partitions, the hook continues, because that partition is delivered or released once the hook has ended. The
     loss is reported after that.
+
+    Args:
+        listener: The consumer's listener.
+        metrics: Counts failures of hooks.
+        override: Returns the listener of the subscription, which replaces the consumer's listener, or None.
     """
 
-    def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
-        self._listener = listener
+    def __init__(
+        self,
+        listener: RebalanceListener | None,
+        metrics: Metrics,
+        override: Callable[[], RebalanceListener | None] = lambda: None,
+    ) -> None:
+        self._default = listener
+        self._override = override
         self._metrics = metrics
         self._lock = asyncio.Lock()
         self._stall_lock = threading.Lock()
         self._running: _Running | None = None
 
+    @property
+    def _listener(self) -> RebalanceListener | None:
+        override = self._override()
+        return self._default if override is None else override
+
+    def _hook(self, name: str) -> Callable[..., Any] | None:
+        found: Callable[..., Any] | None = getattr(self._listener, name, None)
+        return found
+
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            await self._run_hook(self._listener.on_partitions_revoked, partitions)
+        if (hook := self._hook("on_partitions_revoked")) is not None:
+            await self._run_hook(hook, partitions)
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            await self._run_hook(self._listener.on_partitions_assigned, partitions)
+        if (hook := self._hook("on_partitions_assigned")) is not None:
+            await self._run_hook(hook, partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is None:
-            return
         running = self._running
         if running is not None and not running.is_loss:
             running.lost |= running.partitions & set(partitions)
             if running.lost == running.partitions:
                 running.task.cancel()
-        spawn(self._run_hook(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
+        if (hook := self._hook("on_partitions_lost")) is not None:
+            spawn(self._run_hook(hook, partitions, is_loss=True), "on_partitions_lost")
 
     def in_progress(self) -> list[Work]:
         """Return the running hook, if there is one, as work of the application. Safe on any thread."""

@@ -13,7 +13,7 @@ from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import ConsumerInFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
-from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
 from kiel_groups.coordination.partition_handler import Gate
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -37,9 +37,10 @@ class OwnedRecords:
     """
     The records of the owned partitions, from the fetcher until the application has finished them.
 
-    Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values to
-    callers of ``consume()``. It owns what is buffered and what is in flight, and decides what may be delivered now:
-    records of subscribed topics, of partitions whose assigned hook has ended, while the gate is open.
+    Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values and
+    records to callers of ``consume()``, ``getone()`` and ``getmany()``. It owns what is buffered and what is in flight,
+    and decides what may be delivered now: records of subscribed topics, of partitions that are not paused and whose
+    assigned hook has ended, while the gate is open.
     """
 
     def __init__(
@@ -64,8 +65,6 @@ class OwnedRecords:
         self.batch = CurrentBatch()
         self.in_flight = ConsumerInFlight()
         self.progress = DeliveryProgress()
-        #: Whether there ever was a loop. Part of a batch may be left of it, so values cannot be delivered any more.
-        self.iterated = False
         # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
         self._refused: dict[str, KielGroupsError] = {}
         self._ended = False
@@ -83,24 +82,26 @@ class OwnedRecords:
         if topic in self._refused:
             raise self._refused.pop(topic)
 
-    def poll(self, topic: str | None = None) -> OwnedBatch | None:
+    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> OwnedBatch | None:
         """
-        Remove and return the next batch (of ``topic``, or of any topic) of a partition that is still owned, if any.
+        Remove and return the next batch of a selected partition that is still owned, if any.
+
+        Of a batch with more than ``most_records``, that many records are returned; the others remain.
 
         Raises:
             KielGroupsError: A partition cannot be read.
         """
-        while not self._ended and (fetched := self._fetcher.poll(topic)) is not None:
+        while not self._ended and (fetched := self._fetcher.poll(selection, most_records)) is not None:
             state = self._subscription.offsets.of(fetched.topic_partition)
             if state is not None:
                 self._metrics.count("records_handed_out", len(fetched.records))
                 return OwnedBatch(fetched, state)
         return None
 
-    async def wait(self, topic: str | None = None) -> None:
+    async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
         if self.gate.is_open(self.boot_time_s()):
-            await self._fetcher.ready.wait(topic)
+            await self._fetcher.ready.wait(selection)
         else:
             await asyncio.sleep(GATE_PAUSE_S)
 
@@ -120,11 +121,13 @@ class OwnedRecords:
         """
         self.drop(partitions)
         topics = self._subscription.topics
-        positions, lost = {}, set()
+        positions, lost, paused = {}, set(), set()
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
             if state is not None and partition in self.ready and partition.topic in topics:
                 positions[partition] = state.position
+                if self._subscription.is_paused(partition):
+                    paused.add(partition)
                 reset = state.reset
                 if reset is not None and reset.start <= state.position <= reset.end:
                     # The dropped records are still in the log, so they are fetched again before the reset applies.
@@ -134,7 +137,7 @@ class OwnedRecords:
                     positions[partition] = reset.lost
                     lost.add(partition)
         # The fetcher's tasks must not inherit the caller's context, or they would count as part of its coroutine.
-        context_without_calls().run(self._fetcher.assign, positions, lost)
+        context_without_calls().run(self._fetcher.assign, positions, lost, paused)
 
     def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
         """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
@@ -164,6 +167,23 @@ class OwnedRecords:
         if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self.fetch([partition])
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Neither fetch nor deliver these partitions until ``resume``; the subscription has them as paused.
+
+        Buffered records remain, as far as the buffer may hold them for paused partitions. The others are fetched again.
+        """
+        unfinished = [self.batch.take_rest(partition) for partition in partitions]
+        over = self._fetcher.pause(partitions)
+        for rest in unfinished:
+            if rest is not None:
+                self._fetcher.put_back(*rest)
+        self.fetch(over)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """End the pause of these partitions."""
+        context_without_calls().run(self._fetcher.resume, partitions)
 
     # ------------------------------------------------------------------ the reset of a position
 

@@ -42,16 +42,14 @@ class RecordDelivery:
         Start a loop over the records.
 
         Raises:
-            ConfigError: Another loop is active, or values of a topic are in flight.
+            ConfigError: Another loop is active.
         """
-        if self._owned.in_flight.topics:
-            raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
         if self._looping:
             raise ConfigError(
                 "another loop over this consumer is active: the consumer could not know which of its records are"
                 " finished; leave that one first, or use a consumer for each"
             )
-        self._looping = self._owned.iterated = True
+        self._looping = True
         self._pause_at_s = self._boot_time_s() + QUANTUM_S
 
     def take(self) -> Record | None:
@@ -93,7 +91,7 @@ class RecordDelivery:
         following = self._owned.poll()
         if following is None:
             return False
-        self._batch.start(following.fetched.topic_partition, following.fetched.records, following.state)
+        self._batch.start(following.fetched, following.state)
         return True
 
     async def wait(self) -> None:

@@ -1,8 +1,8 @@
 """
-Deliver the values of a topic to callers of ``consume()``, and track which values the application has finished.
+Deliver to calls: values of a topic to ``consume()``, records to ``getone()`` and ``getmany()``.
 
-A topic's values are *in flight* until the coroutine that received them asks for the topic again. After that, they are
-finished. Automatic commits store only the offsets of finished values.
+What a call returned is *in flight* until the coroutine that received it asks again, for the same topic in the case of
+``consume()``. After that, it is finished. Automatic commits store only the offsets of what is finished.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Collection, Iterable
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Batch, PartitionBatch, TopicPartition
+from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
 __all__ = ["ValueDelivery"]
 
@@ -24,7 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class ValueDelivery:
-    """Delivers the owned records by topic, as values. It owns the values in flight of all calls of ``consume()``."""
+    """
+    Delivers the owned records to calls, as values of a topic or as records. It owns what is in flight of all calls.
+
+    The values of a topic are tracked under its name, records under None.
+    """
 
     def __init__(self, owned: OwnedRecords, metrics: Metrics) -> None:
         self._owned = owned
@@ -38,50 +43,74 @@ class ValueDelivery:
 
         Raises:
             KielGroupsError: There are no values, and a partition cannot be read or the start position is unknown.
-            ConfigError: The consumer was iterated over, so it could not know which of its records are finished.
         """
-        if self._owned.iterated:
-            raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
         self._in_flight.last_call = call
         parts: list[PartitionBatch] = []
         spans: dict[TopicPartition, Span] = {}
         room = most_bytes
-        while room > 0 and (batch := self._poll(topic, or_raise=not spans)) is not None:
+        selection = Selection(topic)
+        while room > 0 and (batch := self._poll(selection, or_raise=not spans)) is not None:
             fetched, state = batch
-            tp, records = fetched.topic_partition, fetched.records
-            parts.append(self._owned.deserializer.part(tp, records, state.token))
-            start = spans[tp].start if tp in spans else records[0].offset
-            state.position = records[-1].offset + 1
-            spans[tp] = Span(state, start, state.position)
+            parts.append(self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token))
+            _advance(spans, batch)
             room -= fetched.size_bytes
-        if spans:
-            self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())
-            if not any(part.values for part in parts):
-                # The deserializer failed on all values, so none are in flight: finish them without a receiver.
-                call.received = True
-                self.finish([topic], {call})
+        self._track(topic, spans, call, is_empty=not any(part.values for part in parts))
         return Batch(part for part in parts if part.values)
 
-    def _poll(self, topic: str, *, or_raise: bool) -> OwnedBatch | None:
+    def take_records(
+        self, selection: Selection, most_records: int | None, call: ConsumeCall
+    ) -> dict[TopicPartition, list[Record]]:
+        """
+        Return buffered records of the selected partitions, in order within each; {} if none or the gate is not open.
+
+        Raises:
+            KielGroupsError: There are no records, and a partition cannot be read or a start position is unknown.
+        """
+        self._in_flight.last_call = call
+        records: dict[TopicPartition, list[Record]] = {}
+        spans: dict[TopicPartition, Span] = {}
+        left, read = most_records, self._owned.deserializer.record
+        while left != 0 and (batch := self._poll(selection, left, or_raise=not spans)) is not None:
+            readable = [record for each in batch.fetched.records if (record := read(each)) is not None]
+            if readable:
+                records.setdefault(batch.fetched.topic_partition, []).extend(readable)
+            _advance(spans, batch)
+            left = None if left is None else left - len(readable)
+        self._track(None, spans, call, is_empty=not records)
+        return records
+
+    def _track(
+        self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
+    ) -> None:
+        """Track what a call is about to return. ``is_empty``: the deserializer failed on all of it."""
+        if not spans:
+            return
+        self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())
+        if is_empty:
+            # Nothing is in flight: finish it without a receiver.
+            call.received = True
+            self.finish([topic], {call})
+
+    def _poll(self, selection: Selection, most_records: int | None = None, *, or_raise: bool) -> OwnedBatch | None:
         if not self._owned.may_deliver():
             return None
         try:
             if or_raise:
-                self._owned.raise_refused(topic)
-            return self._owned.poll(topic)
+                self._owned.raise_refused(selection.topic)
+            return self._owned.poll(selection, most_records)
         except KielGroupsError:
             if or_raise:
                 raise
             return None
 
-    def finish(self, topics: Iterable[str] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
+    def finish(self, topics: Iterable[str | None] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
         """
         Finish values that a caller has received, and return whether values of these topics were in flight.
 
         Also finish values whose coroutine has asked again or ended, and redeliver values that no caller will receive.
 
         Args:
-            topics: The topics of the values. None means all topics.
+            topics: The topics of the values; None among them means records. None instead of them means everything.
             calls: The calls that returned the values. None means all calls.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
@@ -90,11 +119,11 @@ class ValueDelivery:
             self._settle(topic)
         return bool(asked)
 
-    def redeliver_unclaimed(self, topic: str) -> bool:
+    def redeliver_unclaimed(self, topic: str | None) -> bool:
         """Redeliver values of a topic that no caller will receive. Return whether a caller may still receive values."""
         return topic in self._topics and self._settle(topic)
 
-    def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
+    def _settle(self, topic: str | None, now_s: float | None = None, *, finishes: bool = True) -> bool:
         values, now_s = self._topics[topic], self._owned.boot_time_s() if now_s is None else now_s
         for partition, start in values.settle(now_s, finishes=finishes).items():
             self._redeliver(partition, start)
@@ -127,5 +156,13 @@ class ValueDelivery:
         while True:
             now_s = self._owned.boot_time_s()  # Read before the pause: a blocked loop also delays the callers.
             await asyncio.sleep(UNCLAIMED_S)
-            for topic in self._topics.keys() & topics:
+            for topic in self._topics.keys() & {*topics, None}:
                 self._settle(topic, now_s, finishes=False)
+
+
+def _advance(spans: dict[TopicPartition, Span], batch: OwnedBatch) -> None:
+    """Move the position of a partition past a batch, and add the batch to the partition's span."""
+    partition, records = batch.fetched.topic_partition, batch.fetched.records
+    start = spans[partition].start if partition in spans else records[0].offset
+    batch.state.position = records[-1].offset + 1
+    spans[partition] = Span(batch.state, start, batch.state.position)

@@ -1,4 +1,4 @@
-"""Track the values in flight of the callers of ``consume()`` for one topic."""
+"""Track the values in flight of the callers of ``consume()`` for one topic, or the records of other calls."""
 
 from __future__ import annotations
 

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
-from kiel_groups.clients.fetch.ready_queue import ReadyQueue
+from kiel_groups.clients.fetch.ready_queue import ANY, ReadyQueue, Selection
 
 __all__ = ["Buffered", "FetchBuffer"]
 
 #: The bound of the buffer, in answers of full size. At the bound, only partitions without a buffered batch are fetched.
 _MOST_ANSWERS = 16
+#: The bound of the bytes that paused partitions keep, in answers: the other half always remains for the others.
+_MOST_PAUSED_ANSWERS = 8
 
 
 class Buffered(NamedTuple):
@@ -34,11 +36,18 @@ class FetchBuffer:
     def __init__(self, max_answer_bytes: int) -> None:
         self._max_answer_bytes = max_answer_bytes
         self._bytes = 0
+        #: The bytes of the paused partitions, which ``_bytes`` includes.
+        self._paused_bytes = 0
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
         """Whether a partition may be fetched: it has no buffered batch, or the bounds leave room for one more."""
-        return not state.full and (not state.buffered or self._bytes < self._max_bytes)
+        return not (state.paused or state.full) and (not state.buffered or self._bytes < self._max_bytes)
+
+    @property
+    def is_paused_full(self) -> bool:
+        """Whether paused partitions keep as much as they may."""
+        return self._paused_bytes >= self._max_answer_bytes * _MOST_PAUSED_ANSWERS
 
     @property
     def _max_bytes(self) -> int:
@@ -53,19 +62,25 @@ class FetchBuffer:
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
         """Append a batch, or the error that follows the batches before it."""
         if isinstance(item, FetchedBatch):
-            self._bytes += item.size_bytes
+            self._count(state, item.size_bytes)
         state.buffered.append(item)
-        if len(state.buffered) == 1:
+        if len(state.buffered) == 1 and not state.paused:
             self.ready.add(state)
 
-    def pop(self, topic: str | None) -> Buffered | None:
-        """Remove and return the next batch or error (of ``topic``, or of any topic), or None if there is none."""
-        state = self.ready.pop(topic)
+    def _count(self, state: PartitionFetch, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        if state.paused:
+            self._paused_bytes += size_bytes
+
+    def pop(self, selection: Selection = ANY, most_records: int | None = None) -> Buffered | None:
+        """Remove and return the next batch or error of a selected partition, or None; see ``PartitionFetch.take``."""
+        state = self.ready.pop(selection)
         if state is None:
             return None
-        item = state.buffered.popleft()
-        if isinstance(item, FetchedBatch):
-            self._bytes -= item.size_bytes
+        before = len(state.buffered)
+        item = state.take(most_records)
+        if isinstance(item, FetchedBatch) and len(state.buffered) < before:
+            self._count(state, -item.size_bytes)
         if state.buffered:
             self.ready.add(state)
         return Buffered(state, item)
@@ -75,11 +90,31 @@ class FetchBuffer:
         if not state.buffered:
             return 0
         truncated = state.truncate(end)
-        self._bytes -= truncated.size_bytes
+        self._count(state, -truncated.size_bytes)
         if not state.buffered:
             self.ready.remove(state)
         return truncated.records
 
     def drop(self, state: PartitionFetch) -> None:
         """End an assignment of a partition, and drop its buffered batches."""
-        self._bytes -= state.drop()
+        self._count(state, -state.drop())
+
+    def pause(self, state: PartitionFetch) -> None:
+        """Deliver no batches of a partition until ``resume``. The partition keeps its batches."""
+        if not state.paused:
+            self.ready.remove(state)
+            state.paused = True
+            self._paused_bytes += state.buffered_bytes
+
+    def resume(self, state: PartitionFetch) -> None:
+        """Deliver the batches of a paused partition again."""
+        if state.paused:
+            self._paused_bytes -= state.buffered_bytes
+            state.paused = False
+            if state.buffered:
+                self.ready.add(state)
+
+    def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
+        """Put back the last batch of a paused partition; its first ``taken`` records are delivered."""
+        self._count(state, batch.size_bytes)
+        state.put_back(batch, taken)

@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
+from kiel_groups.clients.fetch.fetch_states import FetchStates
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
@@ -40,13 +41,15 @@ from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.message_sets.decoder import PartialMessage
 from kiel_groups.wording import counted, some
 
-__all__ = ["Fetcher", "FetchedBatch", "ResetCallback", "TRIES_UNREADABLE"]
+__all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "TRIES_UNREADABLE", "WatermarkCallback"]
 
 log = logging.getLogger(__name__)
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. The partition's buffered batches are delivered meanwhile.
 ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
+#: Called with a partition and the high watermark that its leader has reported.
+WatermarkCallback: TypeAlias = Callable[[TopicPartition, int], None]
 
 #: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
@@ -61,7 +64,7 @@ class _Answer(NamedTuple):
     connection: Connection
 
 
-class Fetcher:
+class Fetcher(FetchStates):
     """
     Fetches assigned partitions in the background. A fetcher belongs to one event loop, which calls every method.
 
@@ -71,52 +74,52 @@ class Fetcher:
         metrics: Counts records, bytes, retries and resets.
         reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
             retriable ones and refusals of brokers.
+        watermark: Called with each high watermark that a leader reports.
     """
 
     def __init__(
-        self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: ResetCallback
+        self,
+        cluster: ClusterMetadata,
+        config: FetchConfig,
+        metrics: Metrics,
+        *,
+        reset: ResetCallback,
+        watermark: WatermarkCallback | None = None,
     ) -> None:
+        super().__init__(config.max_bytes)
         self._cluster = cluster
         self._backoff = cluster.new_backoff()
         self._config = config
         self._metrics = metrics
         self._reset = reset
-        self._partitions: dict[TopicPartition, PartitionFetch] = {}
-        self._lanes: dict[int, BrokerLanes] = {}
-        self._buffer = FetchBuffer(config.max_bytes)
-        #: Where callers wait until ``poll`` is likely to return a batch.
-        self.ready = self._buffer.ready
+        self._watermark = watermark
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ assignment
 
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions being fetched."""
-        return frozenset(self._partitions)
-
-    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
+    def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        lost: Collection[TopicPartition] = (),
+        paused: Collection[TopicPartition] = (),
+    ) -> None:
         """
         Add partitions, and start to fetch them at once from these offsets.
 
         A partition that is assigned already resumes at its new position, as with ``seek``. The positions of partitions
-        in ``lost`` are known to be out of range, and are reset before the first fetch.
+        in ``lost`` are known to be out of range, and are reset before the first fetch. Those in ``paused`` are fetched
+        after ``resume``.
         """
         self.unassign(positions)
-        states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
+        states = [
+            PartitionFetch(tp, next(self._epochs), position, paused=tp in paused) for tp, position in positions.items()
+        ]
         self._partitions |= {state.topic_partition: state for state in states}
         for state in states:
             if state.topic_partition in lost:
                 self._start_reset(state)
         self._offer([state for state in states if state.topic_partition not in lost])
-
-    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions and their buffered batches, and ignore their answers in flight."""
-        for tp in partitions:
-            state = self._partitions.pop(tp, None)
-            if state is not None:
-                self._buffer.drop(state)
 
     def seek(self, topic_partition: TopicPartition, position: int) -> None:
         """
@@ -129,41 +132,20 @@ class Fetcher:
             raise KeyError(f"{topic_partition} is not assigned")
         self.assign({topic_partition: position})
 
-    def position(self, topic_partition: TopicPartition) -> int | None:
-        """Return the next offset to deliver, or None if the partition is not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.next_offset if state else None
-
-    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """Return the offset after the last visible message, as last reported, or None if unknown or not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.high_watermark if state else None
-
-    def lag(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of undelivered messages, as last reported, or None if unknown or not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.lag if state else None
-
-    def epoch(self, topic_partition: TopicPartition) -> int | None:
-        """Return the number of a partition's current assignment, or None if the partition is not assigned."""
-        state = self._partitions.get(topic_partition)
-        return state.epoch if state else None
-
-    def is_buffering(self, topic_partition: TopicPartition) -> bool:
-        """Whether a batch or an error of a partition is buffered."""
-        state = self._partitions.get(topic_partition)
-        return state is not None and bool(state.buffered)
-
-    def truncate(self, topic_partition: TopicPartition, end: int) -> int:
-        """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
-        state = self._partitions.get(topic_partition)
-        return self._buffer.truncate(state, end) if state else 0
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End the pause of these partitions."""
+        states = self._states(partitions)
+        for state in states:
+            self._buffer.resume(state)
+        self._offer([state for state in states if state.phase is Phase.PARKED])
 
     # ------------------------------------------------------------------ delivery
 
-    def poll(self, topic: str | None = None) -> FetchedBatch | None:
+    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> FetchedBatch | None:
         """
-        Remove and return the next batch (of ``topic``, or of any topic), or None if none is buffered. Do not wait.
+        Remove and return the next batch of a selected partition, or None if none is buffered. Do not wait.
+
+        Of a batch with more than ``most_records``, that many records are returned; the next poll returns others.
 
         An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
         the partition is fetched again from the same offset. If the cause remains, the error is raised again, until
@@ -175,7 +157,7 @@ class Fetcher:
             ProtocolError: A partition's messages cannot be read.
             Exception: ``reset`` raised an error that is not retried.
         """
-        buffered = self._buffer.pop(topic)
+        buffered = self._buffer.pop(selection, most_records)
         if buffered is None:
             return None
         state, head = buffered
@@ -321,6 +303,11 @@ class Fetcher:
             ProtocolError, or any other error: The records cannot be read.
         """
         state.high_watermark = fetched.high_watermark
+        if self._watermark is not None:
+            self._watermark(state.topic_partition, fetched.high_watermark)
+        if state.paused and self._buffer.is_paused_full:
+            # The records are fetched again after the pause.
+            return
         state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
         if not state.idle:
             try:

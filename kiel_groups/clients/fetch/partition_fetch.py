@@ -106,6 +106,10 @@ class PartitionFetch:
     unreadable: int = 0
     #: Whether the phase is DROPPED. An attribute, because it is read several times for each fetch.
     dropped: bool = False
+    #: Whether the application has paused the partition: it is neither fetched nor delivered, and keeps its batches.
+    paused: bool = False
+    #: How many records of the first buffered batch are delivered already.
+    taken: int = 0
 
     def enter(self, phase: Phase) -> None:
         """Enter a phase by a legal move, or remain in it."""
@@ -117,7 +121,7 @@ class PartitionFetch:
     def next_offset(self) -> int:
         """The next offset to deliver."""
         head = self.buffered[0] if self.buffered else None
-        return head.records[0].offset if isinstance(head, FetchedBatch) else self.position
+        return head.records[self.taken].offset if isinstance(head, FetchedBatch) else self.position
 
     @property
     def lag(self) -> int | None:
@@ -168,14 +172,44 @@ class PartitionFetch:
             raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
         self.needed_bytes = min(max(needed_bytes, 2 * share), most)
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The size of all buffered batches."""
+        return sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
+
+    def take(self, most_records: int | None) -> FetchedBatch | Exception:
+        """
+        Remove and return the next batch or error.
+
+        Of a batch with more than ``most_records``, return that many records; the others remain, without being copied.
+        """
+        head = self.buffered[0]
+        if isinstance(head, FetchedBatch):
+            start = self.taken
+            until = len(head.records) if most_records is None else start + most_records
+            if until < len(head.records):
+                self.taken = until
+                return head._replace(records=head.records[start:until])
+            self.taken = 0
+            head = head._replace(records=head.records[start:]) if start else head
+        self.buffered.popleft()
+        return head
+
+    def put_back(self, batch: FetchedBatch, taken: int) -> None:
+        """Put the last batch that ``take`` returned back. Its first ``taken`` records are delivered."""
+        self.buffered.appendleft(batch)
+        self.taken = taken
+
     def truncate(self, end: int) -> Truncated:
         """Drop the buffered records at and after the offset ``end``."""
         kept: list[FetchedBatch | Exception] = []
         records = size_bytes = 0
+        taken, self.taken = self.taken, 0
         for item in self.buffered:
             if isinstance(item, FetchedBatch):
-                left = [record for record in item.records if record.offset < end]
-                records += len(item.records) - len(left)
+                waiting, taken = item.records[taken:], 0
+                left = [record for record in waiting if record.offset < end]
+                records += len(waiting) - len(left)
                 if not left:
                     size_bytes += item.size_bytes
                     continue
@@ -188,6 +222,6 @@ class PartitionFetch:
         """End this assignment, and return the number of bytes that were buffered."""
         self.enter(Phase.DROPPED)
         self.dropped = True
-        buffered_bytes = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
+        buffered_bytes, self.taken = self.buffered_bytes, 0
         self.buffered.clear()
         return buffered_bytes

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
+from kiel_groups.model import TopicPartition
 
-__all__ = ["ReadyQueue"]
+__all__ = ["ANY", "ReadyQueue", "Selection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The partitions that a caller asks for: those of ``topic``, or ``partitions``, without ``excluded``; or all."""
+
+    topic: str | None = None
+    partitions: frozenset[TopicPartition] | None = None
+    excluded: frozenset[TopicPartition] = frozenset()
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether the caller asks for this partition."""
+        if self.partitions is not None and partition not in self.partitions:
+            return False
+        return (self.topic is None or partition.topic == self.topic) and partition not in self.excluded
+
+
+#: All partitions.
+ANY = Selection()
 
 
 class ReadyQueue:
     """
     The queue of partitions with buffered batches.
 
-    Callers wait for one topic or for any topic. Each topic has an event, and any topic has one. An event is set when
-    there may be a batch, and cleared by a ``pop`` that finds no batch.
+    Callers wait for one topic, for some partitions, or for any partition. Each topic has an event, and any partition
+    has one. An event is set when there may be a batch, and cleared by a ``pop`` that finds no batch. A caller that
+    waits for some partitions has its own event: the ``pop`` of another caller does not tell whether it finds a batch.
     """
 
     def __init__(self) -> None:
@@ -23,31 +46,46 @@ class ReadyQueue:
         self._any_topic = asyncio.Event()
         #: An event for each topic that a caller has asked for.
         self._by_topic: dict[str, asyncio.Event] = {}
+        #: The callers that wait for some partitions.
+        self._by_partitions: dict[asyncio.Event, Collection[TopicPartition]] = {}
 
     def add(self, state: PartitionFetch) -> None:
         """Put a partition at the end of the queue."""
         self._queue.append(state)
         self.notify(state.topic_partition.topic)
+        for event, partitions in self._by_partitions.items():
+            if state.topic_partition in partitions:
+                event.set()
 
     def remove(self, state: PartitionFetch) -> None:
-        """Remove a partition that has no buffered batch any more."""
+        """Remove a partition that has no buffered batch any more, or that is paused."""
         self._queue = deque(other for other in self._queue if other is not state)
 
-    def pop(self, topic: str | None) -> PartitionFetch | None:
-        """Remove and return the next partition (of ``topic``, or of any topic), or None if there is none."""
+    def pop(self, selection: Selection = ANY) -> PartitionFetch | None:
+        """Remove and return the next selected partition, or None if there is none."""
+        is_any = selection == ANY
         for _ in range(len(self._queue)):
             state = self._queue.popleft()
             if state.dropped:
                 continue
-            if topic is None or state.topic_partition.topic == topic:
+            if is_any or selection.has(state.topic_partition):
                 return state
             self._queue.append(state)
-        self._event_of(topic).clear()
+        if selection.partitions is None and (selection.topic is not None or not self._queue):
+            self._event_of(selection.topic).clear()
         return None
 
-    async def wait(self, topic: str | None = None) -> None:
+    async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign."""
-        await self._event_of(topic).wait()
+        if selection.partitions is None:
+            await self._event_of(selection.topic).wait()
+        elif not any(selection.has(state.topic_partition) for state in self._queue if not state.dropped):
+            event = asyncio.Event()
+            self._by_partitions[event] = selection.partitions
+            try:
+                await event.wait()
+            finally:
+                del self._by_partitions[event]
 
     def notify(self, topic: str) -> None:
         """Wake the callers that wait for this topic or for any topic, although there may be no batch."""
@@ -57,7 +95,7 @@ class ReadyQueue:
 
     def wake_all(self) -> None:
         """Wake every caller that waits, although there may be no batch."""
-        for event in (self._any_topic, *self._by_topic.values()):
+        for event in (self._any_topic, *self._by_topic.values(), *self._by_partitions):
             event.set()
 
     def _event_of(self, topic: str | None) -> asyncio.Event:

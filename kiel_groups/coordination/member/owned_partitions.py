@@ -97,8 +97,9 @@ class OwnedPartitions:
         self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
-        """Apply the current subscription: only partitions of its topics are claimed."""
+        """Apply the current subscription: only partitions of its topics are claimed and assigned."""
         self._feed(claims.Subscribed(self._subscription.topics))
+        self._assign()
 
     def recheck(self) -> None:
         """Read all watched znodes again, because watches may have been lost."""
@@ -213,10 +214,23 @@ class OwnedPartitions:
 
     def _feed(self, event: claims.Event) -> None:
         self._claims, effects = claims.step(self._claims, event)
+        if any(isinstance(effect, claims.Deliver | claims.Release | claims.Lose) for effect in effects):
+            self._assign()
         for effect in effects:
             self._perform(effect)
         if not self._claims.phases:
             self._empty.set()
+
+    def _assign(self) -> None:
+        """
+        Tell the subscription which partitions the application has.
+
+        These are the delivered and the draining ones: until the revoked hook has ended, the application may still seek,
+        and the release stores that offset. After that, a release may have been sent already.
+        """
+        if self._subscription.partitions_auto_assigned():
+            owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
+            self._subscription.assign_from_subscribed(partition for partition in owned if partition.topic in topics)
 
     def _perform(self, effect: claims.Effect) -> None:
         match effect:

@@ -147,8 +147,16 @@ class OffsetTracker:
         before = offsets.phase
         offsets.start = offsets.position = offsets.finished = offset
         offsets.origin, offsets.reset = origin, None
-        offsets.floor = min(offsets.floor, offset) if origin is StartOrigin.SEEK else offset
+        if origin is StartOrigin.SEEK:
+            offsets.floor, offsets.seek_mark = min(offsets.floor, offset), object()
+        else:
+            offsets.floor = offset
         _check_move(partition, before, offsets)
+
+    def seek_mark(self, partition: TopicPartition) -> object:
+        """Return the mark of the last seek under this claim, or None if the partition is not open."""
+        offsets = self._open.get(partition)
+        return None if offsets is None else offsets.seek_mark
 
     # Resets
 
@@ -335,7 +343,7 @@ class OffsetTracker:
         before = state.phase
         state.created = created
         state.start = state.position = state.finished = state.floor = offset
-        state.origin, state.reset = StartOrigin.NEW_LOG, None
+        state.origin, state.reset, state.seek_mark = StartOrigin.NEW_LOG, None, object()
         self.stored(partition, offset, version)
         _check_move(partition, before, state)
 

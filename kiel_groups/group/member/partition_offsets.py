@@ -200,7 +200,8 @@ class PartitionOffsets(ClaimedPartition):
     not an offset. ``adopted`` is the version at which another writer's offset was last adopted. ``reset`` is set if the
     log lacks the position, until the new position is stored. ``floor`` is the lowest offset that the application may
     commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
-    lowers it.
+    lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
+    for a look-up is void if it has changed.
     """
 
     token: int
@@ -216,6 +217,7 @@ class PartitionOffsets(ClaimedPartition):
     adopted: int | None = None
     reset: PendingReset | None = None
     floor: int = 0
+    seek_mark: object = field(default_factory=object, compare=False, repr=False)
 
     @property
     def phase(self) -> Phase:
@@ -227,7 +229,9 @@ class PartitionOffsets(ClaimedPartition):
     def uncommitted(self) -> bool:
         """Whether a commit has an offset to store (rules 1, 4, 5 and 6)."""
         beyond_log = self.reset is not None and self.finished > self.reset.end
-        return not self.outdated and not beyond_log and (self.unreadable or self.finished != self.committed)
+        # A seek back to the committed offset is stored, too, if the outcome of a commit before it is unknown.
+        may_differ = self.finished != self.committed or any(offset != self.finished for offset in self.sent)
+        return not self.outdated and not beyond_log and (self.unreadable or may_differ)
 
     def reset_offset(self, *, autocommit: bool) -> int | None:
         """

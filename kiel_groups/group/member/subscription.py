@@ -250,6 +250,16 @@ class SubscriptionState:
         before = self._assigned
         self._assigned = {partition: before.get(partition) or _AssignedPartition() for partition in sorted(partitions)}
 
+    def check_assigned(self, partitions: Iterable[TopicPartition], call: str) -> None:
+        """
+        Check that all of these partitions are assigned, before ``call`` changes one of them.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        for partition in partitions:
+            self._require(partition, call)
+
     def _require(self, partition: TopicPartition, call: str) -> _AssignedPartition:
         state = self._assigned.get(partition)
         if state is None:

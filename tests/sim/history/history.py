@@ -18,6 +18,7 @@ from tests.sim.history.log_ranges import LogRanges
 from tests.sim.history.owners import Owners
 from tests.sim.history.plans import Plans
 from tests.sim.history.records import Delivery, OffsetWrite, WriteKind
+from tests.sim.history.seeks import Seek, Seeks
 from tests.sim.history.sessions import Sessions
 from tests.sim.history.topics import Topics, changes_of_topics
 
@@ -47,6 +48,7 @@ class History:
         self.ranges = LogRanges(world.reset, self.owners)
         self.requests = BrokerRequests(self)
         self.chosen = ChosenCommits(self.owners)
+        self.seeks = Seeks()
         #: Whether an operator has made a change after which no member may join.
         self.forbids_joining = False
         #: The zxid of the newest entry of ZooKeeper's log.
@@ -119,6 +121,14 @@ class History:
     def _members_write(self, entry: Entry, change: Change, partition: TopicPartition, offset: int) -> OffsetWrite:
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
+        seek = self._seek_stored(entry, partition, offset)
+        if seek is not None and partition in self.topics.outdated and before is not None:
+            # A commit in a log that is gone, which begins no epoch; ``NoOffsetOfOldLog`` checks it.
+            before, processed = min(before, offset), max(processed, seek.reached)
+        elif seek is not None:
+            return OffsetWrite(
+                WriteKind.SEEK, entry, change, partition, writer, offset, before, seek.reached, seek=seek
+            )
         may_reset = self._is_reset(entry, partition, offset)
         repairs = partition in self.damaged or self._mistakes_version(entry, partition)
         adopts = repairs and not may_reset and self._was_reached(partition, offset)
@@ -143,6 +153,21 @@ class History:
         state = writer.state_of(partition)
         return state is not None and not state.outdated and self.chosen.allow(entry, writer, partition, offset)
 
+    def _seek_stored(self, entry: Entry, partition: TopicPartition, offset: int) -> Seek | None:
+        """Return the seek whose offset an owner stores, or None."""
+        writer, claim = self.sessions.writer(entry), self.owners.claim(entry, partition)
+        if partition not in self._stored:
+            return None
+        if claim is None and not self.owners.is_forced(writer, partition):
+            return None
+        return self.seeks.find(writer, partition, None if claim is None else claim.czxid, offset)
+
+    def may_reset(self, consumer: Consumer, partition: TopicPartition, entry: Entry, offset: int) -> bool:
+        """Return whether the reset policy may choose ``offset``, after what was processed, or after a seek."""
+        seek = self.seeks.newest(consumer, partition)
+        known = [self.processed(partition)] + ([] if seek is None else [seek.reached])
+        return any(self.ranges.may_reset(consumer, partition, entry, processed, offset) for processed in known)
+
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
         """Return whether an owner stores an offset that no commit would store, and that a reset may choose."""
         before, processed = self._stored.get(partition), self.processed(partition)
@@ -153,7 +178,7 @@ class History:
             return False
         if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
             return False
-        return self.ranges.may_reset(writer, partition, entry, processed, offset)
+        return self.may_reset(writer, partition, entry, offset)
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
         """
@@ -238,6 +263,8 @@ class History:
             write.by.continue_in_epoch(partition, self._epochs[partition])
         if write.kind is WriteKind.COMMIT:
             self.commits += write.offset != write.before
+        elif write.seek is not None:
+            self._record_seek(write.by, partition, write.seek)
         else:
             self._begin_epoch(partition, write.offset)
         if write.kind is WriteKind.NEW_LOG:
@@ -250,6 +277,15 @@ class History:
         self.chosen.record_write(write.by, partition, write.offset)
         self.set_by_operators.pop(partition, None)
         self._reached[partition] = max(self.reached(partition), write.offset)
+
+    def _record_seek(self, consumer: Consumer, partition: TopicPartition, stored: Seek) -> None:
+        """Record that the offset of a seek is stored. What was processed since the seek is processed in the epoch."""
+        self.damaged.discard(partition)
+        self._begin_epoch(partition, stored.reached)
+        is_newest = stored is self.seeks.newest(consumer, partition)
+        self.seeks.record_stored(consumer, partition, stored)
+        if is_newest and consumer.token(partition) == stored.token:
+            consumer.continue_in_epoch(partition, self._epochs[partition])
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
@@ -269,7 +305,8 @@ class History:
         """Record that a consumer delivers a record."""
         self.deliveries += 1
         is_set = partition in self.set_by_operators and partition not in self.topics.outdated
-        if is_set and offset == self._processed[partition]:
+        is_sought = self.seeks.of_epoch(consumer.opened[partition]) is not None
+        if is_set and not is_sought and offset == self._processed[partition]:
             # The consumer has reached the offset that an operator had set meanwhile.
             consumer.opened[partition] = self._epochs[partition]
         return Delivery(consumer, partition, offset, consumer.opened[partition])
@@ -277,10 +314,29 @@ class History:
     def record_processed(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """Record that an application has processed all records before ``offset``, delivered in ``epoch``."""
         self._reached[partition] = max(self.reached(partition), offset)
+        if (seek := self.seeks.of_epoch(epoch)) is not None:
+            seek.reached = max(seek.reached, offset)
         if epoch == self._epochs.get(partition):
             self._processed[partition] = max(self._processed[partition], offset)
 
+    def may_seek(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Return whether the application may seek: it knows the log and the offset, and brokers store no offsets."""
+        if self.requests_of_brokers or partition in self.damaged or partition in self.topics.outdated:
+            return False
+        if self.topics.is_outdated(consumer, partition) or consumer.has_pending_reset(partition):
+            return False
+        return partition in self._stored and self.owners.owns(consumer, partition)
+
+    def record_seek(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """Record that an application seeks in a partition."""
+        self.seeks.record(consumer, partition, consumer.token(partition), offset)
+
     # Facts
+
+    @property
+    def requests_of_brokers(self) -> bool:
+        """Whether brokers store the offsets."""
+        return bool(self.world.brokers.all)
 
     @property
     def generations(self) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_ensemble import Entry
 from kiel_groups.testing.znode_tree import Change, Znode
+from tests.sim.history.seeks import Seek
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -31,6 +32,8 @@ class WriteKind(Enum):
     NEW_LOG = auto()
     #: An owner stores the offset that the reset policy chooses for a log that does not have its position.
     RESET = auto()
+    #: An owner stores an offset after its application has sought, under the same claim.
+    SEEK = auto()
     #: Any other write of a member.
     COMMIT = auto()
 
@@ -45,7 +48,7 @@ class OffsetWrite:
     the offset was damaged, or the writer mistakes its version for the version of a deleted znode. ``adopts``: after
     damage the writer continues at an offset that was reached before, or that an operator had set. ``may_reset``: the
     reset policy may choose this offset, and no commit would store it. ``request``: the request that a broker executes,
-    or None if no member has requested this offset.
+    or None if no member has requested this offset. ``seek``: the seek that allows this offset.
     """
 
     kind: WriteKind
@@ -60,6 +63,7 @@ class OffsetWrite:
     adopts: bool = False
     may_reset: bool = False
     request: CommitRequest | None = None
+    seek: Seek | None = None
 
     @property
     def by(self) -> Consumer:

@@ -64,10 +64,7 @@ class ResetStoredBeforeRelease(Release):
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
         owner, partition, stored = deletion.owner, deletion.partition, self.history.stored(deletion.partition)
         assert stored is not None
-        processed = self.history.processed(partition)
-        if owner.has_pending_reset(partition) and not self.history.ranges.may_reset(
-            owner, partition, deletion.entry, processed, stored
-        ):
+        if owner.has_pending_reset(partition) and not self.history.may_reset(owner, partition, deletion.entry, stored):
             raise self.violation(f"{owner.name} releases {partition} at {stored}, and forgets its reset")
 
 

@@ -31,7 +31,8 @@ async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
 
     async def consumes() -> ConsumeCall:
         call = new_consume_call(consumer, "t")
-        call.received = await asyncio.wait_for(start_consume_call(values_soon(), ConsumeCall(), "a call"), 5) == [1]
+        result = start_consume_call(values_soon(), ConsumeCall(), "a call", list)
+        call.received = await asyncio.wait_for(result, 5) == [1]
         assert not call.ended
         return call
 
@@ -122,7 +123,7 @@ async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
 
     for way in (awaits, yields, reads, asyncio.gather, lambda result: asyncio.wait_for(result, 5)):
         call = ConsumeCall()
-        found = await way(start_consume_call(values_soon(), call, "a call"))  # type: ignore[no-untyped-call]
+        found = await way(start_consume_call(values_soon(), call, "a call", list))  # type: ignore[no-untyped-call]
         assert found in ([1], [[1]])
         assert call.received, way
 
@@ -133,10 +134,10 @@ async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
     """
     loop = asyncio.get_running_loop()
     given_up, unseen = ConsumeCall(), ConsumeCall()
-    result = start_consume_call(values_soon(), given_up, "a call")
+    result = start_consume_call(values_soon(), given_up, "a call", list)
     with pytest.raises(TimeoutError):
         await gen.with_timeout(loop.time() + 0.001, result)
-    other = start_consume_call(values_soon(), unseen, "a call")
+    other = start_consume_call(values_soon(), unseen, "a call", list)
     await asyncio.wait({result, other})
     await run_ready_tasks()
     assert (given_up.received, unseen.received) == (False, False)
@@ -147,7 +148,7 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
     Values do not count as received if the caller is cancelled in the iteration of the event loop in which they arrive.
     """
     call = ConsumeCall()
-    result = start_consume_call(values_soon(), call, "a call")
+    result = start_consume_call(values_soon(), call, "a call", list)
 
     async def awaits() -> Any:
         return await result

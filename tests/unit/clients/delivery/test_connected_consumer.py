@@ -49,7 +49,7 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
         yield connected
     finally:
         connected.fetcher.close()
-        connected._cluster.close()
+        connected.cluster.close()
 
 
 def claim(connected: ConnectedConsumer) -> PartitionOffsets:
@@ -196,7 +196,7 @@ async def test_a_subscription_that_cannot_be_registered_changes_nothing(monkeypa
     async with consumer_without_servers() as connected:
         monkeypatch.setattr(connected.member, "check_subscription", refuse)
         with pytest.raises(ConfigError, match="too many topics"):
-            connected.subscribe(["u"])
+            connected.subscribe(["u"], lambda: connected._subscription.subscribe(["u"]))
         assert connected._subscription.topics == {"t"}
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         with pytest.raises(NoOffsetsError):

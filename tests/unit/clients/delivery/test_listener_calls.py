@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
+from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import eventually, run_ready_tasks
@@ -267,3 +270,45 @@ async def test_a_call_that_is_cancelled_while_it_waits_is_never_made() -> None:
     listener_calls.lost({P1})
     await eventually(lambda: len(listener.calls) == 2, "both hooks were called")
     assert listener.calls == [("assigned", [P0]), ("lost", [P1])]
+
+
+class _OneHook:
+    """A listener without the other hooks."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append("assigned")
+
+
+async def test_hooks_that_a_listener_lacks_are_not_called() -> None:
+    """A listener may have any of the hooks."""
+    listener = _OneHook()
+    check_listener(listener)
+    calls = ListenerCalls(cast(Any, listener), Metrics())
+    await calls.revoked([TopicPartition("t", 0)])
+    await calls.assigned([TopicPartition("t", 0)])
+    calls.lost([TopicPartition("t", 0)])
+    assert listener.calls == ["assigned"]
+
+
+@pytest.mark.parametrize("wrong", [print, "listener", 7, _OneHook, SimpleNamespace(on_partitions_lost=1)])
+def test_an_object_without_hooks_is_no_listener(wrong: object) -> None:
+    """The error is a TypeError and a ConfigError."""
+    for error in (TypeError, ConfigError):
+        with pytest.raises(error, match="listener: "):
+            check_listener(wrong)
+
+
+async def test_the_listener_of_a_subscription_replaces_the_default() -> None:
+    """The one that applies at the time of the event is called."""
+    default, other = _OneHook(), _OneHook()
+    current: list[_OneHook | None] = [None]
+    calls = ListenerCalls(cast(Any, default), Metrics(), lambda: cast(Any, current[0]))
+    await calls.assigned([TopicPartition("t", 0)])
+    current[0] = other
+    await calls.assigned([TopicPartition("t", 0)])
+    current[0] = None
+    await calls.assigned([TopicPartition("t", 0)])
+    assert (len(default.calls), len(other.calls)) == (2, 1)

@@ -162,8 +162,8 @@ async def test_values_that_a_drain_dropped_are_not_returned(monkeypatch: pytest.
 
     bench.fetcher.add(P0, 10)
     take_values(bench, call=call)
-    result = start_consume_call(values(), call, "a call")
-    awaited = start_consume_call(values(), call, "another")
+    result = start_consume_call(values(), call, "a call", list)
+    awaited = start_consume_call(values(), call, "another", list)
     bench.handler.stop([P0])
     await asyncio.wait_for(bench.handler.drained([P0]), 5)
     await asyncio.wait({result, awaited})

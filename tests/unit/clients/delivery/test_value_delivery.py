@@ -8,7 +8,7 @@ import json
 import pytest
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import CALL, P0, P1, U0, DeliveryBench, received_call, take_values
@@ -196,18 +196,3 @@ async def test_dropped_values_are_not_finished() -> None:
     bench.values.drop([CALL])
     await asyncio.wait_for(waiting, 5)
     assert bench.finished == {}
-
-
-async def test_a_loop_and_consume_calls_exclude_each_other() -> None:
-    """
-    A loop and ``consume()`` calls exclude each other. With both at once, it would be unknown which values are finished.
-    """
-    bench = DeliveryBench()
-    bench.fetcher.add(P0, 10)
-    take_values(bench)
-    with pytest.raises(ConfigError, match="not both"):
-        bench.records.begin_loop()
-    bench.values.finish()
-    bench.records.begin_loop()
-    with pytest.raises(ConfigError, match="not both"):
-        take_values(bench)

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE, Selection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
@@ -298,14 +298,14 @@ async def test_a_poll_for_one_topic_leaves_the_others() -> None:
         for tp in (T0, T1):
             bench.broker.logs[tp].append(message_set(b"t"))
         bench.fetcher.assign({T0: 0, T1: 0, other: 0})
-        await asyncio.wait_for(bench.fetcher.ready.wait("t"), 5)
-        assert bench.fetcher.poll("u") is None
-        waiting = asyncio.ensure_future(bench.fetcher.ready.wait("u"))
+        await asyncio.wait_for(bench.fetcher.ready.wait(Selection("t")), 5)
+        assert bench.fetcher.poll(Selection("u")) is None
+        waiting = asyncio.ensure_future(bench.fetcher.ready.wait(Selection("u")))
         first, second = await bench.next_batch(), await bench.next_batch()
         assert {first.topic_partition, second.topic_partition} == {T0, T1}
         assert not waiting.done()
         bench.broker.logs[other].append(message_set(b"u"))
         await asyncio.wait_for(waiting, 5)
-        batch = bench.fetcher.poll("u")
+        batch = bench.fetcher.poll(Selection("u"))
         assert batch is not None
         assert batch.topic_partition == other

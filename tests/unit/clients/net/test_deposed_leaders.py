@@ -404,8 +404,8 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
     connected = ConnectedConsumer(settings, SubscriptionState())
     handler = connected.member._handler
     handler.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
-    assert connected._cluster.leader_of(T0) == ELECTED
+    assert connected.cluster.leader_of(T0) == ELECTED
     handler.lost([T0])
-    assert connected._cluster.leader_of(T0) is None
+    assert connected.cluster.leader_of(T0) is None
     connected.fetcher.close()
-    connected._cluster.close()
+    connected.cluster.close()

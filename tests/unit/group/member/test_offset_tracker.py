@@ -418,3 +418,6 @@ def test_the_offsets_of_a_partition_make_no_illegal_move(monkeypatch: pytest.Mon
     record_moves(monkeypatch, offset_tracker).forbidden = (Phase.OPEN, Phase.RESETTING)
     with pytest.raises(AssertionError, match="Phase"):
         tracker.choose_reset(T0, PendingReset(5, 0, 3, 0))
+
+
+# Seeks of the application

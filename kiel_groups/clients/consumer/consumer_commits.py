@@ -12,8 +12,7 @@ from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.client_arguments import check_functions
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of
-from kiel_groups.clients.compat.attributes import MemberAttributes
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.consumer.membership import GroupMembership
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -29,21 +28,19 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 CommitCallback: TypeAlias = Callable[[dict[TopicPartition, OffsetAndMetadata], Any], object]
 
 
-class ConsumerCommits(MemberAttributes):
+class ConsumerCommits(GroupMembership):
     """The methods of a grouped consumer that commit offsets, or read those that its group has committed."""
 
     metrics: Metrics
     _default_callback: CommitCallback | None
 
-    def _require_connected(self) -> ConnectedConsumer:
-        """Return the connected consumer. Raise ClosedError if the consumer is not connected, or was closed."""
-        raise NotImplementedError
-
     # ------------------------------------------------------------------ commits
 
     def commit(self, offsets: Offsets | None = None) -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Commit all finished records and the record in flight, or the offsets that the application chooses.
+        Commit all finished records and what the caller has in flight, or the offsets that the application chooses.
+
+        Records and values that other coroutines got from ``getone()``, ``getmany()`` or ``consume()`` do not count.
 
         Chosen offsets may lie between the start of this claim of the partition (or where ``seek()`` went under it) and
         the next offset to deliver. If one of them is refused, none is stored. A chosen commit changes neither the
@@ -75,10 +72,12 @@ class ConsumerCommits(MemberAttributes):
     def _begin_commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
     ) -> asyncio.Future[frozenset[TopicPartition]]:
-        """Start a commit; the record in flight counts from now on, unless the offsets are chosen."""
+        """Start a commit; what the caller has in flight counts from now on, unless the offsets are chosen."""
         connected = self._require_connected()
         if offsets is None:
+            # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
             connected.records.in_flight.count()
+            connected.values.finish(calls=consume_calls_here(self))
             return spawn(_result_of(connected.commit_shielded), "GroupedConsumer.commit")
         chosen = {partition: value.offset for partition, value in offsets.items()}
         return spawn(_result_of(lambda: connected.commit_chosen_shielded(chosen)), "GroupedConsumer.commit")

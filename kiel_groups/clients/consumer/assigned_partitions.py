@@ -1,0 +1,218 @@
+"""The partitions that are assigned to a consumer: their positions and pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, overload
+
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.consumer.cluster_queries import ClusterQueries
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
+
+__all__ = ["AssignedPartitions", "checked_partitions"]
+
+
+def checked_partitions(partitions: Iterable[object], call: str) -> list[TopicPartition]:
+    """
+    Return partitions that the application has passed, plain tuples as TopicPartition.
+
+    Raises:
+        ConfigError: One of them is neither.
+    """
+    checked: list[TopicPartition] = []
+    for each in partitions:
+        match each:
+            case (str() as topic, int() as number) if isinstance(each, tuple) and not isinstance(number, bool):
+                checked.append(TopicPartition(topic, number))
+            case _:
+                raise ConfigError(f"{call}: {each!r} given; expected TopicPartition(topic, number)")
+    return checked
+
+
+class AssignedPartitions(ClusterQueries):
+    """
+    Methods of consumers about their assigned partitions, with the names of kafka-python.
+
+    A partition is assigned from the moment before ``on_partitions_assigned`` is called, until ``on_partitions_revoked``
+    has returned, or its claim is lost, or its topic leaves the subscription.
+    """
+
+    _subscription: SubscriptionState
+
+    def _owned_records(self) -> OwnedRecords | None:
+        """Return the records of a consumer that is connected, or None."""
+        raise NotImplementedError
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are assigned to this consumer now."""
+        return self._subscription.assigned_partitions()
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """
+        Continue at another offset, forward or backward.
+
+        Records of the partition that are buffered are dropped. Those in flight do not count any more: the next commit
+        stores ``offset``, also if it is lower than the committed one, until further records are finished. It does so
+        only under the present claim. In ``on_partitions_revoked``, the release stores the offset.
+
+        Args:
+            partition: An assigned partition.
+            offset: The offset of the next record. If the log does not have it, ``auto_offset_reset`` applies.
+
+        Raises:
+            ConfigError: The offset is not a whole number of at least 0.
+            IllegalStateError: The partition is not assigned; the text names those that are.
+        """
+        (partition,) = checked_partitions([partition], "seek()")
+        self._subscription.seek(partition, offset)
+        if (owned := self._owned_records()) is not None:
+            owned.resume_at(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
+        """
+        Look up the first offsets of partitions, then seek there.
+
+        A partition keeps its position if its claim ends during the look-up, or if the application seeks elsewhere.
+
+        Args:
+            partitions: Assigned partitions; by default all.
+
+        Returns:
+            The offsets of the partitions whose position was set.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+            BrokerError: A leader did not answer in time, or refused. No position was set.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> asyncio.Future[dict[TopicPartition, int]]:
+        """Look up the next offsets of partitions, then seek there. All else is as with ``seek_to_beginning``."""
+        return self._seek_to("seek_to_end()", partitions, self.end_offsets)
+
+    def _seek_to(
+        self,
+        call: str,
+        partitions: Sequence[TopicPartition],
+        look_up: Callable[[list[TopicPartition]], asyncio.Future[dict[TopicPartition, int]]],
+    ) -> asyncio.Future[dict[TopicPartition, int]]:
+        # The marks are read at the call, not when its task starts: a seek right after the call must win.
+        try:
+            self._require_cluster()
+            wanted = checked_partitions(partitions, call) or sorted(self.assignment())
+            self._subscription.check_assigned(wanted, call)
+        except KielGroupsError as error:
+            return failed_future(error, call)
+        marks = {partition: self._subscription.offsets.seek_mark(partition) for partition in wanted}
+        return spawn(self._seek_after(look_up(wanted), marks), call)
+
+    async def _seek_after(
+        self, look_up: asyncio.Future[dict[TopicPartition, int]], marks: dict[TopicPartition, Any]
+    ) -> dict[TopicPartition, int]:
+        found, sought = await look_up, {}
+        for partition, offset in found.items():
+            is_same = self._subscription.offsets.seek_mark(partition) is marks[partition]
+            if is_same and self._subscription.is_assigned(partition):
+                self.seek(partition, offset)
+                sought[partition] = offset
+        return sought
+
+    @starts_at_call
+    async def position(self, partition: TopicPartition) -> int:
+        """
+        Return the offset of the next record to deliver.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        (partition,) = checked_partitions([partition], "position()")
+        position = self._subscription.position(partition)
+        assert position is not None, f"{partition} is assigned and not open"
+        return position
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """
+        Return the offset after the last message of the log, as last reported, or None before the first fetch.
+
+        A paused partition is not fetched, so its watermark is not renewed.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        (partition,) = checked_partitions([partition], "highwater()")
+        return self._subscription.highwater(partition)
+
+    @overload
+    def lag(self) -> dict[TopicPartition, int]: ...
+
+    @overload
+    def lag(self, partition: TopicPartition) -> int | None: ...
+
+    def lag(self, partition: TopicPartition | None = None) -> dict[TopicPartition, int] | int | None:
+        """
+        Return the number of messages that are not delivered yet, as of the last fetch.
+
+        Args:
+            partition: An assigned partition; by default all.
+
+        Returns:
+            The lag of the partition, or None before its first fetch. Without a partition, the lag of each assigned
+            partition, except those not fetched yet.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+        """
+        if partition is not None:
+            (partition,) = checked_partitions([partition], "lag()")
+            return self._lag(partition)
+        lags = {each: self._lag(each) for each in sorted(self.assignment())}
+        return {each: lag for each, lag in lags.items() if lag is not None}
+
+    def _lag(self, partition: TopicPartition) -> int | None:
+        highwater, position = self._subscription.highwater(partition), self._subscription.position(partition)
+        return None if highwater is None or position is None else max(0, highwater - position)
+
+    # Pauses
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """
+        Deliver no record of these partitions, and do not fetch them, until ``resume``.
+
+        Records in flight are finished as usual. Buffered records stay buffered, also the rest of a batch that a loop
+        has begun. The consumer keeps the partitions. A pause lasts while a partition stays assigned, also through a
+        rebalance; a partition that is assigned anew is not paused.
+
+        Raises:
+            IllegalStateError: A partition is not assigned; none is paused.
+        """
+        wanted = checked_partitions(partitions, "pause()")
+        self._subscription.check_assigned(wanted, "pause()")
+        for partition in wanted:
+            self._subscription.pause(partition)
+        if (owned := self._owned_records()) is not None:
+            owned.pause(wanted)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """
+        End the pause of these partitions. It makes no difference for partitions that are not paused.
+
+        Raises:
+            IllegalStateError: A partition is not assigned; no pause ends.
+        """
+        wanted = checked_partitions(partitions, "resume()")
+        self._subscription.check_assigned(wanted, "resume()")
+        for partition in wanted:
+            self._subscription.resume(partition)
+        if (owned := self._owned_records()) is not None:
+            owned.resume(wanted)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions that are paused."""
+        return self._subscription.paused_partitions()

@@ -1,0 +1,259 @@
+"""The three ways in which an application gets records: a loop, values of a topic, or records of partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
+from kiel_groups.clients.calls.consume_future import Values, start_consume_call
+from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn
+from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.consumer.assigned_partitions import checked_partitions
+from kiel_groups.clients.consumer.topic_subscription import TopicSubscription
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.config import check_name
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.model import Batch, Record, TopicPartition
+
+__all__ = ["RecordAccess"]
+
+T = TypeVar("T")
+
+
+class RecordAccess(TopicSubscription):
+    """
+    Delivers records to the application: ``async for``, ``consume()``, or ``getone()`` and ``getmany()``.
+
+    The first use decides on one of the three for the lifetime of the consumer (decision 0006).
+    """
+
+    _records: weakref.ref[RecordLoop] | None = None
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        super().__init__(settings)
+        self._style = StyleChoice()
+        #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
+        self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
+
+    def __aiter__(self) -> RecordLoop:
+        """
+        Iterate over records until the consumer is closed. Only one loop may be active at a time.
+
+        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
+        by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
+        """
+        connected = self._require_connected()
+        self._style.choose(DeliveryStyle.ITERATION)
+        connected.records.begin_loop()
+        records = RecordLoop(connected.records, connected.next_record)
+        self._records = weakref.ref(records)
+        return records
+
+    def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
+        """
+        Return the available values of one topic, from all of its partitions that this member owns.
+
+        The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
+        calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when another
+        coroutine calls ``consume()`` for the topic. The partitions of the values are not released before that. Values
+        that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered again.
+
+        Args:
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: Ignored: a group resumes at its committed offsets.
+
+        Returns:
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
+
+        Raises:
+            ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in
+                another style, such as iteration.
+            NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
+            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
+        """
+        if running_loop() is None:
+            return spawn(self._consume_later(topic), "GroupedConsumer.consume")
+        try:
+            check_name(topic, "topic")
+            self._style.choose(DeliveryStyle.VALUES)
+        except ConfigError as error:
+            return failed_future(error, "GroupedConsumer.consume")
+        call = new_consume_call(self, topic)
+        if self._connected is not None:
+            self._connected.finish_topic(topic)
+        self._waiting_calls[call] = consume_calls_here(self)
+        return start_consume_call(self._consume(topic, call), call, "GroupedConsumer.consume", Batch)
+
+    async def _consume_later(self, topic: str) -> Values:
+        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
+        return await self.consume(topic)
+
+    async def _consume(self, topic: str, call: ConsumeCall) -> Values:
+        try:
+            values = None if self._closed else await self._values(topic, call)
+        finally:
+            del self._waiting_calls[call]
+        if values is None:
+            await self._left_loop.closed.wait()
+        return values
+
+    async def _values(self, topic: str, call: ConsumeCall) -> Values:
+        changed = self._add_topic(topic)
+        connecting = self.connect()
+        await asyncio.wait({connecting})
+        if self._closed:
+            return None
+        connecting.result()
+        assert self._connected is not None
+        if changed:
+            await self._connected.member.resubscribe()
+        return await self._connected.next_values(topic, call)
+
+    def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
+        """
+        Return the next record, however long that takes.
+
+        The record is finished when the coroutine that received it calls ``getone()`` or ``getmany()`` again. A record
+        that arrives after its caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) is delivered again.
+
+        Args:
+            partitions: The partitions from which to return a record; by default any. Those that are not assigned have
+                no records until they are.
+
+        Raises:
+            ConfigError: An argument is not a TopicPartition, or the consumer is used in another style.
+            IllegalStateError: The same coroutine has called again meanwhile, or the result was read so late that the
+                record is delivered again.
+            ClosedError: The consumer is not connected, or was closed.
+            KielGroupsError: A partition cannot be read. The next call may return a record of another one.
+        """
+        return self._start("getone()", partitions, self._getone, _raise_late)
+
+    async def _getone(self, call: ConsumeCall, partitions: frozenset[TopicPartition] | None) -> Record:
+        found = await self._next_records(call, partitions, 1, None)
+        for records in found.values():
+            return records[0]
+        raise IllegalStateError(
+            "getone(): the same coroutine has called getone() or getmany() again before this call returned; await it"
+            " first, or use a task for each"
+        )
+
+    def getmany(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[Record]]]:
+        """
+        Return buffered records by partition, in the order of the log.
+
+        The records are finished when the coroutine that received them calls ``getone()`` or ``getmany()`` again, even
+        if that call returns none. Their partitions are not released before that. Records that arrive after their caller
+        has given up are delivered again.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: An argument is invalid, or the consumer is used in another style.
+            NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
+            ClosedError: The consumer is not connected, or was closed.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+        most = max_records
+
+        async def get(
+            call: ConsumeCall, wanted: frozenset[TopicPartition] | None
+        ) -> dict[TopicPartition, list[Record]]:
+            return await self._next_records(call, wanted, most, timeout_ms / 1000)
+
+        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
+            error = ConfigError(f"getmany(): timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
+            return failed_future(error, "GroupedConsumer.getmany")
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+            error = ConfigError(f"getmany(): max_records is {most!r}; expected a whole number of at least 1, or None")
+            return failed_future(error, "GroupedConsumer.getmany")
+        return self._start("getmany()", partitions, get, dict)
+
+    def _start(
+        self,
+        name: str,
+        partitions: tuple[TopicPartition, ...],
+        get: Callable[[ConsumeCall, frozenset[TopicPartition] | None], Coroutine[Any, Any, T]],
+        late: Callable[[], T],
+    ) -> asyncio.Future[T]:
+        """Start a call that returns records, and finish what the caller's earlier calls returned."""
+        label = f"GroupedConsumer.{name.rstrip('()')}"
+        try:
+            wanted = frozenset(checked_partitions(partitions, name)) or None
+            connected = self._require_connected()
+            self._style.choose(DeliveryStyle.RECORDS)
+        except KielGroupsError as error:
+            return failed_future(error, label)
+        call = new_consume_call(self, None)
+        connected.finish_records()
+        self._waiting_calls[call] = consume_calls_here(self)
+        return start_consume_call(self._get(get(call, wanted), call), call, label, late)
+
+    async def _get(self, work: Coroutine[Any, Any, T], call: ConsumeCall) -> T:
+        try:
+            return await work
+        finally:
+            del self._waiting_calls[call]
+
+    async def _next_records(
+        self,
+        call: ConsumeCall,
+        partitions: frozenset[TopicPartition] | None,
+        most_records: int | None,
+        timeout_s: float | None,
+    ) -> dict[TopicPartition, list[Record]]:
+        found = await self._require_connected().next_records(call, partitions, most_records, timeout_s)
+        if found is None:
+            await self._left_loop.closed.wait()
+            raise ClosedError("the consumer was closed; a new one may join in its place")
+        return found
+
+    def _end_in_flight(self, connected: ConnectedConsumer, *, running: bool) -> None:
+        values = connected.values
+        finished = running and sys.exc_info()[0] is None
+        records = self._records() if self._records is not None else None
+        if records is None or not running or records.caller is current_caller():
+            self._end_record(finished=finished)
+        # A coroutine that waits in a call has finished what its earlier calls returned.
+        values.finish(calls=frozenset().union(*self._waiting_calls.values()))
+        if finished:
+            for call in consume_calls_here(self):
+                call.superseded = True
+            values.finish(calls=consume_calls_here(self))
+        else:
+            values.drop(consume_calls_here(self) if running else None)
+
+    def _end_record(self, *, finished: bool) -> None:
+        if self._connected is None:
+            return
+        if finished:
+            self._connected.records.finish()
+        else:
+            self._connected.records.put_back()
+
+
+def _raise_late() -> NoReturn:
+    raise IllegalStateError(
+        "getone(): its result was read so late that the record is delivered again; await the call at once"
+    )

@@ -1,0 +1,144 @@
+"""The application of a simulated consumer: it processes records, seeks, and pauses partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiel_groups.group.member.partition_offsets import PartitionOffsets
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+__all__ = ["Application", "InFlight"]
+
+
+@dataclass(slots=True)
+class InFlight:
+    """
+    The records of one partition that the application processes: from ``start`` up to, not including, ``until``.
+
+    ``position`` is the consumer's position after these records. ``counts`` is False if they were meanwhile cut off the
+    log, or if the application has sought elsewhere.
+    """
+
+    state: PartitionOffsets
+    epoch: int
+    start: int
+    until: int
+    position: int
+    counts: bool = True
+
+
+class Application:
+    """What the operations of scenarios have a consumer's application do."""
+
+    world: World
+    process: Any
+    opened: dict[TopicPartition, int]
+    in_flight: dict[TopicPartition, InFlight]
+    resets: set[TopicPartition]
+    gate_is_open: bool
+    _subscription: SubscriptionState
+    _finished_some: asyncio.Event
+
+    def fetch(self, partition: TopicPartition) -> None:
+        raise NotImplementedError
+
+    def _fetch_again(self, partition: TopicPartition) -> None:
+        raise NotImplementedError
+
+    def _idle(self) -> list[TopicPartition]:
+        """Return the partitions from which records may be delivered now, in ascending order."""
+        if not self.gate_is_open or self.process.timeline.now_s < self.process.blocked_until_s:
+            return []
+        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
+        return [partition for partition in idle if not self._subscription.is_paused(partition)]
+
+    def work(self, choice: float, count: int, duration_s: float) -> None:
+        """
+        Deliver up to ``count`` records of an idle partition to the application, which finishes them after
+        ``duration_s``.
+        """
+        if idle := self._idle():
+            self._deliver([idle[int(choice * len(idle))]], count, duration_s)
+
+    def get_many(self, count: int, duration_s: float) -> None:
+        """Deliver up to ``count`` records of each idle partition; the application finishes all of them at once."""
+        self._deliver(self._idle(), count, duration_s)
+
+    def _deliver(self, partitions: list[TopicPartition], count: int, duration_s: float) -> None:
+        delivered: dict[TopicPartition, PartitionOffsets] = {}
+        for partition in partitions:
+            state = self._subscription.offsets.of(partition)
+            if state is None:
+                continue
+            log = self.world.logs[partition]
+            if not log.has(state.position):
+                self.process.call(self.fetch, partition)
+                continue
+            until = state.position + count if log.cut is None else min(state.position + count, log.cut)
+            if until == state.position:
+                continue
+            self.world.checker.delivered(self, partition, state.position)  # type: ignore[arg-type]
+            self.in_flight[partition] = InFlight(state, self.opened[partition], state.position, until, until)
+            state.position = until
+            delivered[partition] = state
+        if delivered:
+            self.process.timeline.after(
+                duration_s, self.process.run_on_loop, self.process.call, self._finish_all, delivered
+            )
+
+    def _finish_all(self, delivered: dict[TopicPartition, PartitionOffsets]) -> None:
+        for partition, state in delivered.items():
+            self._finish(partition, state)
+
+    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
+        delivered = self.in_flight.get(partition)
+        if delivered is None or delivered.state is not state:
+            return
+        del self.in_flight[partition]
+        if delivered.counts and state.position == delivered.position:
+            state.finished = delivered.until
+            self.world.checker.processed(partition, delivered.epoch, delivered.until)
+        self._finished_some.set()
+
+    def seek(self, choice: float, far: float) -> str:
+        """
+        Seek in an assigned partition, to an offset in its log. Return a description.
+
+        Partitions whose offset another writer has changed are left out: the application would not know the log.
+        """
+        history = self.world.history
+        known = [p for p in sorted(self._subscription.assigned_partitions()) if history.may_seek(self, p)]  # type: ignore[arg-type]
+        if not known or self.process.timeline.now_s < self.process.blocked_until_s:
+            return "nothing"
+        partition = known[int(choice * len(known))]
+        log = self.world.logs[partition]
+        end = log.end if log.cut is None else log.cut
+        offset = min(end, log.start + int(far * 1.5 * max(1, history.reached(partition) - log.start)))
+        self.process.call(self._seek, partition, offset)
+        return f"{partition} to {offset}"
+
+    def _seek(self, partition: TopicPartition, offset: int) -> None:
+        self._subscription.seek(partition, offset)
+        self.world.checker.sought(self, partition, offset)  # type: ignore[arg-type]
+        if (delivered := self.in_flight.get(partition)) is not None:
+            delivered.counts = False
+        self._fetch_again(partition)
+
+    def pause(self, choice: float) -> None:
+        """Pause an assigned partition."""
+        if assigned := sorted(self._subscription.assigned_partitions()):
+            partition = assigned[int(choice * len(assigned))]
+            self._subscription.pause(partition)
+            self.world.checker.paused(self, partition)  # type: ignore[arg-type]
+
+    def resume(self) -> None:
+        """End all pauses."""
+        for partition in self._subscription.paused_partitions():
+            self._subscription.resume(partition)
+            self.world.checker.resumed(self, partition)  # type: ignore[arg-type]
