@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
-from kiel_groups.clients.consumer.cluster_queries import ClusterQueries
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.methods.cluster_queries import ClusterQueries
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
