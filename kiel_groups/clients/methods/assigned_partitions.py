@@ -103,14 +103,14 @@ class AssignedPartitions(ClusterQueries):
         partitions: Sequence[TopicPartition],
         look_up: Callable[[list[TopicPartition]], asyncio.Future[dict[TopicPartition, int]]],
     ) -> asyncio.Future[dict[TopicPartition, int]]:
-        # The marks are read at the call, not when its task starts: a seek right after the call must win.
+        # The marks are set at the call, not when its task starts: the later of two seeks must win.
         try:
             self._require_cluster()
             wanted = checked_partitions(partitions, call) or sorted(self.assignment())
             self._subscription.check_assigned(wanted, call)
         except KielGroupsError as error:
             return failed_future(error, call)
-        marks = {partition: self._subscription.offsets.seek_mark(partition) for partition in wanted}
+        marks = {partition: self._subscription.offsets.renew_seek_mark(partition) for partition in wanted}
         return spawn(self._seek_after(look_up(wanted), marks), call)
 
     async def _seek_after(
