@@ -8,12 +8,12 @@ from typing import Any, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.consumer.assigned_partitions import AssignedPartitions
-from kiel_groups.clients.consumer.consumer_commits import CommitCallback, ConsumerCommits
-from kiel_groups.clients.consumer.record_access import RecordAccess
 from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
+from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
+from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
 from kiel_groups.listeners import RebalanceListener

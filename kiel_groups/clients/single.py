@@ -15,10 +15,10 @@ from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
-from kiel_groups.clients.consumer.cluster_queries import ClusterQueries
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher, Selection
 from kiel_groups.clients.fetch.start_lookup import StartLookup
+from kiel_groups.clients.methods.cluster_queries import ClusterQueries
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets, log_range
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names

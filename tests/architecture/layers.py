@@ -45,7 +45,7 @@ LAYERS = (
     "clients/delivery",
     "clients/produce",
     "clients/compat",
-    "clients/consumer",
+    "clients/methods",
     "clients",
     "sync",
     "ops",

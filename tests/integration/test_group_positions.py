@@ -72,7 +72,7 @@ async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(cluster_3
         assert await consumer.getmany(timeout_ms=200) == {}
         found = consumer.seek_to_end(partition)
         assert await consumer.seek_to_beginning(partition) == {partition: 0}
-        await found
+        assert await found == {}, "the later seek counts"
         consumer.seek(partition, 3)
         assert (await consumer.getone()).offset == 3
         late = consumer.seek_to_end()
@@ -112,10 +112,11 @@ async def test_a_pause_keeps_what_is_buffered(cluster_39: Cluster, unique: Uniqu
                 break
         assert consumer.paused() == {first}
         end = await consumer.end_offsets([second])
-        async for record in consumer:
-            seen.append(record)
-            if await consumer.position(second) == end[second]:
-                break
+        if await consumer.position(second) < end[second]:
+            async for record in consumer:
+                seen.append(record)
+                if await consumer.position(second) == end[second]:
+                    break
         assert [each.offset for each in seen if each.partition == 0] == [0, 1]
         fetched = consumer.metrics.total("records_fetched")
         consumer.resume(first)

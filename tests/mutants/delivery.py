@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "a waiting call does not have unclaimed values delivered again",
         _CONNECTED_CONSUMER,
-        "            if not self.values.redeliver_unclaimed(topic):\n                return remaining_s\n            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)\n",
-        "            return remaining_s\n",
+        "            if not self.values.redeliver_unclaimed(topic):\n",
+        "            if topic or not topic:\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(

@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     # Calls that return records
     Mutant(
-        "records that no caller received do not delay a release for a time only",
+        "records that no caller received delay a release for ever",
         _VALUES,
         "self._topics.keys() & {*topics, None}",
         "self._topics.keys() & topics",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
@@ -139,6 +139,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_parts_of_batches_are_delivered_in_order(steps: list[tuple[str, int | None]]) -> None:
     """Whatever is taken, put back and truncated, the records come in order, once, and each batch is counted once."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, overload
 
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
-from kiel_groups.clients.consumer.cluster_queries import ClusterQueries
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.methods.cluster_queries import ClusterQueries
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
@@ -103,14 +103,14 @@ class AssignedPartitions(ClusterQueries):
         partitions: Sequence[TopicPartition],
         look_up: Callable[[list[TopicPartition]], asyncio.Future[dict[TopicPartition, int]]],
     ) -> asyncio.Future[dict[TopicPartition, int]]:
-        # The marks are read at the call, not when its task starts: a seek right after the call must win.
+        # The marks are set at the call, not when its task starts: the later of two seeks must win.
         try:
             self._require_cluster()
             wanted = checked_partitions(partitions, call) or sorted(self.assignment())
             self._subscription.check_assigned(wanted, call)
         except KielGroupsError as error:
             return failed_future(error, call)
-        marks = {partition: self._subscription.offsets.seek_mark(partition) for partition in wanted}
+        marks = {partition: self._subscription.offsets.renew_seek_mark(partition) for partition in wanted}
         return spawn(self._seek_after(look_up(wanted), marks), call)
 
     async def _seek_after(

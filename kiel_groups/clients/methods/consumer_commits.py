@@ -12,7 +12,7 @@ from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.client_arguments import check_functions
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of
-from kiel_groups.clients.consumer.membership import GroupMembership
+from kiel_groups.clients.methods.membership import GroupMembership
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition

@@ -13,10 +13,10 @@ from kiel_groups.clients.calls.consume_future import Values, start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn
 from kiel_groups.clients.calls.left_loop import running_loop
-from kiel_groups.clients.consumer.assigned_partitions import checked_partitions
-from kiel_groups.clients.consumer.topic_subscription import TopicSubscription
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.methods.assigned_partitions import checked_partitions
+from kiel_groups.clients.methods.topic_subscription import TopicSubscription
 from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.model import Batch, Record, TopicPartition

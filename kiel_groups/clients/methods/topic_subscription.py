@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kiel_groups.clients.calls.eager_methods import starts_at_call
-from kiel_groups.clients.consumer.membership import GroupMembership
 from kiel_groups.clients.delivery.listener_calls import check_listener
+from kiel_groups.clients.methods.membership import GroupMembership
 from kiel_groups.config import topic_names
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import RebalanceListener
