@@ -13,6 +13,7 @@ from kiel_groups.clients.delivery import connected_consumer, values_in_flight
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -139,7 +140,8 @@ async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
     """
     async with consumer_without_servers() as connected:
         state = claim(connected)
-        connected.owned.batch.start(P0, [Record("t", 0, offset, None, b"") for offset in (10, 11)], state)
+        records = [Record("t", 0, offset, None, b"") for offset in (10, 11)]
+        connected.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state)
         connected.records.begin_loop()
         loop = RecordLoop(connected.records, connected.next_record)
         assert (await anext(loop)).offset == 10
@@ -219,7 +221,7 @@ async def test_a_failed_start_stops_the_fetcher(monkeypatch: pytest.MonkeyPatch)
             connected.fetcher.assign({P0: 10})
             raise NoZooKeeperError("no answer")
 
-        monkeypatch.setattr(connected._cluster, "refresh", refresh)
+        monkeypatch.setattr(connected.cluster, "refresh", refresh)
         monkeypatch.setattr(connected.member, "start", start)
         with pytest.raises(NoZooKeeperError, match="no answer"):
             await connected.start()

@@ -26,6 +26,7 @@ class Connected:
         self.calls: list[object] = []
         self.outcome: Any = frozenset({T0})
         self.records = SimpleNamespace(in_flight=SimpleNamespace(count=lambda: self.calls.append("count")))
+        self.values = SimpleNamespace(finish=lambda calls: None)
 
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[Any]:
         return self._committed("commit")

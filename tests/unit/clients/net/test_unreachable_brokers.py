@@ -182,11 +182,11 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
     for _ in range(UNREACHABLE_AFTER):
         assert await consuming.next_values("t", ConsumeCall()) == []
         with pytest.raises(NoBrokersError):
-            await consuming._cluster.refresh(["t"], "test")
+            await consuming.cluster.refresh(["t"], "test")
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
         await consuming.next_values("t", ConsumeCall())
     consuming.fetcher.close()
-    consuming._cluster.close()
+    consuming.cluster.close()
 
 
 async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
