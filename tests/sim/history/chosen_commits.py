@@ -24,16 +24,28 @@ class ChosenCommits:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
         self._begun: dict[tuple[TopicPartition, Consumer], list[tuple[int, int]]] = {}
+        #: All of them, stored or not: a broker may store an offset late, and several times.
+        self._ever: set[tuple[TopicPartition, Consumer, int, int]] = set()
         #: At most the offset below which a claim may store nothing: the lowest one at which its delivery ever started.
         self._floors: dict[tuple[TopicPartition, Consumer], int] = {}
 
     def begin(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> None:
         """Record that an application commits an offset, while the claim with the czxid ``token`` is open."""
         self._begun.setdefault((partition, consumer), []).append((token, offset))
+        self._ever.add((partition, consumer, token, offset))
 
     def open(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
         """Record that a consumer has opened a claim."""
         self._floors[partition, consumer] = position
+
+    def sought(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """Record that the application continues at ``offset``, from which it may commit."""
+        floor = self._floors.get((partition, consumer), offset)
+        self._floors[partition, consumer] = min(floor, offset)
+
+    def was_chosen(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> bool:
+        """Return whether the application has ever chosen this offset under this claim."""
+        return (partition, consumer, token, offset) in self._ever
 
     def start_at(self, partition: TopicPartition, offset: int) -> None:
         """Record that another writer, a reset or a new log may have every consumer continue at ``offset``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kiel_groups.config import BROKER_V0
 from tests.sim.history.records import OwnerDeletion
 from tests.sim.invariants.invariant import Invariant
 
@@ -83,14 +84,17 @@ class ReleasedAtFinishedOffset(Release):
         Return whether the stored offset may differ from the finished offset.
 
         The stored offset may be larger, up to the offset that was processed under an earlier claim. It may be smaller
-        if the release itself writes it (in place of garbage), if a broker has yet to write the requested offset, or if
-        a broker wrote late.
+        if the release itself writes it (in place of garbage), if a broker has yet to write the requested offset, if a
+        broker wrote late, or if a broker wrote an offset that the application chose.
         """
         partition, stored = deletion.partition, self.history.stored(deletion.partition)
         if stored is not None and stored > finished:
             return stored <= self.history.processed(partition)
-        requests = self.history.requests
-        was_requested = requests.may_have_requested(deletion.owner, partition, finished)
+        requests, owner, token = self.history.requests, deletion.owner, deletion.claim.czxid
+        was_requested = requests.may_have_requested(owner, partition, finished)
+        if self.world.store == BROKER_V0 and stored is not None:
+            # A chosen offset may be written later than the member waits, in place of what the member has stored since.
+            was_requested = was_requested or self.history.chosen.was_chosen(owner, partition, token, stored)
         return by_itself or was_requested or partition in requests.late
 
 
