@@ -15,7 +15,7 @@ Rules
      moves fewer partitions.
 
 The graph here is a condensed residual graph. Partitions of one pool are alternatives, and share their edges. Rule 2
-stands for the sink, whose edges would have convex costs to keep the counts equal. The Bellman-Ford algorithm finds the
+replaces the sink, whose edges would have convex costs to keep the counts equal. The Bellman-Ford algorithm finds the
 cycles. All disjoint cycles that it finds together are canceled before it starts again.
 
 Sources
@@ -52,8 +52,8 @@ class _PoolNode:
     """
     The members eligible for the same topics, ascending.
 
-    The edge from a member stands for a partition of these topics that it gives, the edge to a member for the partition
-    that this member takes.
+    An edge from a member represents a partition of these topics that it gives, an edge to a member represents the
+    partition that this member takes.
     """
 
     members: tuple[_MemberNode, ...]

@@ -260,7 +260,7 @@ def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
 
 
 def test_the_name_of_a_time_has_one_definition() -> None:
-    """A public constant in seconds or milliseconds has a name of its own. So a name never stands for two times."""
+    """A public constant in seconds or milliseconds has a name of its own. So a name never means two times."""
     counts = Counter(name for module in modules() for name in _defined(module) if re.fullmatch(r"[A-Z]\w*_M?S", name))
     assert not {name for name, count in counts.items() if count > 1}
 

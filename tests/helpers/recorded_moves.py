@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-__all__ = ["RecordedMoves", "moves_in", "record_moves"]
+__all__ = ["RecordedMoves", "assert_moves_of_table", "moves_in", "record_moves"]
 
 
 class RecordedMoves(Mapping[Any, Collection[Any]]):
@@ -66,3 +66,11 @@ def record_moves(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> Recorde
 def moves_in(module: ModuleType) -> set[tuple[Any, Any]]:
     """Return the moves of a module's table."""
     return {(source, target) for source, targets in module.MOVES.items() for target in targets}
+
+
+def assert_moves_of_table(monkeypatch: pytest.MonkeyPatch, module: ModuleType, play: Callable[[], None]) -> None:
+    """Check that ``play`` makes all moves of a module's table: none is missing there, and none is superfluous."""
+    legal = moves_in(module)
+    recorded = record_moves(monkeypatch, module)
+    play()
+    assert recorded.seen == legal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -10,10 +10,8 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import policy_offsets
-from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
-from kiel_groups.config import HostPort
-from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
+from kiel_groups.clients.net.group_brokers import GroupBrokers
+from kiel_groups.coordination.partition_handler import Gate, Work
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -22,12 +20,11 @@ from kiel_groups.model import TopicPartition
 __all__ = ["DeliveryHandler"]
 
 
-class DeliveryHandler:
+class DeliveryHandler(GroupBrokers):
     """
     The PartitionHandler of a grouped consumer.
 
-    It starts and stops the delivery of partitions, notifies the listener, and asks the brokers for offsets. It has no
-    state of its own.
+    It starts and stops the delivery of partitions, and notifies the listener.
     """
 
     def __init__(
@@ -39,14 +36,10 @@ class DeliveryHandler:
         group: str,
         metrics: Metrics,
     ) -> None:
+        super().__init__(cluster, group, metrics)
         self._owned = owned
         self._values = values
         self._calls = calls
-        self._cluster = cluster
-        self._group = group
-        self._metrics = metrics
-
-    # ------------------------------------------------------------------ delivery
 
     def gate_changed(self, gate: Gate) -> None:
         """Deliver only while the gate of the new session is open."""
@@ -94,21 +87,3 @@ class DeliveryHandler:
     def stalled(self, stall: Stall) -> None:
         """Notify the listener of a stall, on the calling thread."""
         self._calls.stalled(stall)
-
-    # ------------------------------------------------------------------ brokers
-
-    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up the first ("earliest") or next ("latest") offsets of partitions, as far as leaders answer."""
-        return await policy_offsets(self._cluster, partitions, policy)
-
-    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Fetch committed offsets from the brokers."""
-        return await fetch_offsets(self._cluster, self._group, partitions)
-
-    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store next offsets."""
-        await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
-
-    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Fetch from the leaders that ZooKeeper names, even if brokers name others."""
-        self._cluster.override_leaders(leaders, brokers)

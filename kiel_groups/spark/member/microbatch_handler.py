@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_lookup import policy_offsets
-from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
-from kiel_groups.config import HostPort
-from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
+from kiel_groups.clients.net.group_brokers import GroupBrokers
+from kiel_groups.coordination.partition_handler import Gate, Work
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -52,7 +50,7 @@ class _Reading(NamedTuple):
     span: Span
 
 
-class BatchHandler:
+class BatchHandler(GroupBrokers):
     """
     The PartitionHandler of a member that reads in batches, one at a time.
 
@@ -64,10 +62,8 @@ class BatchHandler:
     """
 
     def __init__(self, group: str, cluster: ClusterMetadata, subscription: SubscriptionState, metrics: Metrics) -> None:
-        self._group = group
-        self._cluster = cluster
+        super().__init__(cluster, group, metrics)
         self._subscription = subscription
-        self._metrics = metrics
         self._intervals: dict[TopicPartition, _Interval] = {}
         self._stopped: set[TopicPartition] = set()
         self._batch: dict[TopicPartition, _Reading] = {}
@@ -194,10 +190,6 @@ class BatchHandler:
 
     # ------------------------------------------------------------------ the group's side
 
-    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""
-        return await policy_offsets(self._cluster, partitions, policy)
-
     def gate_changed(self, gate: Gate) -> None:
         """Plan batches only while the gate of the new session is open."""
         self.gate = gate
@@ -239,18 +231,6 @@ class BatchHandler:
     def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """Have the next call of ``positions`` raise ``error``: the start position of the topic is unknown."""
         self._refused[topic] = error
-
-    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Fetch the group's committed offsets from the brokers."""
-        return await fetch_offsets(self._cluster, self._group, partitions)
-
-    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Commit the group's next offsets through the brokers."""
-        await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
-
-    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Use these leaders for lookups of log offsets."""
-        self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
         """Report no work: a batch may take any time. If it delays other members, the group's leader raises an alarm."""

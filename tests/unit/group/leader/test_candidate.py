@@ -28,7 +28,7 @@ from kiel_groups.group.leader.candidate import (
     sequence,
     step,
 )
-from tests.helpers.recorded_moves import moves_in, record_moves
+from tests.helpers.recorded_moves import assert_moves_of_table, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -158,11 +158,12 @@ def every_step() -> Iterator[tuple[Candidate, Event]]:
 
 def test_a_candidate_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moves of all events in all phases are those of the table: none is missing there, and none is superfluous."""
-    legal = moves_in(candidate_module)
-    recorded = record_moves(monkeypatch, candidate_module)
-    for before, event in every_step():
-        step(before, event)
-    assert recorded.seen == legal
+
+    def play() -> None:
+        for before, event in every_step():
+            step(before, event)
+
+    assert_moves_of_table(monkeypatch, candidate_module, play)
 
 
 def test_a_candidate_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from kiel_groups.group.leader.leader_state import (
 )
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
-from tests.helpers.recorded_moves import moves_in, record_moves
+from tests.helpers.recorded_moves import assert_moves_of_table, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -360,11 +360,12 @@ def every_step() -> Iterator[tuple[LeaderState, Event]]:
 
 def test_a_leader_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moves of all events in all states are those of the table: none is missing there, and none is superfluous."""
-    legal = moves_in(leader_state)
-    recorded = record_moves(monkeypatch, leader_state)
-    for before, event in every_step():
-        step(before, event)
-    assert recorded.seen == legal
+
+    def play() -> None:
+        for before, event in every_step():
+            step(before, event)
+
+    assert_moves_of_table(monkeypatch, leader_state, play)
 
 
 def test_a_leader_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:

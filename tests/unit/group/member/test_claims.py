@@ -36,7 +36,7 @@ from kiel_groups.group.member.claims import (
     step,
 )
 from kiel_groups.model import TopicPartition
-from tests.helpers.recorded_moves import moves_in, record_moves
+from tests.helpers.recorded_moves import assert_moves_of_table, record_moves
 
 pytestmark = pytest.mark.unit
 
@@ -382,11 +382,12 @@ def every_step() -> Iterator[tuple[Claims, Event]]:
 
 def test_a_partition_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moves of all events in all states are those of the table: none is missing there, and none is superfluous."""
-    legal = moves_in(claims_module)
-    recorded = record_moves(monkeypatch, claims_module)
-    for before, event in every_step():
-        step(before, event)
-    assert recorded.seen == legal
+
+    def play() -> None:
+        for before, event in every_step():
+            step(before, event)
+
+    assert_moves_of_table(monkeypatch, claims_module, play)
 
 
 def test_a_partition_makes_no_illegal_move(monkeypatch: pytest.MonkeyPatch) -> None:
