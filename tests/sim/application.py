@@ -56,7 +56,8 @@ class Application:
         if not self.gate_is_open or self.process.timeline.now_s < self.process.blocked_until_s:
             return []
         idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
-        return [partition for partition in idle if not self._subscription.is_paused(partition)]
+        subscribed = [partition for partition in idle if partition.topic in self._subscription.topics]
+        return [partition for partition in subscribed if not self._subscription.is_paused(partition)]
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
         """

@@ -222,7 +222,6 @@ class Checker:
     def sought(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         """Record that an application continues at another offset of a partition."""
         self.history.record_seek(consumer, partition, offset)
-        self.history.chosen.sought(consumer, partition, offset)
 
     def paused(self, consumer: Consumer, partition: TopicPartition) -> None:
         """Record that an application pauses a partition."""

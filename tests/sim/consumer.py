@@ -81,6 +81,8 @@ class Consumer(Application):
         self.hooked: set[TopicPartition] = set()
         self._calls = ListenerCalls(_Listener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
+        #: The token and the epoch with which ``continue_in_epoch`` was last called.
+        self._continued: dict[TopicPartition, tuple[int, int]] = {}
         #: A unique object for each partition that is fetched; fetching again from another position gets a new one.
         self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
@@ -188,13 +190,17 @@ class Consumer(Application):
 
     def continue_in_epoch(self, partition: TopicPartition, epoch: int) -> None:
         """Assign a partition's future deliveries and its in-flight records to ``epoch``."""
+        self._continued[partition] = (self.token(partition), epoch)
         if partition in self.opened:
             self.opened[partition] = epoch
         if partition in self.in_flight:
             self.in_flight[partition].epoch = epoch
 
     def subscribe(self, topics: Collection[str]) -> None:
+        paused = self._subscription.paused_partitions()
         if self._subscription.subscribe(topics):
+            for partition in paused - self._subscription.assigned_partitions():
+                self.world.checker.resumed(self, partition)
             self.process.start(self.member.resubscribe())
 
     def kill(self) -> None:
@@ -382,7 +388,10 @@ class Consumer(Application):
         seek = self.world.history.seeks.newest(self, partition)
         if seek is not None and seek.token == state.token:
             return seek.epoch
-        return self.world.history.epoch_at(partition, state.version)
+        token, continued = self._continued.get(partition, (0, -1))
+        known = self.world.history.epoch_at(partition, state.version)
+        # Right after a write, the consumer does not know the new version yet.
+        return max(known, continued) if token == state.token else known
 
 
 class _Process(SimulatedProcess):

@@ -26,22 +26,19 @@ class ChosenCommits:
         self._begun: dict[tuple[TopicPartition, Consumer], list[tuple[int, int]]] = {}
         #: All of them, stored or not: a broker may store an offset late, and several times.
         self._ever: set[tuple[TopicPartition, Consumer, int, int]] = set()
-        #: At most the offset below which a claim may store nothing: the lowest one at which its delivery ever started.
-        self._floors: dict[tuple[TopicPartition, Consumer], int] = {}
+        #: The czxid of the claim, and at most the offset below which it may store nothing: the lowest one at which its
+        #: delivery ever started.
+        self._floors: dict[tuple[TopicPartition, Consumer], tuple[int, int]] = {}
 
     def begin(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> None:
         """Record that an application commits an offset, while the claim with the czxid ``token`` is open."""
         self._begun.setdefault((partition, consumer), []).append((token, offset))
         self._ever.add((partition, consumer, token, offset))
 
-    def open(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
-        """Record that a consumer has opened a claim."""
-        self._floors[partition, consumer] = position
-
-    def sought(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
-        """Record that the application continues at ``offset``, from which it may commit."""
-        floor = self._floors.get((partition, consumer), offset)
-        self._floors[partition, consumer] = min(floor, offset)
+    def open(self, consumer: Consumer, partition: TopicPartition, token: int, position: int) -> None:
+        """Record that a claim was opened at ``position``, or that its delivery starts there or at a lower offset."""
+        known, floor = self._floors.get((partition, consumer), (token, position))
+        self._floors[partition, consumer] = (token, min(floor, position) if known == token else position)
 
     def was_chosen(self, consumer: Consumer, partition: TopicPartition, token: int, offset: int) -> bool:
         """Return whether the application has ever chosen this offset under this claim."""
@@ -51,14 +48,15 @@ class ChosenCommits:
         """Record that another writer, a reset or a new log may have every consumer continue at ``offset``."""
         for known, consumer in self._floors:
             if known == partition:
-                self._floors[known, consumer] = min(self._floors[known, consumer], offset)
+                token, floor = self._floors[known, consumer]
+                self._floors[known, consumer] = (token, min(floor, offset))
 
     def allow(self, entry: Entry, consumer: Consumer, partition: TopicPartition, offset: int) -> bool:
         """Return whether the consumer's application has chosen this offset under its claim, which may store it."""
         claim = self._owners.claim(entry, partition)
         tokens = [token for token, chosen in self._begun.get((partition, consumer), ()) if chosen == offset]
         under_claim = bool(tokens) if claim is None else claim.czxid in tokens
-        return under_claim and offset >= self._floors.get((partition, consumer), 0)
+        return under_claim and offset >= self._floors.get((partition, consumer), (0, 0))[1]
 
     def record_write(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         """Record that an offset is stored: it was chosen once less."""

@@ -131,7 +131,7 @@ class History:
             )
         may_reset = self._is_reset(entry, partition, offset)
         repairs = partition in self.damaged or self._mistakes_version(entry, partition)
-        adopts = repairs and not may_reset and self._was_reached(partition, offset)
+        adopts = repairs and not may_reset and (seek is not None or self._was_reached(partition, offset))
         if adopts:
             # The writer may have finished more records since it sent this write.
             before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
@@ -142,6 +142,8 @@ class History:
             kind = WriteKind.NEW_LOG
         elif before is None:
             kind = WriteKind.FIRST
+        elif self._is_chosen_before_seek(entry, partition, offset):
+            kind = WriteKind.CHOSEN
         else:
             kind = WriteKind.RESET if may_reset else WriteKind.COMMIT
         return OffsetWrite(
@@ -152,6 +154,18 @@ class History:
         """Return whether an application has chosen an offset that is also the start of a log unknown to the member."""
         state = writer.state_of(partition)
         return state is not None and not state.outdated and self.chosen.allow(entry, writer, partition, offset)
+
+    def _is_chosen_before_seek(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
+        """
+        Return whether an owner stores an offset beyond the processed records that its application has chosen.
+
+        It may do so after it has sought further. A commit may store any offset up to the position.
+        """
+        writer, claim = self.sessions.writer(entry), self.owners.claim(entry, partition)
+        if offset <= self.processed(partition) or (claim is None and not self.owners.is_forced(writer, partition)):
+            return False
+        is_sought = self.seeks.is_beyond(writer, partition, None if claim is None else claim.czxid, offset)
+        return is_sought and self.chosen.allow(entry, writer, partition, offset)
 
     def _seek_stored(self, entry: Entry, partition: TopicPartition, offset: int) -> Seek | None:
         """Return the seek whose offset an owner stores, or None."""
@@ -298,7 +312,7 @@ class History:
     def record_open(self, consumer: Consumer, partition: TopicPartition, position: int) -> Delivery:
         """Record that a consumer may deliver from a partition from now on."""
         self.owners.open(consumer, partition)
-        self.chosen.open(consumer, partition, position)
+        self.chosen.open(consumer, partition, consumer.token(partition), position)
         return Delivery(consumer, partition, position, consumer.opened[partition])
 
     def record_delivery(self, consumer: Consumer, partition: TopicPartition, offset: int) -> Delivery:
@@ -329,7 +343,10 @@ class History:
 
     def record_seek(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         """Record that an application seeks in a partition."""
-        self.seeks.record(consumer, partition, consumer.token(partition), offset)
+        token, stored = consumer.token(partition), self._stored[partition]
+        self.seeks.record(consumer, partition, token, offset)
+        # In the assigned hook, the claim is open already, at the stored offset.
+        self.chosen.open(consumer, partition, token, min(stored, offset))
 
     # Facts
 

@@ -34,6 +34,8 @@ class WriteKind(Enum):
     RESET = auto()
     #: An owner stores an offset after its application has sought, under the same claim.
     SEEK = auto()
+    #: An owner stores an offset that its application has chosen, after the processed records and before a seek.
+    CHOSEN = auto()
     #: Any other write of a member.
     COMMIT = auto()
 

@@ -65,6 +65,11 @@ class Seeks:
                 return seek
         return None
 
+    def is_beyond(self, consumer: Consumer, partition: TopicPartition, token: int | None, offset: int) -> bool:
+        """Return whether a seek under a claim (see ``find``), which is not stored, has a larger offset."""
+        seeks = self._seeks.get((consumer, partition), ())
+        return any(token in (None, seek.token) and offset < seek.offset for seek in seeks)
+
     def record_stored(self, consumer: Consumer, partition: TopicPartition, stored: Seek) -> None:
         """Record that the offset of a seek is stored. Earlier seeks are void."""
         seeks = self._seeks[consumer, partition]

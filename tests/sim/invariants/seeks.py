@@ -46,9 +46,9 @@ class PausedUntilResumed(Invariant):
 
 
 class AssignedToApplication(Invariant):
-    """A partition that a consumer delivers is assigned to the application, if its topic is subscribed."""
+    """A partition that a consumer delivers is assigned to the application."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         consumer, partition = delivery.consumer, delivery.partition
-        if partition.topic in consumer.topics and not consumer.is_assigned(partition):
+        if not consumer.is_assigned(partition):
             raise self.violation(f"{consumer.name} delivers {partition}, which is not assigned")
