@@ -260,7 +260,7 @@ MUTANTS = (
     ),
     Mutant(
         "GroupedConsumer.consume() returns nothing for ever while all brokers are gone",
-        "clients/delivery/connected_consumer.py",
+        "clients/connected/connected_consumer.py",
         "                raise self.cluster.unreachable\n",
         "                pass\n",
         f"{_UNREACHABLE_BROKERS_TESTS}::test_consume_of_a_group_raises_while_no_broker_answers",

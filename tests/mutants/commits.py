@@ -63,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "a commit is cancelled together with its caller",
-        "clients/delivery/connected_consumer.py",
+        "clients/connected/connected_consumer.py",
         'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
         'return spawn(self.member.commit_on_session(metadata), "commit")',
         "tests/unit/clients/delivery/test_cancelled_commit.py",

@@ -8,14 +8,14 @@ __all__ = ["MUTANTS"]
 
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
-_CONNECTED_CONSUMER = "clients/delivery/connected_consumer.py"
+_CONNECTED_CONSUMER = "clients/connected/connected_consumer.py"
 _READY_CLAIMS = "clients/delivery/ready_claims.py"
 _DESERIALIZER = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
-_CONNECTED_CONSUMER_TESTS = "tests/unit/clients/delivery/test_connected_consumer.py"
+_CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
