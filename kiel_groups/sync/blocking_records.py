@@ -24,7 +24,8 @@ class BlockingRecords(Iterator[Record]):
     def __next__(self) -> Record:
         consumer, records = self._consumer, self._records
         try:
-            return consumer._wait(records.__anext__)
+            record: Record = consumer._wait(records.__anext__)
+            return record
         except StopAsyncIteration:
             raise StopIteration from None
         except ClosedError:

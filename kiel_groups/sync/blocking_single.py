@@ -76,6 +76,25 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     min_bytes = _of(lambda consumer: consumer.min_bytes)
     max_bytes = _of(lambda consumer: consumer.max_bytes)
 
+    _next = until_closed(clients.SingleConsumer.__anext__)
+
+    def __next__(self) -> Record:
+        """
+        Wait for the next record and return it, outside of a loop.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read, as in the asynchronous client.
+            ConfigError: A loop is running, or the consumer is used in another style.
+        """
+        try:
+            record = self._next()
+        except StopAsyncIteration:
+            record = None
+        if record is None:
+            raise StopIteration
+        return record
+
     def __iter__(self) -> Iterator[Record]:
         """
         Iterate over records until the consumer is closed. Only one loop may run at a time.
