@@ -137,7 +137,7 @@ MUTANTS = (
         "a chosen commit counts the record in flight",
         _CONSUMER_COMMITS,
         "        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
-        "        connected.records.in_flight.count()\n"
+        "        connected.reader.records.in_flight.count()\n"
         "        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
         _CONSUMER_COMMITS_TESTS,
     ),

@@ -66,7 +66,7 @@ MUTANTS = (
         "clients/connected/connected_consumer.py",
         'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
         'return spawn(self.member.commit_on_session(metadata), "commit")',
-        "tests/unit/clients/delivery/test_cancelled_commit.py",
+        "tests/unit/clients/connected/test_cancelled_commit.py",
     ),
     Mutant(
         "two commits of a member run at the same time",

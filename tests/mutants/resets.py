@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
-        "        if not is_fetched():\n            return None\n        if found.start",
+        "        if not is_fetched():\n            return None\n        if policy ==",
         "        if found.start",
         _POSITION_RESET_TESTS,
     ),

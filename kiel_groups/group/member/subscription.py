@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from kiel_groups.config import GroupConfig, ResetPolicy, check_name, topic_names
+from kiel_groups.config import GroupConfig, ResetPolicy, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.group.member.subscription_arguments import assignable_partitions, compiled_pattern
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
@@ -104,7 +105,7 @@ class SubscriptionState:
             IllegalStateError: Both topics and a pattern are given, or the consumer gets partitions in another way.
         """
         names = frozenset(topic_names(topics))
-        compiled = _compiled(pattern)
+        compiled = compiled_pattern(pattern)
         if names and compiled is not None:
             raise IllegalStateError(f"subscribe(): topics and a pattern given; {_ONE_WAY}")
         if not names and compiled is None:
@@ -220,7 +221,7 @@ class SubscriptionState:
             ConfigError: There are no partitions, or one is not a TopicPartition with a legal topic and number.
             IllegalStateError: The consumer has a subscription, or its member has not released one of the partitions.
         """
-        wanted = _checked(partitions)
+        wanted = assignable_partitions(partitions)
         if not wanted:
             raise ConfigError("assign(): no partition given; expected partitions, or call unsubscribe()")
         self.check_kind(SubscriptionKind.MANUAL, "assign()")
@@ -433,25 +434,3 @@ class SubscriptionState:
 
 
 _ONE_WAY = f"a consumer gets partitions in one way only: {', '.join(kind.value for kind in SubscriptionKind)}"
-
-
-def _compiled(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
-    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-    if text is None:
-        return None
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
-    try:
-        return pattern if isinstance(pattern, re.Pattern) else re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
-
-
-def _checked(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-    listed = list(partitions)
-    for partition in listed:
-        number = partition.partition if isinstance(partition, TopicPartition) else None
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
-        check_name(partition.topic, "topic")
-    return frozenset(listed)
