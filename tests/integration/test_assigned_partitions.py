@@ -289,3 +289,53 @@ def test_blocking_assignments(cluster_39: Cluster, unique: Unique) -> None:
         assert [record.offset for record, _ in zip(consumer, range(3), strict=False)] == [0, 1, 2]
         with pytest.raises(IllegalStateError, match="no claim protects"):
             consumer.commit()
+
+
+async def test_changes_in_quick_succession(cluster_39: Cluster, unique: Unique) -> None:
+    """The last call decides; nothing of the others stays, neither a member nor a task."""
+    topic, _ = await topic_of(cluster_39, unique, 10)
+    group, partition = unique("group"), TopicPartition(topic, 0)
+    before = asyncio.all_tasks()
+    async with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer, asyncio.timeout(60):
+        for _ in range(3):
+            consumer.assign([partition])
+            await consumer.unsubscribe()
+            joining = consumer.subscribe(topic)
+            await asyncio.sleep(0)
+            await consumer.unsubscribe()
+            consumer.assign([partition])
+            await joining
+            await consumer.unsubscribe()
+        await consumer.subscribe(topic)
+        assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
+        assert members(cluster_39, group) == [consumer.member_id]
+        await consumer.unsubscribe()
+        # The partition is released once its records are finished.
+        assert await consumer.getmany() == {}
+        await eventually(lambda: not consumer.allocation, "the partition is released")
+        consumer.assign([partition])
+        assert (await take(consumer, 1))[0].offset == 3, "the group's offset"
+        await eventually(lambda: members(cluster_39, group) == [], "the member has left")
+    await eventually(lambda: asyncio.all_tasks() == before, "no task is left")
+
+
+async def test_a_close_in_the_loop_of_a_former_member(cluster_39: Cluster, unique: Unique) -> None:
+    """The record in flight is finished by the close of its coroutine, and committed by the member that leaves."""
+    topic, _ = await topic_of(cluster_39, unique, 5)
+    other, _ = await topic_of(cluster_39, unique, 5)
+    group = unique("group")
+    async with asyncio.timeout(60):
+        consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
+        await consumer.connect()
+        await consumer.subscribe(topic)
+        async for record in consumer:
+            if record.offset == 2:
+                await consumer.unsubscribe()
+                with pytest.raises(IllegalStateError, match="not released"):
+                    consumer.assign([TopicPartition(topic, 0)])
+                consumer.assign([TopicPartition(other, 0)])
+                await consumer.close()
+                break
+        with zookeeper(cluster_39) as client:
+            assert stored_offsets(client, group, topic) == {0: 3}
+    assert members(cluster_39, group) == []

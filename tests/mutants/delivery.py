@@ -86,7 +86,8 @@ MUTANTS = (
     Mutant(
         "an error that was found before its topic left the subscription is raised afterwards",
         _OWNED_RECORDS,
-        "        self._refused = {\n            topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)\n"
+        "        self._refused = {\n"
+        "            topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)\n"
         "        }\n",
         "",
         _DELIVERY_AND_CLAIMS_TESTS,

@@ -34,7 +34,7 @@ _TIMES = {"earliest": BEGINNING, "latest": END}
 
 class AssignedConsumer:
     """
-    A connected consumer whose partitions the application chooses. It must be constructed on the consumer's event loop.
+    A connected consumer whose partitions the application chooses.
 
     There is no claim that would exclude other readers, so nothing is committed, and no hook of a listener is called.
     Each partition starts where the application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
@@ -93,8 +93,10 @@ class AssignedConsumer:
         """
         Follow a change of the assigned partitions: drop those that have left, and read those that have come.
 
-        Partitions that stay are not affected.
+        Partitions that stay are not affected. Once the consumer was closed, nothing happens.
         """
+        if self.reader.is_over:
+            return
         owned = self.reader.owned
         assigned, ready = self._subscription.assigned_partitions(), frozenset(owned.ready)
         gone = ready - assigned
@@ -118,6 +120,8 @@ class AssignedConsumer:
         Partitions of subscribed topics become assigned. Others are left out unless the application has assigned them.
         """
         state = self._subscription
+        if self.reader.is_over:
+            return
         if not state.is_manual() and (covered := frozenset(filter(state.covers, starts))):
             state.assign_from_subscribed(state.assigned_partitions() | covered)
         opened = state.open_unclaimed(starts, origin)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
@@ -66,7 +67,7 @@ def _available(callers: Sequence[_Asking], asking: _Asking) -> Selection | None:
 
 class RecordReader:
     """
-    The parts of a connected consumer that need no group. It must be constructed on the consumer's event loop.
+    The parts of a connected consumer that need no group.
 
     The application's calls reach the parts ``cluster``, ``records``, ``values`` and ``owned`` from here. Which
     partitions are read, and while which gate is open, is decided by ``ConnectedConsumer`` or ``AssignedConsumer``.
@@ -88,7 +89,7 @@ class RecordReader:
         reset: ResetCallback,
     ) -> None:
         self._settings = settings
-        self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
         #: Calls of ``next_values`` under way, by topic, and of ``next_records``, under None; the newest last.
         self._callers: defaultdict[str | None, list[_Asking]] = defaultdict(list)
         self.cluster = cluster

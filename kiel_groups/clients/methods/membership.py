@@ -39,8 +39,8 @@ class GroupMembership(RecordAccess, MemberAttributes):
         self._settings = settings
         self._subscription = SubscriptionState(settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
-        #: The closes of members that ``assign`` has ended, and of readers that ``subscribe`` has ended.
-        self._leaving: set[asyncio.Task[None]] = set()
+        #: The closes of former connections, which ``assign`` or ``subscribe`` has replaced, and their readers.
+        self._leaving: dict[asyncio.Task[None], RecordReader] = {}
 
     def connect(self) -> asyncio.Future[None]:
         """
@@ -100,20 +100,31 @@ class GroupMembership(RecordAccess, MemberAttributes):
         old.reader.end(
             IllegalStateError(f"{what} has changed how the consumer gets partitions; start another loop or call")
         )
-        leaving = spawn(old.close(), "GroupedConsumer: end of the former assignment")
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        starting = self._connecting if self._connecting is not asyncio.current_task() else None
+        leaving = spawn(self._leave(old, starting), "GroupedConsumer: end of the former assignment")
+        self._leaving[leaving] = old.reader
+        leaving.add_done_callback(self._leaving.pop)
         self._connecting = spawn(self._start_next(new), "GroupedConsumer.connect")
         return self._connecting
 
+    async def _leave(
+        self, connected: ConnectedConsumer | AssignedConsumer, starting: asyncio.Task[None] | None
+    ) -> None:
+        if starting is not None and not starting.done():
+            await cancelled_by({starting}, math.inf)
+        await connected.close()
+
     async def _start_next(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
-        if isinstance(connected, ConnectedConsumer) and self._leaving:
-            # A former member may still release partitions that the new one would claim.
-            await asyncio.wait(self._leaving)
         try:
+            if isinstance(connected, ConnectedConsumer) and self._leaving:
+                # A former member may still release partitions that the new one would claim.
+                await asyncio.wait(set(self._leaving))
             await self._start_parts(connected)
         except BaseException:
-            if self._connected is connected and not self._closed:
+            if self._connected is not connected:
+                # Replaced meanwhile by another call of assign() or subscribe(), which has cancelled this task.
+                return
+            if not self._closed:
                 self._connected = None
             raise
 
@@ -151,8 +162,8 @@ class GroupMembership(RecordAccess, MemberAttributes):
     def _require_reader(self) -> RecordReader:
         return self._require_connected().reader
 
-    def _connected_reader(self) -> RecordReader | None:
-        return None if self._connected is None else self._connected.reader
+    def _connected_readers(self) -> list[RecordReader]:
+        return [*([] if self._connected is None else [self._connected.reader]), *self._leaving.values()]
 
     def _require_cluster(self) -> ClusterMetadata:
         return self._require_reader().cluster
@@ -203,8 +214,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
             raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
-        if self._connected is not None:
-            self._end_in_flight(self._connected.reader, running=running)
+        self._end_in_flight(running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, autocommit, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
@@ -235,7 +245,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         elif self._connected is not None:
             await self._connected.close()
         if self._leaving:
-            await asyncio.wait(self._leaving, timeout=None if timeout_s is None else max(0.0, by_s - now_s()))
+            await asyncio.wait(set(self._leaving), timeout=None if timeout_s is None else max(0.0, by_s - now_s()))
             await cancelled_by(set(self._leaving), by_s)
 
     async def __aenter__(self) -> Self:

@@ -43,8 +43,8 @@ class RecordAccess:
         """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
         raise NotImplementedError
 
-    def _connected_reader(self) -> RecordReader | None:
-        """Return the reader of a consumer that is connected, also if it is being closed, or None."""
+    def _connected_readers(self) -> list[RecordReader]:
+        """Return the reader of a consumer that is connected, and those that are being closed."""
         raise NotImplementedError
 
     def __aiter__(self) -> RecordLoop:
@@ -176,31 +176,30 @@ class RecordAccess:
             raise ClosedError("the consumer was closed; a new one may join in its place")
         return found
 
-    def _end_in_flight(self, reader: RecordReader, *, running: bool) -> None:
+    def _end_in_flight(self, *, running: bool) -> None:
         """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
-        values = reader.values
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
             self._end_record(finished=finished)
-        # A coroutine that waits in a call has finished what its earlier calls returned.
-        values.finish(calls=frozenset().union(*self._waiting_calls.values()))
-        if finished:
-            for call in consume_calls_here(self):
-                call.superseded = True
-            values.finish(calls=consume_calls_here(self))
-        else:
-            values.drop(consume_calls_here(self) if running else None)
+        here = consume_calls_here(self)
+        for call in here if finished else ():
+            call.superseded = True
+        for reader in self._connected_readers():
+            # A coroutine that waits in a call has finished what its earlier calls returned.
+            reader.values.finish(calls=frozenset().union(*self._waiting_calls.values()))
+            if finished:
+                reader.values.finish(calls=here)
+            else:
+                reader.values.drop(here if running else None)
 
     def _end_record(self, *, finished: bool) -> None:
         """Finish the record in flight of a loop, or deliver it again."""
-        reader = self._connected_reader()
-        if reader is None:
-            return
-        if finished:
-            reader.records.finish()
-        else:
-            reader.records.put_back()
+        for reader in self._connected_readers():
+            if finished:
+                reader.records.finish()
+            else:
+                reader.records.put_back()
 
 
 def _raise_late() -> NoReturn:

@@ -72,8 +72,8 @@ class SingleTopics(RecordAccess, AssignedPartitions):
     def _require_cluster(self) -> ClusterMetadata:
         return self._require_reader().cluster
 
-    def _connected_reader(self) -> RecordReader | None:
-        return None if self._connected is None else self._connected.reader
+    def _connected_readers(self) -> list[RecordReader]:
+        return [] if self._connected is None else [self._connected.reader]
 
     def _owned_records(self) -> OwnedRecords | None:
         return None if self._connected is None else self._connected.reader.owned
@@ -101,8 +101,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         if self._ended:
             raise ClosedError("the consumer was closed")
         self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
-        if self._connected is not None or running_loop() is not None:
-            self._require_connected().follow()
+        self._require_connected().follow()
 
     @starts_at_call
     async def unsubscribe(self) -> None:
