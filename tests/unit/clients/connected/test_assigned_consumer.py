@@ -142,6 +142,16 @@ async def test_a_start_that_only_the_application_can_choose_is_an_error(policy: 
         assert (await it.next()).offset == 1
 
 
+async def test_a_seek_withdraws_the_error_about_a_start() -> None:
+    """An application that seeks before it asks for a record gets no error."""
+    async with bench("none") as it:
+        it.assign(T0)
+        await eventually(lambda: it.settings.metrics.total("start_lookups_failed") > 0, "there is no start")
+        it.state.seek(T0, 1)
+        it.consumer.reader.owned.resume_at(T0, 1)
+        assert (await it.next()).offset == 1
+
+
 async def test_a_start_is_not_looked_up_for_a_partition_that_has_left() -> None:
     async with bench() as it:
         it.broker.leaders = {T0: -1}
@@ -206,9 +216,11 @@ async def test_a_commit_after_an_assignment_is_refused_before_the_connection() -
     consumer.assign([T0])
     consumer.seek(T0, 3)
     assert await consumer.position(T0) == 3
-    for refused in (consumer.commit(), consumer.commit({T0: 1}), consumer.commit_async()):
-        with pytest.raises(IllegalStateError, match="no claim protects a commit"):
-            await refused
+    for commit in (consumer.commit, lambda: consumer.commit({T0: 1}), consumer.commit_async):
+        refused = commit()
+        await asyncio.wait({refused})
+        assert isinstance(refused.exception(), IllegalStateError)
+        assert "no claim protects a commit" in str(refused.exception())
     with pytest.raises(IllegalStateError, match="call unsubscribe"):
         await consumer.subscribe("t")
     await consumer.close()
