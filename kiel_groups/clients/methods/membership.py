@@ -100,7 +100,9 @@ class GroupMembership(RecordAccess, MemberAttributes):
         old.reader.end(
             IllegalStateError(f"{what} has changed how the consumer gets partitions; start another loop or call")
         )
-        starting = self._connecting if self._connecting is not asyncio.current_task() else None
+        # The connect that is about to end calls this method itself, and must not wait for its own end.
+        is_own = running_loop() is not None and self._connecting is asyncio.current_task()
+        starting = None if is_own else self._connecting
         leaving = spawn(self._leave(old, starting), "GroupedConsumer: end of the former assignment")
         self._leaving[leaving] = old.reader
         leaving.add_done_callback(self._leaving.pop)

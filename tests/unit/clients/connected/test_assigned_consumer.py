@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tornado.ioloop import IOLoop
 
 from kiel_groups import GroupedConsumer
-from kiel_groups.clients import BEGINNING
+from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.config import FetchConfig, GroupConfig
@@ -224,3 +225,17 @@ async def test_a_commit_after_an_assignment_is_refused_before_the_connection() -
     with pytest.raises(IllegalStateError, match="call unsubscribe"):
         await consumer.subscribe("t")
     await consumer.close()
+
+
+def test_an_assignment_between_two_runs_of_the_loop() -> None:
+    """A program of Tornado's may assign while its loop does not run; the loop's next run reads the partition."""
+    loop = IOLoop(make_current=True)
+    broker = FakeBroker({"t": 1})
+    broker.append(T0, message_set(b"1"))
+    loop.run_sync(broker.__aenter__)
+    consumer = SingleConsumer(str(broker.address))
+    consumer.assign([T0])
+    assert loop.run_sync(consumer.getone).value == b"1"
+    loop.run_sync(consumer.close)
+    loop.run_sync(broker.__aexit__)
+    loop.close(all_fds=True)
