@@ -118,7 +118,7 @@ MUTANTS = (
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
         "        if not is_fetched():\n            return None\n        if policy ==",
-        "        if found.start",
+        "        if policy ==",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
