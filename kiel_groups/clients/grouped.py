@@ -8,13 +8,12 @@ from typing import Any, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings
+from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
-from kiel_groups.clients.methods.record_access import RecordAccess
-from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.methods.group_values import GroupValues
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
@@ -22,7 +21,7 @@ from kiel_groups.metrics import Metrics
 __all__ = ["GroupedConsumer"]
 
 
-class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
+class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
     """
     A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
@@ -164,11 +163,8 @@ class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
         )
         super().__init__(settings)
 
-    def _require_cluster(self) -> ClusterMetadata:
-        return self._require_connected().cluster
-
     def _owned_records(self) -> OwnedRecords | None:
-        return None if self._connected is None else self._connected.owned
+        return None if self._connected is None else self._connected.reader.owned
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: kiel's name for ``close()``."""

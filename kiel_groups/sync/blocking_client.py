@@ -222,11 +222,13 @@ def in_background(
     return call
 
 
-def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T | None]:
+def until_closed(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[Blocking[Any], P], T | None]:
     """Return a method as ``blocking`` does; its result is None if the client was closed before or during the call."""
 
     @functools.wraps(method)
-    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return self._wait(method, self._client, *args, **kwargs)
         except ClosedError:

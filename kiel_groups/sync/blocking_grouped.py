@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from kiel_groups import clients
-from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
-from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import (
     Attributes,
@@ -19,6 +16,7 @@ from kiel_groups.sync.blocking_client import (
     takes_arguments_of,
     until_closed,
 )
+from kiel_groups.sync.blocking_records import BlockingRecords
 
 __all__ = ["GroupedConsumer"]
 
@@ -60,6 +58,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     wind_down = ending(clients.GroupedConsumer.wind_down)
 
     fencing_token = immediate(clients.GroupedConsumer.fencing_token)
+    assign = immediate(clients.GroupedConsumer.assign)
     subscription = immediate(clients.GroupedConsumer.subscription)
     assignment = immediate(clients.GroupedConsumer.assignment)
     seek = immediate(clients.GroupedConsumer.seek)
@@ -92,34 +91,4 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
             ClosedError: The consumer was not connected, or was closed.
             ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
         """
-        return _Records(self)
-
-
-class _Records(Iterator[Record]):
-    """One loop over the records. How the program leaves the loop decides whether the last record is finished."""
-
-    def __init__(self, consumer: GroupedConsumer) -> None:
-        self._consumer = consumer
-        self._records = consumer._read_on_loop(consumer._client.__aiter__)
-
-    def __next__(self) -> Record:
-        consumer, records = self._consumer, self._records
-        try:
-            return consumer._wait(records.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-        except ClosedError:
-            if not consumer._thread.stopped:
-                raise
-            raise StopIteration from None
-        except KielGroupsError:
-            raise
-        except BaseException:
-            # A Ctrl-C may arrive together with a record. If the program continues, it must get that record.
-            consumer._thread.post(records.delivery.put_back)
-            raise
-
-    def __del__(self) -> None:
-        # If ``__init__`` failed, there is no loop to leave.
-        if hasattr(self, "_records"):
-            self._consumer._thread.post(partial(self._records.end_loop, finished=dropped_by_loop_exit()))
+        return BlockingRecords(self)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from collections.abc import Iterator
+from typing import ClassVar
 
 from kiel_groups import clients
 from kiel_groups.clients import BEGINNING, END
@@ -16,6 +17,7 @@ from kiel_groups.sync.blocking_client import (
     takes_arguments_of,
     until_closed,
 )
+from kiel_groups.sync.blocking_records import BlockingRecords
 
 __all__ = ["SingleConsumer"]
 
@@ -38,6 +40,14 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
 
     connect = blocking(clients.SingleConsumer.connect)
     subscribe = blocking(clients.SingleConsumer.subscribe)
+    unsubscribe = blocking(clients.SingleConsumer.unsubscribe)
+    getone = blocking(clients.SingleConsumer.getone)
+    getmany = blocking(clients.SingleConsumer.getmany)
+    position = blocking(clients.SingleConsumer.position)
+    seek_to_beginning = blocking(clients.SingleConsumer.seek_to_beginning)
+    seek_to_end = blocking(clients.SingleConsumer.seek_to_end)
+    commit = blocking(clients.SingleConsumer.commit)
+    committed = blocking(clients.SingleConsumer.committed)
     consume = until_closed(clients.SingleConsumer.consume)
     beginning_offsets = blocking(clients.SingleConsumer.beginning_offsets)
     end_offsets = blocking(clients.SingleConsumer.end_offsets)
@@ -46,13 +56,18 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     wind_down = blocking(clients.SingleConsumer.wind_down)
     close = ending(clients.SingleConsumer.close)
 
-    position = immediate(clients.SingleConsumer.position)
+    assign = immediate(clients.SingleConsumer.assign)
+    subscription = immediate(clients.SingleConsumer.subscription)
+    assignment = immediate(clients.SingleConsumer.assignment)
+    highwater = immediate(clients.SingleConsumer.highwater)
+    pause = immediate(clients.SingleConsumer.pause)
+    resume = immediate(clients.SingleConsumer.resume)
+    paused = immediate(clients.SingleConsumer.paused)
     lag = immediate(clients.SingleConsumer.lag)
     seek = immediate(clients.SingleConsumer.seek)
     partitions_for_topic = immediate(clients.SingleConsumer.partitions_for_topic)
 
     metrics = _of(lambda consumer: consumer.metrics)
-    assignment = _of(lambda consumer: consumer.assignment)
     allocation = _of(lambda consumer: consumer.allocation)
     name = _of(lambda consumer: consumer.name)
     closing = _of(lambda consumer: consumer.closing)
@@ -63,16 +78,14 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
 
     _next = until_closed(clients.SingleConsumer.__anext__)
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Record:
         """
-        Wait for the next record and return it.
+        Wait for the next record and return it, outside of a loop.
 
         Raises:
             StopIteration: The consumer was closed.
             MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read, as in the asynchronous client.
+            ConfigError: A loop is running, or the consumer is used in another style.
         """
         try:
             record = self._next()
@@ -81,3 +94,13 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
         if record is None:
             raise StopIteration
         return record
+
+    def __iter__(self) -> Iterator[Record]:
+        """
+        Iterate over records until the consumer is closed. Only one loop may run at a time.
+
+        Raises:
+            ClosedError: The consumer was closed.
+            ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
+        """
+        return BlockingRecords(self)

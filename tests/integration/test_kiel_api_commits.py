@@ -152,7 +152,7 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     consumer = consumer_of(cluster_39, group, autocommit=False)
     assert await values(consumer, topic, 1) == [1]
     assert consumer._connected is not None
-    gate = cast(DeliveryGate, consumer._connected.owned.gate)
+    gate = cast(DeliveryGate, consumer._connected.reader.owned.gate)
     gate.suspended = True
     await consumer.commit_offsets()
     gate.suspended = False

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, UnknownTopicError
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
@@ -233,7 +233,22 @@ def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topi
         consumer.seek(partition, 7)
         assert [next(consumer).offset for _ in range(3)] == [7, 8, 9]
         assert consumer.lag(partition) == 0
-    assert list(consumer) == []
+    assert next(consumer, None) is None
+    with pytest.raises(ClosedError):
+        list(consumer)
+    with SingleConsumer(cluster_39.brokers) as consumer:
+        consumer.assign([partition])
+        consumer.pause(partition)
+        assert consumer.getmany(timeout_ms=100) == {}
+        assert (consumer.position(partition), consumer.paused()) == (0, {partition})
+        consumer.resume(partition)
+        assert consumer.getone().offset == 0
+        with pytest.raises(IllegalStateError, match="SingleConsumer has no group"):
+            consumer.commit()
+        consumer.unsubscribe()
+        assert consumer.assignment() == frozenset()
+    with SingleConsumer(cluster_39.brokers) as consumer:
+        assert len(consumer.consume(topic, SingleConsumer.BEGINNING) or []) > 0
     assert consumer.consume(topic) is None
 
 

@@ -12,7 +12,6 @@ _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _CLUSTER_METADATA = "clients/net/cluster_metadata.py"
 _METADATA_SOURCES = "clients/net/metadata_sources.py"
 _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
-_SINGLE = "clients/single.py"
 _FETCHER = "clients/fetch/fetcher.py"
 _CONNECTION = "clients/net/connection.py"
 
@@ -113,7 +112,7 @@ MUTANTS = (
     Mutant(
         "an error about a topic outside of the subscription is raised",
         _OWNED_RECORDS,
-        "        if topic in self._subscription.topics:\n            self._refused[topic]",
+        "        if self._subscription.covers_topic(topic):\n            self._refused[topic]",
         "        if True:\n            self._refused[topic]",
         _RECORD_DELIVERY_TESTS,
     ),
@@ -168,9 +167,9 @@ MUTANTS = (
     ),
     Mutant(
         "a single consumer resets a position without asking another broker for the leader",
-        _SINGLE,
-        "        await self._cluster.refresh([topic_partition.topic], DOUBT)\n",
-        "",
+        "clients/connected/assigned_consumer.py",
+        "await self._cluster.refresh({each.topic for each in self._subscription.assigned_partitions()}, DOUBT)",
+        "pass",
         _DEPOSED_LEADERS_TESTS,
     ),
     Mutant(
@@ -252,15 +251,8 @@ MUTANTS = (
         _UNREACHABLE_BROKERS_TESTS,
     ),
     Mutant(
-        "SingleConsumer.consume() returns nothing for ever while all brokers are gone",
-        _SINGLE,
-        "            raise unreachable\n",
-        "            pass\n",
-        _UNREACHABLE_BROKERS_TESTS,
-    ),
-    Mutant(
-        "GroupedConsumer.consume() returns nothing for ever while all brokers are gone",
-        "clients/delivery/connected_consumer.py",
+        "consume() returns nothing for ever while all brokers are gone",
+        "clients/connected/record_reader.py",
         "                raise self.cluster.unreachable\n",
         "                pass\n",
         f"{_UNREACHABLE_BROKERS_TESTS}::test_consume_of_a_group_raises_while_no_broker_answers",

@@ -8,6 +8,7 @@ catalogue, and that the code cannot have any more.
 from __future__ import annotations
 
 from tests.mutants import (
+    assigned,
     brokers,
     chosen_commits,
     clients,
@@ -39,6 +40,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *tracker.MUTANTS,
     *subscription.MUTANTS,
     *positions.MUTANTS,
+    *assigned.MUTANTS,
     *leader.MUTANTS,
     *brokers.MUTANTS,
     *clients.MUTANTS,

@@ -11,12 +11,12 @@ _PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _CHOSEN_COMMITS = "coordination/offsets/chosen_commits.py"
 _CONSUMER_COMMITS = "clients/methods/consumer_commits.py"
 _SESSION_SUPERVISOR = "coordination/member/session_supervisor.py"
-_AUTO_COMMIT = "clients/delivery/auto_commit.py"
+_AUTO_COMMIT = "clients/connected/auto_commit.py"
 _CHOSEN_OFFSETS_TESTS = "tests/unit/group/member/test_chosen_offsets.py"
 _CHOSEN_COMMITS_TESTS = "tests/sim/test_chosen_commits.py"
 _CONSUMER_COMMITS_TESTS = "tests/unit/clients/methods/test_consumer_commits.py"
 _SESSION_SUPERVISOR_TESTS = "tests/unit/coordination/member/test_session_supervisor.py"
-_AUTO_COMMIT_TESTS = "tests/unit/clients/delivery/test_auto_commit.py"
+_AUTO_COMMIT_TESTS = "tests/unit/clients/connected/test_auto_commit.py"
 
 MUTANTS = (
     # What the tracker allows
@@ -137,7 +137,7 @@ MUTANTS = (
         "a chosen commit counts the record in flight",
         _CONSUMER_COMMITS,
         "        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
-        "        connected.records.in_flight.count()\n"
+        "        connected.reader.records.in_flight.count()\n"
         "        chosen = {partition: value.offset for partition, value in offsets.items()}\n",
         _CONSUMER_COMMITS_TESTS,
     ),

@@ -63,10 +63,10 @@ MUTANTS = (
     ),
     Mutant(
         "a commit is cancelled together with its caller",
-        "clients/delivery/connected_consumer.py",
+        "clients/connected/connected_consumer.py",
         'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
         'return spawn(self.member.commit_on_session(metadata), "commit")',
-        "tests/unit/clients/delivery/test_cancelled_commit.py",
+        "tests/unit/clients/connected/test_cancelled_commit.py",
     ),
     Mutant(
         "two commits of a member run at the same time",

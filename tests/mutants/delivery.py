@@ -8,14 +8,15 @@ __all__ = ["MUTANTS"]
 
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
-_CONNECTED_CONSUMER = "clients/delivery/connected_consumer.py"
+_CONNECTED_CONSUMER = "clients/connected/connected_consumer.py"
+_RECORD_READER = "clients/connected/record_reader.py"
 _READY_CLAIMS = "clients/delivery/ready_claims.py"
 _DESERIALIZER = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
-_CONNECTED_CONSUMER_TESTS = "tests/unit/clients/delivery/test_connected_consumer.py"
+_CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
@@ -63,29 +64,31 @@ MUTANTS = (
     Mutant(
         "an operator's offset starts the delivery of a partition during its assigned hook",
         _OWNED_RECORDS,
-        "if state is not None and partition in self.ready and partition.topic in topics:",
-        "if state is not None and partition.topic in topics:",
+        "if state is not None and partition in self.ready and self._subscription.covers(partition):",
+        "if state is not None and self._subscription.covers(partition):",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     Mutant(
         "the rest of a batch is delivered after an operator has set another offset",
         _OWNED_RECORDS,
-        "        self.drop(partitions)\n        topics = self._subscription.topics\n",
-        "        topics = self._subscription.topics\n",
+        "        self.drop(partitions)\n        positions, lost",
+        "        positions, lost",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     # The subscription
     Mutant(
         "a topic that left the subscription is delivered until a plan revokes it",
         _OWNED_RECORDS,
-        "if state is not None and partition in self.ready and partition.topic in topics:",
+        "if state is not None and partition in self.ready and self._subscription.covers(partition):",
         "if state is not None and partition in self.ready:",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     Mutant(
         "an error that was found before its topic left the subscription is raised afterwards",
         _OWNED_RECORDS,
-        "        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}\n",
+        "        self._refused = {\n"
+        "            topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)\n"
+        "        }\n",
         "",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
@@ -222,7 +225,7 @@ MUTANTS = (
     Mutant(
         "the close of a consumer waits for values in flight without a limit",
         _CONNECTED_CONSUMER,
-        "            self.values.drop(None)\n",
+        "            self.reader.values.drop(None)\n",
         "",
         _CONNECTED_CONSUMER_TESTS,
     ),
@@ -236,35 +239,35 @@ MUTANTS = (
     Mutant(
         "a failed start leaves the fetcher running",
         _CONNECTED_CONSUMER,
-        "        except BaseException:\n            await self.member.close()\n            self.fetcher.close()\n",
+        "        except BaseException:\n            await self.member.close()\n            self.reader.close()\n",
         "        except BaseException:\n            await self.member.close()\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "a waiting call does not have unclaimed values delivered again",
-        _CONNECTED_CONSUMER,
+        _RECORD_READER,
         "            if not self.values.redeliver_unclaimed(topic):\n",
         "            if topic or not topic:\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "a waiting call checks only once whether values are unclaimed",
-        _CONNECTED_CONSUMER,
+        _RECORD_READER,
         "            return UNCLAIMED_S if remaining_s is None else min(remaining_s, UNCLAIMED_S)\n",
         "            return remaining_s\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "a caller that repeats a failing call of consume() starves the event loop",
-        _CONNECTED_CONSUMER,
+        _RECORD_READER,
         "            await asyncio.sleep(0)\n",
         "",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(
         "SingleConsumer.consume() does not repeat a start look-up that found no offset",
-        "clients/single.py",
-        "found = offsets.found or await list_offsets(self._cluster, partitions, at)",
+        "clients/methods/single_topics.py",
+        "found = offsets.found or await list_offsets(cluster, partitions, at)",
         "found = offsets.found",
         "tests/unit/clients/test_single.py",
     ),

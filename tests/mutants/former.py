@@ -35,4 +35,7 @@ FORMER = {
         "OffsetTracker.recreated returns every open claim of the topic, and neither OffsetTracker nor RecreatedTopics"
         " knows which claims are being revoked: that is known to Claims alone"
     ),
+    "SingleConsumer.consume() returns nothing for ever while all brokers are gone": (
+        "both consumers wait in RecordReader, and the catalogue has a mutant of that"
+    ),
 }

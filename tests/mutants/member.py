@@ -186,10 +186,10 @@ MUTANTS = (
     ),
     Mutant(
         "an unexpected error ends the automatic commits",
-        "clients/delivery/auto_commit.py",
+        "clients/connected/auto_commit.py",
         "            except Exception as error:\n                self._failed(error)",
         "            except KielGroupsError as error:\n                self._failed(error)",
-        "tests/unit/clients/delivery/test_auto_commit.py",
+        "tests/unit/clients/connected/test_auto_commit.py",
     ),
     Mutant(
         "a member does not audit unless it gets a hint",

@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "a reset replaces an offset that an operator has set during the look-up",
         _POSITION_RESET,
-        "        if not is_fetched():\n            return None\n        if found.start",
-        "        if found.start",
+        "        if not is_fetched():\n            return None\n        if policy ==",
+        "        if policy ==",
         _POSITION_RESET_TESTS,
     ),
     Mutant(

@@ -16,14 +16,14 @@ MUTANTS = (
     Mutant(
         "a subscription to topics replaces one to a pattern without unsubscribe()",
         _SUBSCRIPTION,
-        '        self._check_kind(kind, "subscribe()")\n',
+        '        self.check_kind(kind, "subscribe()")\n',
         "",
         _SUBSCRIPTION_TESTS,
     ),
     Mutant(
         "a manual assignment replaces a subscription",
         _SUBSCRIPTION,
-        '        self._check_kind(SubscriptionKind.MANUAL, "assign()")\n',
+        '        self.check_kind(SubscriptionKind.MANUAL, "assign()")\n',
         "",
         _LAWS,
     ),

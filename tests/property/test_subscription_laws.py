@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kiel_groups.errors import ConfigError, IllegalStateError
-from kiel_groups.group.member.partition_offsets import StartPosition
+from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 from tests.helpers.subscriptions import CLEAN, snapshot
@@ -172,6 +172,27 @@ class SubscribedConsumer(RuleBasedStateMachine):
             assert self.state.position(partition) == offset
         else:
             self.attempt(lambda: self.state.seek(partition, offset), is_legal=False)
+
+    @precondition(lambda self: self.way == "manual")
+    @rule(partitions=some_partitions, offset=any_offset, number=any_partition, is_later=st.booleans())
+    def find_starts(self, partitions: set[TopicPartition], offset: int, number: int, is_later: bool) -> None:
+        """
+        Look-ups of start positions end, while a seek waits for a look-up of its own.
+
+        They open the assigned partitions that are not open, and no others. Only a later seek voids the one that waits.
+        """
+        state, waiting = self.state, self.chosen(number)
+        mark = state.renew_seek_mark(waiting) if state.is_assigned(waiting) else None
+        if is_later and mark is not None:
+            state.seek(waiting, offset + 1)
+        before = {partition: state.offsets.position(partition) for partition in PARTITIONS}
+        opened = state.open_unclaimed(dict.fromkeys(sorted(partitions), offset), StartOrigin.FIRST)
+        missing = {each for each in partitions if before[each] is None and state.is_assigned(each)}
+        assert set(opened) == missing
+        after = {partition: state.offsets.position(partition) for partition in PARTITIONS}
+        assert after == before | dict.fromkeys(missing, offset)
+        if mark is not None:
+            assert (state.seek_mark(waiting) is mark) is not is_later
 
     @rule(number=any_partition, is_pause=st.booleans(), highwater=any_offset, policy=st.sampled_from(("latest", "")))
     def use(self, number: int, is_pause: bool, highwater: int, policy: str) -> None:

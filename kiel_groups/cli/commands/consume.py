@@ -279,10 +279,10 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import NoOffsetsError
 
-    ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment)
+    ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment())
     if ends.problem:
         raise NoOffsetsError(f"--from: where the logs end is unknown: {ends.problem}")
-    return {partition: (consumer.position(partition) or 0, end) for partition, end in ends.offsets.items()}
+    return {partition: (await consumer.position(partition), end) for partition, end in ends.offsets.items()}
 
 
 def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:

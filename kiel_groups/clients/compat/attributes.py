@@ -13,7 +13,9 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
 
 if TYPE_CHECKING:
-    from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+    from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
+    from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+    from kiel_groups.coordination.member.group_member import GroupMember
 
 __all__ = ["ConsumerAttributes", "MemberAttributes", "ProducerAttributes"]
 
@@ -55,7 +57,7 @@ class MemberAttributes(ConsumerAttributes):
 
     _settings: ConsumerSettings
     _subscription: SubscriptionState
-    _connected: ConnectedConsumer | None
+    _connected: ConnectedConsumer | AssignedConsumer | None
     _closed: bool
 
     @property
@@ -65,8 +67,17 @@ class MemberAttributes(ConsumerAttributes):
 
     @property
     def member_id(self) -> str | None:
-        """This member's id in the group, or None before the first session. Each new session has a new id."""
-        return self._connected.member.member_id if self._connected else None
+        """
+        This member's id in the group. Each new session has a new id.
+
+        It is None before the first session, and after ``assign``.
+        """
+        return None if self._member is None else self._member.member_id
+
+    @property
+    def _member(self) -> GroupMember | None:
+        """The connected member, or None with partitions that the application assigned."""
+        return None if self._connected is None else self._connected.member
 
     @property
     def name(self) -> str:
@@ -91,12 +102,12 @@ class MemberAttributes(ConsumerAttributes):
     @property
     def is_leader(self) -> bool:
         """Whether this member is the group's leader."""
-        return self._connected is not None and self._connected.member.leads
+        return self._member is not None and self._member.leads
 
     @property
     def settled(self) -> bool:
         """Whether this member owns exactly the partitions that the group's leader assigned to it."""
-        return self._connected is not None and self._connected.member.settled
+        return self._member is not None and self._member.settled
 
     def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
@@ -114,14 +125,18 @@ class MemberAttributes(ConsumerAttributes):
                 and claimed again since, the newer token would let late writes pass.
 
         Returns:
-            The czxid of the owner znode. For a partition, None if the member does not own it. For a record, None if it
-            is not in flight any more, or is not counted any more because its partition was lost or another client set
-            the group's offset. In this case, discard the record's results.
+            The czxid of the owner znode; None after ``assign``, which claims nothing. For a partition, None if the
+            member does not own it. For a record, None if it is not in flight any more, or is not counted any more
+            because its partition was lost or another client set the group's offset. In this case, discard the record's
+            results.
         """
         if isinstance(of, Record):
-            return None if self._connected is None else self._connected.records.in_flight.fencing_token_of(of)
+            if self._connected is None:
+                return None
+            return self._connected.reader.records.in_flight.fencing_token_of(of) or None
         state = self._subscription.offsets.of(of)
-        return None if state is None else state.token
+        # The token is 0 without a claim.
+        return None if state is None else state.token or None
 
 
 class ProducerAttributes:

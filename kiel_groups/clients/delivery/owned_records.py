@@ -120,11 +120,10 @@ class OwnedRecords:
         A partition is skipped while its assigned hook runs or its topic is not subscribed. A later call fetches it.
         """
         self.drop(partitions)
-        topics = self._subscription.topics
         positions, lost, paused = {}, set(), set()
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
-            if state is not None and partition in self.ready and partition.topic in topics:
+            if state is not None and partition in self.ready and self._subscription.covers(partition):
                 positions[partition] = state.position
                 if self._subscription.is_paused(partition):
                     paused.add(partition)
@@ -145,13 +144,15 @@ class OwnedRecords:
 
     def follow_subscription(self) -> None:
         """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
-        topics, fetched = self._subscription.topics, self._fetcher.assignment
-        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
-        self.fetch([partition for partition in self.ready if (partition.topic in topics) != (partition in fetched)])
+        covers, fetched = self._subscription.covers, self._fetcher.assignment
+        self._refused = {
+            topic: error for topic, error in self._refused.items() if self._subscription.covers_topic(topic)
+        }
+        self.fetch([partition for partition in self.ready if covers(partition) != (partition in fetched)])
 
     def refuse(self, topic: str, error: KielGroupsError) -> None:
         """Raise ``error`` at the application's next request for the topic, whose start position is unknown."""
-        if topic in self._subscription.topics:
+        if self._subscription.covers_topic(topic):
             self._refused[topic] = error
             self._fetcher.ready.notify(topic)
 
@@ -164,6 +165,8 @@ class OwnedRecords:
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
         """Fetch a partition from ``offset`` once its assigned hook has ended. Stop counting its records in flight."""
         self.in_flight.stop_counting([partition])
+        # The application may have chosen the start position that was unknown.
+        self._refused.pop(partition.topic, None)
         if (state := self._subscription.offsets.of(partition)) is not None:
             state.position = offset
         self.fetch([partition])

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -19,12 +19,15 @@ from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, OFFSET_OUT_OF_RANGE
 from kiel_groups.wording import counted
 
-__all__ = ["PositionReset", "ResetBrokers"]
+__all__ = ["PositionReset", "ResetBrokers", "ResetRule"]
 
 log = logging.getLogger(__name__)
+
+#: Called with a partition whose position is not in its log. Returns a policy, or the offset to continue at.
+ResetRule: TypeAlias = Callable[[TopicPartition], Awaitable[ResetPolicy | int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,11 @@ class _Member(Protocol):
 
 class PositionReset:
     """
-    Chooses and stores new positions. The fetcher of a grouped consumer calls this object as its ``reset``.
+    Chooses and stores new positions. The fetcher of a consumer calls this object as its ``reset``.
 
     The member stores the chosen position before it delivers the first record from there. Therefore the next owner
-    resumes at this position and does not choose again.
+    resumes at this position and does not choose again. A consumer without a member stores nothing; the rest is the
+    same. Instead of a policy, it may have a rule.
 
     A deposed leader that has not noticed its loss answers "out of range" for offsets that its successor appended.
     Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
@@ -80,7 +84,7 @@ class PositionReset:
 
     def __init__(
         self,
-        policy: ResetPolicy,
+        policy: ResetPolicy | ResetRule,
         brokers: ResetBrokers,
         subscription: SubscriptionState,
         records: _Records,
@@ -131,20 +135,25 @@ class PositionReset:
         if leader is None or leader != self._brokers.leader_of(partition):
             # The answer may be that of another broker, which ZooKeeper has not confirmed as the leader.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
-        if not is_fetched():
-            return None
         if found.start <= position <= found.end:
             return None
-        if self._policy == "none":
+        policy = await self._policy(partition) if callable(self._policy) else self._policy
+        if not is_fetched():
+            return None
+        if policy == "none":
             raise OffsetOutOfRangeError(
                 f"{partition}: offset {position} is not in the log, which has {found.start} to {found.end}, and"
-                " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
-                " 'latest'"
+                " auto_offset_reset is 'none'; seek() to an offset that exists, set the group's offset, or choose"
+                " 'earliest' or 'latest'",
+                code=OFFSET_OUT_OF_RANGE.number,
             )
-        start = found.start if self._policy == "earliest" else found.end
+        if isinstance(policy, int):
+            start = min(max(policy, found.start), found.end)
+        else:
+            start = found.start if policy == "earliest" else found.end
         reset = PendingReset(position, found.start, found.end, start)
         self._subscription.offsets.choose_reset(partition, reset)
-        self._cut(partition, reset)
+        self._cut(partition, reset, policy)
         return reset
 
     async def _store(
@@ -185,7 +194,7 @@ class PositionReset:
         self._read, self._next_read = self._next_read, None
         await self._member.confirm_leaders()
 
-    def _cut(self, partition: TopicPartition, reset: PendingReset) -> None:
+    def _cut(self, partition: TopicPartition, reset: PendingReset, policy: ResetPolicy | int) -> None:
         """Drop fetched records that are not in the log any more."""
         dropped = self._records.truncate(partition, reset.end)
         self._metrics.count("records_cut_off", dropped)
@@ -196,7 +205,7 @@ class PositionReset:
             reset.lost,
             reset.start,
             reset.end,
-            self._policy,
+            policy,
             reset.position,
             counted(
                 dropped,

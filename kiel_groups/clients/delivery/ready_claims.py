@@ -60,6 +60,11 @@ class ReadyClaims:
         self._ready.update(ready)
         self._on_ready(ready)
 
+    def add(self, partitions: Collection[TopicPartition]) -> None:
+        """Make partitions ready that no member claims: no hook is called for them."""
+        self._ready.update(partitions)
+        self._on_ready(partitions)
+
     def remove(self, partitions: Collection[TopicPartition]) -> None:
         """Remove claims that were revoked or lost. A hook that still runs for them will not make them ready."""
         self._ready.difference_update(partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -58,6 +58,11 @@ class StartLookup:
         if self._times and (self._task is None or self._task.done()):
             self._task = spawn(self._look_up(), "look-up of start positions")
 
+    def discard(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do not look up these partitions any more."""
+        for partition in partitions:
+            self._times.pop(partition, None)
+
     def close(self) -> None:
         """Stop looking up."""
         if self._task is not None:
@@ -76,9 +81,12 @@ class StartLookup:
         failures: dict[TopicPartition, KielGroupsError] = {}
         for at in set(self._times.values()):
             offsets = await find_offsets(self._cluster, [tp for tp, each in self._times.items() if each == at], at)
-            for partition in offsets.found:
-                del self._times[partition]
-            self._assign(offsets.found)
+            # Others were discarded during the look-up.
+            found = {
+                partition: offset for partition, offset in offsets.found.items() if self._times.get(partition) == at
+            }
+            self.discard(found)
+            self._assign(found)
             failures |= offsets.failures
         return failures
 

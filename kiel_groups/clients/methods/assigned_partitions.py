@@ -47,6 +47,10 @@ class AssignedPartitions(ClusterQueries):
         """Return the records of a consumer that is connected, or None."""
         raise NotImplementedError
 
+    async def _await_position(self, partition: TopicPartition) -> None:
+        """Wait until a partition that the application has assigned has a position, or is not assigned any more."""
+        raise NotImplementedError
+
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are assigned to this consumer now."""
         return self._subscription.assigned_partitions()
@@ -110,7 +114,7 @@ class AssignedPartitions(ClusterQueries):
             self._subscription.check_assigned(wanted, call)
         except KielGroupsError as error:
             return failed_future(error, call)
-        marks = {partition: self._subscription.offsets.renew_seek_mark(partition) for partition in wanted}
+        marks = {partition: self._subscription.renew_seek_mark(partition) for partition in wanted}
         return spawn(self._seek_after(look_up(wanted), marks), call)
 
     async def _seek_after(
@@ -118,7 +122,7 @@ class AssignedPartitions(ClusterQueries):
     ) -> dict[TopicPartition, int]:
         found, sought = await look_up, {}
         for partition, offset in found.items():
-            is_same = self._subscription.offsets.seek_mark(partition) is marks[partition]
+            is_same = self._subscription.seek_mark(partition) is marks[partition]
             if is_same and self._subscription.is_assigned(partition):
                 self.seek(partition, offset)
                 sought[partition] = offset
@@ -129,11 +133,17 @@ class AssignedPartitions(ClusterQueries):
         """
         Return the offset of the next record to deliver.
 
+        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once.
+
         Raises:
             IllegalStateError: The partition is not assigned.
+            KielGroupsError: Of an ``assign``: no start position can be chosen.
+            ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
         """
         (partition,) = checked_partitions([partition], "position()")
-        position = self._subscription.position(partition)
+        if (position := self._subscription.position(partition)) is None:
+            await self._await_position(partition)
+            position = self._subscription.position(partition)
         assert position is not None, f"{partition} is assigned and not open"
         return position
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeAlias, overload
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias, cast, overload
 
 from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.client_arguments import check_functions
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of
+from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.methods.membership import GroupMembership
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
@@ -62,6 +64,7 @@ class ConsumerCommits(GroupMembership):
                 may also have refused an offset. The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
+            IllegalStateError: The application has assigned the partitions: no claim protects a commit.
             ClosedError: The consumer is not connected, or was closed.
         """
         try:
@@ -73,11 +76,11 @@ class ConsumerCommits(GroupMembership):
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
     ) -> asyncio.Future[frozenset[TopicPartition]]:
         """Start a commit; what the caller has in flight counts from now on, unless the offsets are chosen."""
-        connected = self._require_connected()
+        connected = self._require_member("commit()")
         if offsets is None:
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
-            connected.records.in_flight.count()
-            connected.values.finish(calls=consume_calls_here(self))
+            connected.reader.records.in_flight.count()
+            connected.reader.values.finish(calls=consume_calls_here(self))
             return spawn(_result_of(connected.commit_shielded), "GroupedConsumer.commit")
         chosen = {partition: value.offset for partition, value in offsets.items()}
         return spawn(_result_of(lambda: connected.commit_chosen_shielded(chosen)), "GroupedConsumer.commit")
@@ -151,13 +154,22 @@ class ConsumerCommits(GroupMembership):
 
         Args:
             metadata: A text for stores that have room for one; by default "committed by" and this member's name.
+
+        Raises:
+            IllegalStateError: The application has assigned the partitions: no claim protects a commit.
         """
         if self._connected is not None:
-            self._connected.values.finish(calls=consume_calls_here(self) or None)
+            try:
+                connected = self._require_member("commit_offsets()")
+            except IllegalStateError as error:
+                return failed_future(error, "GroupedConsumer.commit_offsets")
+            except ClosedError:
+                connected = cast(ConnectedConsumer, self._connected)
+            connected.reader.values.finish(calls=consume_calls_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:
-        if self._connected is not None:
+        if self._connected is not None and not isinstance(self._connected, AssignedConsumer):
             await self._connected.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     # ------------------------------------------------------------------ what is committed
@@ -174,7 +186,8 @@ class ConsumerCommits(GroupMembership):
         """
         Return the offset that the group has committed, whether or not this member owns the partition.
 
-        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"``.
+        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"``, and after
+        ``assign``.
 
         Args:
             partition: A partition, or several, which are read in one round trip.
@@ -196,12 +209,25 @@ class ConsumerCommits(GroupMembership):
 
     async def _committed_of(self, partition: object) -> int | None:
         asked = partition_of(partition, "committed()")
-        return (await self._require_connected().stored_offsets([asked])).get(asked)
+        return (await self._group_offsets([asked])).get(asked)
 
     async def _committed_of_all(self, partitions: object) -> dict[TopicPartition, int | None]:
         asked = partitions_of(partitions, "committed()")
-        found = await self._require_connected().stored_offsets(asked)
+        found = await self._group_offsets(asked)
         return {partition: found.get(partition) for partition in asked}
+
+    async def _group_offsets(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | None]:
+        connected = self._require_connected()
+        if not isinstance(connected, AssignedConsumer):
+            return await connected.stored_offsets(partitions)
+        if partitions is None:
+            raise IllegalStateError(
+                "fetch_committed_offsets(): without a session, a consumer after assign() cannot list the group's"
+                " offsets; name the partitions"
+            )
+        return await self._stored_offsets(partitions) if partitions else {}
 
     @starts_at_call
     async def fetch_committed_offsets(
@@ -219,10 +245,11 @@ class ConsumerCommits(GroupMembership):
 
         Raises:
             ConfigError: An argument is no partition.
+            IllegalStateError: After ``assign``, no partitions are named.
             KielGroupsError: The errors of ``committed``. Without ``partitions``, a session is always needed.
         """
         asked = None if partitions is None else partitions_of(partitions, "fetch_committed_offsets()")
-        found = await self._require_connected().stored_offsets(asked)
+        found = await self._group_offsets(asked)
         return {partition: OffsetAndMetadata(offset) for partition, offset in found.items() if offset is not None}
 
 

@@ -1,9 +1,10 @@
-"""The life cycle of a grouped consumer: it connects, joins its group, and leaves it."""
+"""The life cycle of a grouped consumer: it connects, joins its group or reads alone, and closes."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Collection
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -11,38 +12,41 @@ from typing import Self
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.record_reader import RecordReader
+from kiel_groups.clients.methods.record_access import RecordAccess
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.coordination.session.session_tasks import cancelled_by
-from kiel_groups.errors import ClosedError, ConfigError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupMembership"]
 
 
-class GroupMembership(MemberAttributes):
+class GroupMembership(RecordAccess, MemberAttributes):
     """Connects a consumer to its group, and closes it. Other methods reach the connected parts from here."""
 
-    _connected: ConnectedConsumer | None = None
+    _connected: ConnectedConsumer | AssignedConsumer | None = None
     _connecting: asyncio.Task[None] | None = None
     _closing: asyncio.Future[None] | None = None
     _closed = False
 
     def __init__(self, settings: ConsumerSettings) -> None:
+        super().__init__()
         self._settings = settings
         self._subscription = SubscriptionState(settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
-
-    def _end_in_flight(self, connected: ConnectedConsumer, *, running: bool) -> None:
-        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
-        raise NotImplementedError
-
-    def _end_record(self, *, finished: bool) -> None:
-        """Finish the record in flight of a loop, or deliver it again."""
-        raise NotImplementedError
+        #: The closes of former connections, which ``assign`` or ``subscribe`` has replaced, and their readers.
+        self._leaving: dict[asyncio.Task[None], RecordReader] = {}
 
     def connect(self) -> asyncio.Future[None]:
         """
         Connect to the brokers and join the group. Further calls return the same future. After an error, they try again.
+
+        With partitions from ``assign``, the consumer only connects to the brokers.
 
         Raises:
             NoBrokersError: No broker answered. Each broker has at most twice ``connect_timeout_ms``.
@@ -60,26 +64,129 @@ class GroupMembership(MemberAttributes):
 
     async def _connect(self) -> None:
         self._check_open()
-        connected = ConnectedConsumer(self._settings, self._subscription)
+        connected = self._new_connected()
+        await self._start_parts(connected)
+        self._connected = connected
+        # close() may have come too late to cancel this task. It then closes the connected consumer.
+        self._check_open()
+        if isinstance(connected, AssignedConsumer) is not self._subscription.is_manual():
+            # The application has called assign() meanwhile, or subscribe().
+            await self._reconnect()
+
+    def _new_connected(self) -> ConnectedConsumer | AssignedConsumer:
+        if not self._subscription.is_manual():
+            return ConnectedConsumer(self._settings, self._subscription)
+        policy = self._settings.fetching.auto_offset_reset
+        return AssignedConsumer(self._settings, self._subscription, self._stored_offsets, policy)
+
+    async def _start_parts(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
         try:
             await connected.start()
         except asyncio.CancelledError:
             # If close() cancelled this task, callers of connect() get a ClosedError, since they did not cancel it.
             self._check_open()
             raise
-        self._connected = connected
-        # close() may have come too late to cancel this task. It then closes the connected consumer.
-        self._check_open()
+
+    def _reconnect(self) -> asyncio.Task[None]:
+        """
+        Leave the group for an assignment of the application, or end that to join the group, and return the connect.
+
+        Loops and calls under way raise an IllegalStateError; the next ones use the new connection at once.
+        """
+        old = self._connected
+        assert old is not None
+        new = self._connected = self._new_connected()
+        what = "assign()" if isinstance(new, AssignedConsumer) else "subscribe() after assign()"
+        old.reader.end(
+            IllegalStateError(f"{what} has changed how the consumer gets partitions; start another loop or call")
+        )
+        # The connect that is about to end calls this method itself, and must not wait for its own end.
+        is_own = running_loop() is not None and self._connecting is asyncio.current_task()
+        starting = None if is_own else self._connecting
+        leaving = spawn(self._leave(old, starting), "GroupedConsumer: end of the former assignment")
+        self._leaving[leaving] = old.reader
+        leaving.add_done_callback(self._leaving.pop)
+        self._connecting = spawn(self._start_next(new), "GroupedConsumer.connect")
+        return self._connecting
+
+    async def _leave(
+        self, connected: ConnectedConsumer | AssignedConsumer, starting: asyncio.Task[None] | None
+    ) -> None:
+        if starting is not None and not starting.done():
+            await cancelled_by({starting}, math.inf)
+        await connected.close()
+
+    async def _start_next(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
+        try:
+            if isinstance(connected, ConnectedConsumer) and self._leaving:
+                # A former member may still release partitions that the new one would claim.
+                await asyncio.wait(set(self._leaving))
+            await self._start_parts(connected)
+        except BaseException:
+            if self._connected is not connected:
+                # Replaced meanwhile by another call of assign() or subscribe(), which has cancelled this task.
+                return
+            if not self._closed:
+                self._connected = None
+            raise
+
+    async def _stored_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Ask the brokers for the group's offsets, as a consumer without a session does.
+
+        Raises:
+            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
+            KielGroupsError: As ``fetch_offsets``.
+        """
+        reader = self._require_connected().reader
+        try:
+            return await fetch_offsets(reader.cluster, self.group_name, partitions)
+        except KielGroupsError as error:
+            try:
+                await check_offset_api(reader.cluster, self.group_name)
+            except ConfigError:
+                raise ConfigError(
+                    "assign(): these brokers cannot return the group's offsets, as those of Kafka 0.8.0; seek() to an"
+                    " offset in each partition"
+                ) from error
+            raise
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
-    def _require_connected(self) -> ConnectedConsumer:
+    def _require_connected(self) -> ConnectedConsumer | AssignedConsumer:
         self._check_open()
         if self._connected is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
         return self._connected
+
+    def _require_reader(self) -> RecordReader:
+        return self._require_connected().reader
+
+    def _connected_readers(self) -> list[RecordReader]:
+        return [*([] if self._connected is None else [self._connected.reader]), *self._leaving.values()]
+
+    def _require_cluster(self) -> ClusterMetadata:
+        return self._require_reader().cluster
+
+    def _require_member(self, call: str) -> ConnectedConsumer:
+        """
+        Return the connected member, for ``call``, which commits.
+
+        Raises:
+            IllegalStateError: The application has assigned the partitions.
+            ClosedError: The consumer is not connected, or was closed.
+        """
+        self._check_open()
+        if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):
+            raise IllegalStateError(
+                f"{call}: the partitions come from assign(): no claim protects a commit from other members and readers;"
+                " get partitions by subscribe(), or store position() yourself"
+            )
+        connected = self._require_connected()
+        assert not isinstance(connected, AssignedConsumer)
+        return connected
 
     def close(self, autocommit: bool = True, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
@@ -109,8 +216,7 @@ class GroupMembership(MemberAttributes):
             raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
-        if self._connected is not None:
-            self._end_in_flight(self._connected, running=running)
+        self._end_in_flight(running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, autocommit, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
@@ -135,9 +241,14 @@ class GroupMembership(MemberAttributes):
             await cancelled_by({connecting}, by_s)
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
-        if self._connected is not None:
-            remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
+        remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
+        if isinstance(self._connected, ConnectedConsumer):
             await self._connected.close(remaining_s, autocommit=autocommit)
+        elif self._connected is not None:
+            await self._connected.close()
+        if self._leaving:
+            await asyncio.wait(set(self._leaving), timeout=None if timeout_s is None else max(0.0, by_s - now_s()))
+            await cancelled_by(set(self._leaving), by_s)
 
     async def __aenter__(self) -> Self:
         await self.connect()

@@ -1,4 +1,4 @@
-"""The three ways in which an application gets records: a loop, values of a topic, or records of partitions."""
+"""The ways in which an application gets records of both consumers: a loop, or records of partitions."""
 
 from __future__ import annotations
 
@@ -9,37 +9,43 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
-from kiel_groups.clients.calls.consume_future import Values, start_consume_call
+from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn
-from kiel_groups.clients.calls.left_loop import running_loop
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.calls.eager_methods import failed_future
+from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.methods.assigned_partitions import checked_partitions
-from kiel_groups.clients.methods.topic_subscription import TopicSubscription
-from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
-from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["RecordAccess"]
 
 T = TypeVar("T")
 
 
-class RecordAccess(TopicSubscription):
+class RecordAccess:
     """
-    Delivers records to the application: ``async for``, ``consume()``, or ``getone()`` and ``getmany()``.
+    Delivers records of both consumers: ``async for``, ``getone()`` and ``getmany()``, or ``consume()`` of a subclass.
 
     The first use decides on one of the three for the lifetime of the consumer (decision 0006).
     """
 
     _records: weakref.ref[RecordLoop] | None = None
+    _left_loop: LeftLoop
 
-    def __init__(self, settings: ConsumerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self) -> None:
         self._style = StyleChoice()
         #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
         self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
+
+    def _require_reader(self) -> RecordReader:
+        """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
+        raise NotImplementedError
+
+    def _connected_readers(self) -> list[RecordReader]:
+        """Return the reader of a consumer that is connected, and those that are being closed."""
+        raise NotImplementedError
 
     def __aiter__(self) -> RecordLoop:
         """
@@ -52,74 +58,12 @@ class RecordAccess(TopicSubscription):
             ClosedError: The consumer was not connected, or was closed.
             ConfigError: Another loop is active, or the consumer is used in another style, such as ``consume()``.
         """
-        connected = self._require_connected()
+        reader = self._require_reader()
         self._style.choose(DeliveryStyle.ITERATION)
-        connected.records.begin_loop()
-        records = RecordLoop(connected.records, connected.next_record)
+        reader.records.begin_loop()
+        records = RecordLoop(reader.records, reader.next_record)
         self._records = weakref.ref(records)
         return records
-
-    def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
-        """
-        Return the available values of one topic, from all of its partitions that this member owns.
-
-        The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
-        calls ``consume()`` for the topic again. If the coroutine has ended, its values are finished when another
-        coroutine calls ``consume()`` for the topic. The partitions of the values are not released before that. Values
-        that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered again.
-
-        Args:
-            topic: The topic's name. As long as the topic does not exist, it has no values.
-            start: Ignored: a group resumes at its committed offsets.
-
-        Returns:
-            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
-            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
-
-        Raises:
-            ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in
-                another style, such as iteration.
-            NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
-            KielGroupsError: ``connect()`` failed, or a partition cannot be read. The next call may get other values.
-        """
-        if running_loop() is None:
-            return spawn(self._consume_later(topic), "GroupedConsumer.consume")
-        try:
-            check_name(topic, "topic")
-            self._style.choose(DeliveryStyle.VALUES)
-        except ConfigError as error:
-            return failed_future(error, "GroupedConsumer.consume")
-        call = new_consume_call(self, topic)
-        if self._connected is not None:
-            self._connected.finish_topic(topic)
-        self._waiting_calls[call] = consume_calls_here(self)
-        return start_consume_call(self._consume(topic, call), call, "GroupedConsumer.consume", Batch)
-
-    async def _consume_later(self, topic: str) -> Values:
-        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
-        return await self.consume(topic)
-
-    async def _consume(self, topic: str, call: ConsumeCall) -> Values:
-        try:
-            values = None if self._closed else await self._values(topic, call)
-        finally:
-            del self._waiting_calls[call]
-        if values is None:
-            await self._left_loop.closed.wait()
-        return values
-
-    async def _values(self, topic: str, call: ConsumeCall) -> Values:
-        changed = self._add_topic(topic)
-        connecting = self.connect()
-        await asyncio.wait({connecting})
-        if self._closed:
-            return None
-        connecting.result()
-        assert self._connected is not None
-        if changed:
-            await self._connected.member.resubscribe()
-        return await self._connected.next_values(topic, call)
 
     def getone(self, *partitions: TopicPartition) -> asyncio.Future[Record]:
         """
@@ -184,10 +128,10 @@ class RecordAccess(TopicSubscription):
 
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
             error = ConfigError(f"getmany(): timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
-            return failed_future(error, "GroupedConsumer.getmany")
+            return failed_future(error, self._label("getmany"))
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
             error = ConfigError(f"getmany(): max_records is {most!r}; expected a whole number of at least 1, or None")
-            return failed_future(error, "GroupedConsumer.getmany")
+            return failed_future(error, self._label("getmany"))
         return self._start("getmany()", partitions, get, dict)
 
     def _start(
@@ -198,17 +142,20 @@ class RecordAccess(TopicSubscription):
         late: Callable[[], T],
     ) -> asyncio.Future[T]:
         """Start a call that returns records, and finish what the caller's earlier calls returned."""
-        label = f"GroupedConsumer.{name.rstrip('()')}"
+        label = self._label(name.rstrip("()"))
         try:
             wanted = frozenset(checked_partitions(partitions, name)) or None
-            connected = self._require_connected()
+            reader = self._require_reader()
             self._style.choose(DeliveryStyle.RECORDS)
         except KielGroupsError as error:
             return failed_future(error, label)
         call = new_consume_call(self, None)
-        connected.finish_records()
+        reader.finish_records()
         self._waiting_calls[call] = consume_calls_here(self)
         return start_consume_call(self._get(get(call, wanted), call), call, label, late)
+
+    def _label(self, method: str) -> str:
+        return f"{type(self).__name__}.{method}"
 
     async def _get(self, work: Coroutine[Any, Any, T], call: ConsumeCall) -> T:
         try:
@@ -223,34 +170,36 @@ class RecordAccess(TopicSubscription):
         most_records: int | None,
         timeout_s: float | None,
     ) -> dict[TopicPartition, list[Record]]:
-        found = await self._require_connected().next_records(call, partitions, most_records, timeout_s)
+        found = await self._require_reader().next_records(call, partitions, most_records, timeout_s)
         if found is None:
             await self._left_loop.closed.wait()
             raise ClosedError("the consumer was closed; a new one may join in its place")
         return found
 
-    def _end_in_flight(self, connected: ConnectedConsumer, *, running: bool) -> None:
-        values = connected.values
+    def _end_in_flight(self, *, running: bool) -> None:
+        """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
             self._end_record(finished=finished)
-        # A coroutine that waits in a call has finished what its earlier calls returned.
-        values.finish(calls=frozenset().union(*self._waiting_calls.values()))
-        if finished:
-            for call in consume_calls_here(self):
-                call.superseded = True
-            values.finish(calls=consume_calls_here(self))
-        else:
-            values.drop(consume_calls_here(self) if running else None)
+        here = consume_calls_here(self)
+        for call in here if finished else ():
+            call.superseded = True
+        for reader in self._connected_readers():
+            # A coroutine that waits in a call has finished what its earlier calls returned.
+            reader.values.finish(calls=frozenset().union(*self._waiting_calls.values()))
+            if finished:
+                reader.values.finish(calls=here)
+            else:
+                reader.values.drop(here if running else None)
 
     def _end_record(self, *, finished: bool) -> None:
-        if self._connected is None:
-            return
-        if finished:
-            self._connected.records.finish()
-        else:
-            self._connected.records.put_back()
+        """Finish the record in flight of a loop, or deliver it again."""
+        for reader in self._connected_readers():
+            if finished:
+                reader.records.finish()
+            else:
+                reader.records.put_back()
 
 
 def _raise_late() -> NoReturn:

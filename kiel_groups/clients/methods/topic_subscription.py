@@ -1,15 +1,19 @@
-"""The topics of a grouped consumer."""
+"""The topics of a grouped consumer, or its partitions if the application assigns them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.listener_calls import check_listener
+from kiel_groups.clients.methods.assigned_partitions import checked_partitions
 from kiel_groups.clients.methods.membership import GroupMembership
 from kiel_groups.config import topic_names
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import RebalanceListener
+from kiel_groups.model import TopicPartition
 
 __all__ = ["TopicSubscription"]
 
@@ -40,6 +44,9 @@ class TopicSubscription(GroupMembership):
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
                 topics exceed what ZooKeeper can store for one member. The previous subscription remains.
             ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of
+                ``connect``.
             ClosedError: The consumer was closed.
         """
         self._check_open()
@@ -55,14 +62,19 @@ class TopicSubscription(GroupMembership):
     @starts_at_call
     async def unsubscribe(self) -> None:
         """
-        Leave all topics. Nothing is delivered any more; the consumer remains a member of its group.
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
 
-        Records in flight are finished and committed as usual, and then their partitions are released.
+        A member remains in its group. Its records in flight are finished and committed as usual, and then their
+        partitions are released.
 
         Raises:
             ClosedError: The consumer was closed.
         """
         self._check_open()
+        if self._subscription.is_manual():
+            self._subscription.unsubscribe()
+            self._follow_assignment()
+            return
 
         def change() -> bool:
             changed = bool(self._subscription.topics)
@@ -71,8 +83,44 @@ class TopicSubscription(GroupMembership):
 
         await self._subscribe([], change)
 
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Read these partitions alone, without the group: no member, no claims, no commits, and no calls of the listener.
+
+        It takes effect at the call, so ``seek`` and ``pause`` may follow at once. Members of the group, if there are
+        any, read the same records. A partition starts where the application seeks, else at the group's committed
+        offset, else as ``auto_offset_reset`` says. Another call replaces the partitions: those that stay keep their
+        position, pause and high watermark. A consumer that has joined its group leaves it; ``assign`` before
+        ``connect`` never joins.
+
+        Commits raise an IllegalStateError, because no claim protects them. The group's offsets are read through the
+        brokers, which Kafka 0.8.0 cannot do: seek there.
+
+        Args:
+            partitions: At least one. A partition that does not exist yet is read once it does.
+
+        Raises:
+            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
+            ClosedError: The consumer was closed.
+        """
+        self._check_open()
+        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._follow_assignment()
+
+    def _follow_assignment(self) -> None:
+        if isinstance(self._connected, AssignedConsumer):
+            self._connected.follow()
+        elif self._connected is not None:
+            self._reconnect()
+
+    async def _await_position(self, partition: TopicPartition) -> None:
+        connected = self._require_connected()
+        assert isinstance(connected, AssignedConsumer)
+        await connected.await_position(partition)
+
     def subscription(self) -> frozenset[str]:
-        """Return the subscribed topics."""
+        """Return the subscribed topics; none with partitions from ``assign``."""
         return self._subscription.topics
 
     def _add_topic(self, topic: str) -> bool:
@@ -81,10 +129,18 @@ class TopicSubscription(GroupMembership):
         return self._change(wanted, lambda: self._subscription.change_subscription(wanted))
 
     async def _subscribe(self, topics: Iterable[str], change: Callable[[], bool]) -> None:
-        changed = self._change(topics, change)
-        if changed and self._connected is not None:
+        if self._change(topics, change):
+            await self._register()
+
+    async def _register(self) -> None:
+        """Have the member register the changed subscription; join the group if the consumer has left it."""
+        if isinstance(self._connected, AssignedConsumer):
+            await asyncio.shield(self._reconnect())
+        elif self._connected is not None:
             await self._connected.member.resubscribe()
 
     def _change(self, topics: Iterable[str], change: Callable[[], bool]) -> bool:
         """Replace the subscription, and return whether it changed. Raise ConfigError if the topics are not allowed."""
-        return change() if self._connected is None else self._connected.subscribe(frozenset(topics), change)
+        if self._connected is None or isinstance(self._connected, AssignedConsumer):
+            return change()
+        return self._connected.subscribe(frozenset(topics), change)

@@ -153,11 +153,9 @@ class OffsetTracker:
             offsets.floor = offset
         _check_move(partition, before, offsets)
 
-    def renew_seek_mark(self, partition: TopicPartition) -> object:
-        """Set and return a new mark, for a seek that waits for a look-up; it voids those that wait already."""
-        offsets = self._open[partition]
-        offsets.seek_mark = object()
-        return offsets.seek_mark
+    def set_seek_mark(self, partition: TopicPartition, mark: object) -> None:
+        """Set the mark of a seek that waits for a look-up; another mark voids those that wait already."""
+        self._open[partition].seek_mark = mark
 
     def seek_mark(self, partition: TopicPartition) -> object:
         """Return the mark of the last seek under this claim, or None if the partition is not open."""

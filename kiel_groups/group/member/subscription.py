@@ -12,7 +12,8 @@ Rules
      rebalance, unlike in kafka-python. A newly assigned partition is not paused, and has no high watermark, no
      requested reset, and no position other than that of its claim.
   4. Positions are in ``OffsetTracker`` and nowhere else. A member opens and ends the partitions that it claims. Without
-     a member, ``seek`` opens a manually assigned partition, and its removal ends it.
+     a member, ``seek`` or ``open_unclaimed`` opens a manually assigned partition, whichever is first, and its removal
+     ends it.
   5. A partition has a position if it is open in the tracker and no reset is requested. It is fetchable if it is
      assigned, has a position, and is not paused.
   6. A call that is refused changes nothing.
@@ -21,15 +22,16 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from kiel_groups.config import GroupConfig, ResetPolicy, check_name, topic_names
+from kiel_groups.config import GroupConfig, ResetPolicy, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.group.member.subscription_arguments import assignable_partitions, compiled_pattern
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
@@ -52,6 +54,8 @@ class _AssignedPartition:
     is_paused: bool = False
     highwater: int | None = None
     requested_reset: ResetPolicy | None = None
+    #: The mark of a seek that waits for a look-up, before the partition has a position; see ``PartitionOffsets``.
+    seek_mark: object = field(default_factory=object, repr=False)
 
 
 class SubscriptionState:
@@ -101,13 +105,13 @@ class SubscriptionState:
             IllegalStateError: Both topics and a pattern are given, or the consumer gets partitions in another way.
         """
         names = frozenset(topic_names(topics))
-        compiled = _compiled(pattern)
+        compiled = compiled_pattern(pattern)
         if names and compiled is not None:
             raise IllegalStateError(f"subscribe(): topics and a pattern given; {_ONE_WAY}")
         if not names and compiled is None:
             raise ConfigError("subscribe(): no topic given; expected topics or a pattern, or call unsubscribe()")
         kind = SubscriptionKind.TOPICS if compiled is None else SubscriptionKind.PATTERN
-        self._check_kind(kind, "subscribe()")
+        self.check_kind(kind, "subscribe()")
         if compiled is not None:
             is_same = compiled == self.subscribed_pattern
             names = frozenset(topic for topic in self.topics if is_same or compiled.match(topic))
@@ -131,7 +135,7 @@ class SubscriptionState:
         """
         names = frozenset(topic_names(topics))
         kind = SubscriptionKind.TOPICS if self.subscribed_pattern is None else SubscriptionKind.PATTERN
-        self._check_kind(kind, "change_subscription()")
+        self.check_kind(kind, "change_subscription()")
         changed = names != self.topics
         self._set_topics(kind, names)
         return changed
@@ -152,7 +156,17 @@ class SubscriptionState:
         """Return whether the group assigns the partitions: there is a subscription, to topics or to a pattern."""
         return self._kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
 
-    def _check_kind(self, kind: SubscriptionKind, call: str) -> None:
+    def is_manual(self) -> bool:
+        """Return whether the application assigns the partitions."""
+        return self._kind is SubscriptionKind.MANUAL
+
+    def check_kind(self, kind: SubscriptionKind, call: str) -> None:
+        """
+        Check that the consumer may get partitions in this way, before ``call`` begins.
+
+        Raises:
+            IllegalStateError: It gets partitions in another way.
+        """
         if self._kind not in (None, kind):
             raise self._wrong_kind(call)
 
@@ -207,10 +221,10 @@ class SubscriptionState:
             ConfigError: There are no partitions, or one is not a TopicPartition with a legal topic and number.
             IllegalStateError: The consumer has a subscription, or its member has not released one of the partitions.
         """
-        wanted = _checked(partitions)
+        wanted = assignable_partitions(partitions)
         if not wanted:
             raise ConfigError("assign(): no partition given; expected partitions, or call unsubscribe()")
-        self._check_kind(SubscriptionKind.MANUAL, "assign()")
+        self.check_kind(SubscriptionKind.MANUAL, "assign()")
         if claimed := (wanted - self._assigned.keys()) & self.offsets.open_partitions():
             raise IllegalStateError(
                 f"assign(): {some(sorted(claimed))} not released by this consumer's member yet; wait until it has left"
@@ -250,6 +264,14 @@ class SubscriptionState:
         before = self._assigned
         self._assigned = {partition: before.get(partition) or _AssignedPartition() for partition in sorted(partitions)}
 
+    def covers(self, partition: TopicPartition) -> bool:
+        """Return whether a partition may be delivered: its topic is subscribed, or the application assigned it."""
+        return partition.topic in self.topics or (self.is_manual() and partition in self._assigned)
+
+    def covers_topic(self, topic: str) -> bool:
+        """Return whether partitions of a topic may be delivered."""
+        return topic in self.topics or (self.is_manual() and any(each.topic == topic for each in self._assigned))
+
     def check_assigned(self, partitions: Iterable[TopicPartition], call: str) -> None:
         """
         Check that all of these partitions are assigned, before ``call`` changes one of them.
@@ -283,14 +305,43 @@ class SubscriptionState:
         if self.offsets.is_open(partition):
             self.offsets.seek(partition, offset)
         elif self._kind is SubscriptionKind.MANUAL:
-            # A manual assignment has no claim, and so neither an offset znode nor a fencing token.
-            self.offsets.open({partition: StartPosition(offset, version=0, token=0, origin=StartOrigin.SEEK)})
+            state.seek_mark = object()
+            self.open_unclaimed({partition: offset}, StartOrigin.SEEK)
         else:
             raise IllegalStateError(
                 f"seek(): {partition} has no position yet, because the member is opening its claim; seek in the"
                 " listener's on_partitions_assigned, or later"
             )
         state.requested_reset = None
+
+    def open_unclaimed(self, starts: Mapping[TopicPartition, int], origin: StartOrigin) -> list[TopicPartition]:
+        """
+        Open assigned partitions that no member claims, at these offsets; those that are open already do not change.
+
+        Returns:
+            The partitions that were opened.
+        """
+        opened = [each for each in starts if each in self._assigned and not self.offsets.is_open(each)]
+        for partition in opened:
+            mark = self._assigned[partition].seek_mark
+            # Without a claim, there is neither an offset znode nor a fencing token.
+            self.offsets.open({partition: StartPosition(starts[partition], version=0, token=0, origin=origin)})
+            self.offsets.set_seek_mark(partition, mark)
+        return opened
+
+    def renew_seek_mark(self, partition: TopicPartition) -> object:
+        """Set and return a new mark, for a seek of an assigned partition that waits for a look-up."""
+        mark = self._require(partition, "renew_seek_mark()").seek_mark = object()
+        if self.offsets.is_open(partition):
+            self.offsets.set_seek_mark(partition, mark)
+        return mark
+
+    def seek_mark(self, partition: TopicPartition) -> object:
+        """Return the mark of the last seek, or None if the partition is not assigned."""
+        state = self._assigned.get(partition)
+        if state is None:
+            return None
+        return self.offsets.seek_mark(partition) if self.offsets.is_open(partition) else state.seek_mark
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to deliver, or None if the partition has no position."""
@@ -383,25 +434,3 @@ class SubscriptionState:
 
 
 _ONE_WAY = f"a consumer gets partitions in one way only: {', '.join(kind.value for kind in SubscriptionKind)}"
-
-
-def _compiled(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
-    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-    if text is None:
-        return None
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"pattern: {pattern!r} given; expected a regular expression, as text or compiled")
-    try:
-        return pattern if isinstance(pattern, re.Pattern) else re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"pattern: {pattern!r} is not a regular expression: {error}") from None
-
-
-def _checked(partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-    listed = list(partitions)
-    for partition in listed:
-        number = partition.partition if isinstance(partition, TopicPartition) else None
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
-        check_name(partition.topic, "topic")
-    return frozenset(listed)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from kiel_groups.clients.compat.attributes import MemberAttributes
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
@@ -24,7 +24,7 @@ class TokenReader(MemberAttributes):
 
     def __init__(self, bench: DeliveryBench) -> None:
         class Consuming:
-            records = bench.records
+            reader = bench
 
         self._subscription = bench.subscription
         self._connected = cast(ConnectedConsumer, Consuming())

@@ -25,6 +25,7 @@ class Connected:
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.outcome: Any = frozenset({T0})
+        self.reader = self
         self.records = SimpleNamespace(in_flight=SimpleNamespace(count=lambda: self.calls.append("count")))
         self.values = SimpleNamespace(finish=lambda calls: None)
 

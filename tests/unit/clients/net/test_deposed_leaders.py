@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
@@ -404,8 +404,8 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
     connected = ConnectedConsumer(settings, SubscriptionState())
     handler = connected.member._handler
     handler.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
-    assert connected.cluster.leader_of(T0) == ELECTED
+    assert connected.reader.cluster.leader_of(T0) == ELECTED
     handler.lost([T0])
-    assert connected.cluster.leader_of(T0) is None
-    connected.fetcher.close()
-    connected.cluster.close()
+    assert connected.reader.cluster.leader_of(T0) is None
+    connected.reader.fetcher.close()
+    connected.reader.cluster.close()

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -180,13 +180,13 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
     )
     consuming = ConnectedConsumer(settings, subscription)
     for _ in range(UNREACHABLE_AFTER):
-        assert await consuming.next_values("t", ConsumeCall()) == []
+        assert await consuming.reader.next_values("t", ConsumeCall()) == []
         with pytest.raises(NoBrokersError):
-            await consuming.cluster.refresh(["t"], "test")
+            await consuming.reader.cluster.refresh(["t"], "test")
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
-        await consuming.next_values("t", ConsumeCall())
-    consuming.fetcher.close()
-    consuming.cluster.close()
+        await consuming.reader.next_values("t", ConsumeCall())
+    consuming.reader.fetcher.close()
+    consuming.reader.cluster.close()
 
 
 async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.delivery.auto_commit import AutoCommit
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.auto_commit import AutoCommit
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.partition_offsets import StartPosition

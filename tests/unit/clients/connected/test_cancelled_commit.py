@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.delivery import connected_consumer, values_in_flight
-from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected import connected_consumer, record_reader
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.delivery import values_in_flight
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
@@ -49,15 +50,15 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
     try:
         yield connected
     finally:
-        connected.fetcher.close()
-        connected.cluster.close()
+        connected.reader.fetcher.close()
+        connected.reader.cluster.close()
 
 
 def claim(connected: ConnectedConsumer) -> PartitionOffsets:
     """Own partition 0 of topic t at offset 10, with its assigned hook ended, and return its state."""
     connected._subscription.offsets.open({P0: StartPosition(10, 1, 1)})
-    connected.owned.ready._ready.add(P0)
-    state = connected.owned.claim_of(P0)
+    connected.reader.owned.ready._ready.add(P0)
+    state = connected.reader.owned.claim_of(P0)
     assert state is not None
     return state
 
@@ -65,8 +66,8 @@ def claim(connected: ConnectedConsumer) -> PartitionOffsets:
 def deliver_value(connected: ConnectedConsumer, state: PartitionOffsets) -> ConsumeCall:
     """Put the value at offset 10 in flight, and return its call, which has not received it yet."""
     call, values = ConsumeCall(), ValuesInFlight()
-    values.add({P0: Span(state, 10, 11)}, call, connected.owned.boot_time_s())
-    connected.owned.in_flight.topics["t"] = values
+    values.add({P0: Span(state, 10, 11)}, call, connected.reader.owned.boot_time_s())
+    connected.reader.owned.in_flight.topics["t"] = values
     state.position = 11
     return call
 
@@ -79,11 +80,11 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
     """When the consumer ends, each waiting call returns None, or raises the error that has ended the consumer."""
     async with consumer_without_servers() as connected:
         calls = asyncio.gather(
-            connected.next_record(), connected.next_values("t", ConsumeCall()), return_exceptions=True
+            connected.reader.next_record(), connected.reader.next_values("t", ConsumeCall()), return_exceptions=True
         )
         await run_ready_tasks()
         assert not calls.done()
-        connected.end(error)
+        connected.reader.end(error)
         async with asyncio.timeout(5):
             assert await calls == [error, error]
 
@@ -91,22 +92,22 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
 async def test_a_call_returns_no_values_when_its_time_is_over() -> None:
     """A call for values returns an empty batch after ``max_wait_ms``."""
     async with consumer_without_servers(max_wait_ms=1) as connected, asyncio.timeout(5):
-        assert await connected.next_values("t", ConsumeCall()) == []
+        assert await connected.reader.next_values("t", ConsumeCall()) == []
 
 
 async def test_only_the_newest_call_of_a_topic_takes_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several calls for a topic, the newest one gets the values, since the caller of another may have given up."""
     async with consumer_without_servers() as connected:
         fetched: list[Batch] = []
-        monkeypatch.setattr(connected.values, "take", lambda *_: fetched.pop() if fetched else Batch())
+        monkeypatch.setattr(connected.reader.values, "take", lambda *_: fetched.pop() if fetched else Batch())
         older, newer = ConsumeCall(), ConsumeCall()
-        waiting = [asyncio.ensure_future(connected.next_values("t", call)) for call in (older, newer)]
+        waiting = [asyncio.ensure_future(connected.reader.next_values("t", call)) for call in (older, newer)]
         await run_ready_tasks()
         fetched.append(VALUES)
-        connected.fetcher.ready.notify("t")
+        connected.reader.fetcher.ready.notify("t")
         async with asyncio.timeout(5):
             assert await waiting[1] == [1]
-        connected.end(None)
+        connected.reader.end(None)
         assert await waiting[0] is None
 
 
@@ -114,10 +115,10 @@ async def test_a_call_ends_when_its_coroutine_calls_again() -> None:
     """A call whose coroutine has called again returns an empty batch at its next wake-up."""
     async with consumer_without_servers() as connected:
         call = ConsumeCall()
-        waiting = asyncio.ensure_future(connected.next_values("t", call))
+        waiting = asyncio.ensure_future(connected.reader.next_values("t", call))
         await run_ready_tasks()
         call.superseded = True
-        connected.fetcher.ready.notify("t")
+        connected.reader.fetcher.ready.notify("t")
         async with asyncio.timeout(5):
             assert await waiting == []
 
@@ -125,7 +126,7 @@ async def test_a_call_ends_when_its_coroutine_calls_again() -> None:
 async def test_a_refused_topic_is_raised_by_a_waiting_loop() -> None:
     """The error of a topic whose start position is unknown ends the wait of a loop."""
     async with consumer_without_servers() as connected:
-        waiting = asyncio.ensure_future(connected.next_record())
+        waiting = asyncio.ensure_future(connected.reader.next_record())
         await run_ready_tasks()
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         async with asyncio.timeout(5):
@@ -141,15 +142,15 @@ async def test_a_loop_finishes_its_record_when_the_consumer_ends() -> None:
     async with consumer_without_servers() as connected:
         state = claim(connected)
         records = [Record("t", 0, offset, None, b"") for offset in (10, 11)]
-        connected.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state)
-        connected.records.begin_loop()
-        loop = RecordLoop(connected.records, connected.next_record)
+        connected.reader.owned.batch.start(FetchedBatch(P0, records, 12, 1, 100), state)
+        connected.reader.records.begin_loop()
+        loop = RecordLoop(connected.reader.records, connected.reader.next_record)
         assert (await anext(loop)).offset == 10
-        connected.end(None)
-        assert connected.owned.in_flight.in_flight_of([P0]) == {P0}
+        connected.reader.end(None)
+        assert connected.reader.owned.in_flight.in_flight_of([P0]) == {P0}
         with pytest.raises(StopAsyncIteration):
             await anext(loop)
-        assert connected.owned.in_flight.in_flight_of([P0]) == frozenset()
+        assert connected.reader.owned.in_flight.in_flight_of([P0]) == frozenset()
         assert state.finished == 11
 
 
@@ -158,16 +159,16 @@ async def test_a_waiting_call_has_unclaimed_values_delivered_again(monkeypatch: 
     A call that waits while another caller may still receive values checks after ``UNCLAIMED_S`` whether it has. If it
     has not, the values are fetched again, long before the waiting call's own time is over.
     """
-    monkeypatch.setattr(connected_consumer, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(record_reader, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(values_in_flight, "UNCLAIMED_S", 0.01)
     async with consumer_without_servers() as connected:
         state, fetched = claim(connected), list[int]()
-        monkeypatch.setattr(connected.owned, "fetch", lambda _: fetched.append(state.position))
+        monkeypatch.setattr(connected.reader.owned, "fetch", lambda _: fetched.append(state.position))
         deliver_value(connected, state)
-        waiting = asyncio.ensure_future(connected.next_values("t", ConsumeCall()))
+        waiting = asyncio.ensure_future(connected.reader.next_values("t", ConsumeCall()))
         await eventually(lambda: fetched, "the values are fetched again", timeout_s=5.0)
         assert fetched == [10]
-        connected.end(None)
+        connected.reader.end(None)
         assert await waiting is None
 
 
@@ -178,11 +179,11 @@ async def test_a_call_that_raises_an_error_lets_other_tasks_run(monkeypatch: pyt
         raise ProtocolError("broken")
 
     async with consumer_without_servers() as connected:
-        monkeypatch.setattr(connected.values, "take", unreadable)
+        monkeypatch.setattr(connected.reader.values, "take", unreadable)
         other = asyncio.ensure_future(asyncio.sleep(0))
         for _ in range(3):
             with pytest.raises(ProtocolError, match="broken"):
-                await connected.next_values("t", ConsumeCall())
+                await connected.reader.next_values("t", ConsumeCall())
         assert other.done()
 
 
@@ -202,7 +203,7 @@ async def test_a_subscription_that_cannot_be_registered_changes_nothing(monkeypa
         assert connected._subscription.topics == {"t"}
         connected.member._handler.start_unknown("t", NoOffsetsError("no offsets of t"))
         with pytest.raises(NoOffsetsError):
-            await connected.next_record()
+            await connected.reader.next_record()
 
 
 # The start and the close
@@ -218,14 +219,14 @@ async def test_a_failed_start_stops_the_fetcher(monkeypatch: pytest.MonkeyPatch)
             """Find no leader."""
 
         async def start() -> None:
-            connected.fetcher.assign({P0: 10})
+            connected.reader.fetcher.assign({P0: 10})
             raise NoZooKeeperError("no answer")
 
-        monkeypatch.setattr(connected.cluster, "refresh", refresh)
+        monkeypatch.setattr(connected.reader.cluster, "refresh", refresh)
         monkeypatch.setattr(connected.member, "start", start)
         with pytest.raises(NoZooKeeperError, match="no answer"):
             await connected.start()
-        assert connected.fetcher.assignment == frozenset()
+        assert connected.reader.fetcher.assignment == frozenset()
 
 
 async def test_a_close_gives_up_values_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +240,7 @@ async def test_a_close_gives_up_values_in_flight(monkeypatch: pytest.MonkeyPatch
         in_flight: list[frozenset[TopicPartition]] = []
 
         async def leave(_: float | None) -> None:
-            in_flight.append(connected.owned.in_flight.in_flight_of([P0]))
+            in_flight.append(connected.reader.owned.in_flight.in_flight_of([P0]))
 
         monkeypatch.setattr(connected.member, "close", leave)
         async with asyncio.timeout(5):

@@ -1,0 +1,213 @@
+"""A connected grouped consumer: its member, fetcher, delivery and commits on one event loop, from connect to close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.connected.auto_commit import AutoCommit
+from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
+from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
+from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.listeners import RebalanceListener
+from kiel_groups.model import TopicPartition
+
+__all__ = ["ConnectedConsumer", "ConsumerSettings"]
+
+log = logging.getLogger(__name__)
+
+#: How long a close waits for what calls returned, in seconds. The consumer cannot tell whether the
+#: application is still processing them, and a member should leave its group promptly.
+VALUES_PATIENCE_S = 2.0
+
+#: How long a close without an event loop waits for ZooKeeper, in seconds.
+ABANDON_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings(ReaderSettings):
+    """The settings of a grouped consumer."""
+
+    group: GroupConfig
+    zookeeper: ZooKeeperConfig
+    allocator: Allocator = round_robin
+    listener: RebalanceListener | None = None
+
+
+class ConnectedConsumer:
+    """
+    A connected consumer in a group. The object must be constructed on the consumer's event loop.
+
+    The ``reader`` reads and delivers; this object adds what a group needs: the member, which controls the delivery
+    through its ``DeliveryHandler``, the commits, and the resets of positions that are stored.
+    """
+
+    def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
+        self._settings = settings
+        self._subscription = subscription
+        #: Automatic commits and the renewal of metadata, until the close.
+        self._background: list[asyncio.Task[None]] = []
+        cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
+        calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
+        self.reader = RecordReader(settings, subscription, calls, cluster, self._reset)
+        owned, values = self.reader.owned, self.reader.values
+        self.member = GroupMember(
+            ProcessContext(settings.group, settings.zookeeper, settings.allocator, settings.metrics, settings.runtime),
+            DeliveryHandler(owned, values, calls, cluster, settings.group.group, settings.metrics),
+            subscription,
+            self.reader.end,
+        )
+        self._position_reset = PositionReset(
+            settings.fetching.auto_offset_reset,
+            ResetBrokers.of(cluster),
+            subscription,
+            owned,
+            self.member,
+            settings.metrics,
+        )
+        self._auto_commit = AutoCommit(settings.group, subscription, self.commit_shielded, settings.metrics)
+
+    async def start(self) -> None:
+        """Connect to the brokers and join the group. If either fails, close everything again."""
+        try:
+            await self.reader.cluster.refresh(self._subscription.topics, "connect")
+            if self._settings.group.store == BROKER_V0:
+                await check_offset_api(self.reader.cluster, self._settings.group.group)
+            await self.member.start()
+            # The subscription may have changed while the member joined.
+            self.reader.owned.follow_subscription()
+        except BaseException:
+            await self.member.close()
+            self.reader.close()
+            raise
+        if self._settings.group.autocommit:
+            self._background.append(spawn(self._auto_commit.run(), "auto-commit"))
+        self._background.append(spawn(self._renew_metadata(), "metadata by age"))
+
+    def subscribe(self, topics: Collection[str], change: Callable[[], bool]) -> bool:
+        """
+        Replace the subscription, and stop delivering the topics that are not in it any more.
+
+        The caller must then have the member register the new subscription.
+
+        Args:
+            topics: The topics of the new subscription; none to unsubscribe.
+            change: Changes the subscription's state, and returns whether that changed.
+
+        Returns:
+            Whether the subscription changed.
+
+        Raises:
+            ConfigError: The member cannot register these topics; nothing changes.
+        """
+        self.member.check_subscription(topics)
+        changed = change()
+        self.reader.owned.follow_subscription()
+        return changed
+
+    async def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
+        """
+        Wait for the application to finish records in flight, release all partitions, and leave the group.
+
+        Args:
+            timeout_s: How long the close may take, whether the application or a server delays it. None: no limit.
+            autocommit: Whether the releases commit finished records, if the consumer commits by itself.
+        """
+        for task in self._background:
+            task.cancel()
+        self.reader.end(None)
+        if not autocommit:
+            self._subscription.offsets.stop_autocommit()
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        try:
+            async with asyncio.timeout(VALUES_PATIENCE_S if timeout_s is None else min(VALUES_PATIENCE_S, timeout_s)):
+                await self.reader.values.all_finished()
+        except TimeoutError:
+            log.warning(
+                "group %s: closing although what a call returned is not finished: it is delivered again",
+                self._settings.group.group,
+            )
+            self.reader.values.drop(None)
+        await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
+        self.reader.close()
+
+    def abandon(self) -> None:
+        """Leave the group without an event loop: the session's threads close the session. Give up all partitions."""
+        self.reader.owned.end()
+        self.member.abandon(ABANDON_S)
+        self._subscription.offsets.end(self._subscription.offsets.open_partitions())
+
+    # ------------------------------------------------------------------ offsets
+
+    def finish_topic(self, topic: str) -> None:
+        """Finish the topic's values whose coroutine has asked again or ended. With autocommit, commit them soon."""
+        if self.reader.finish_topic(topic):
+            self._auto_commit.commit_soon()
+
+    def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
+        """
+        Commit finished records. The future raises the errors of ``GroupMember.commit_on_session``.
+
+        The commit continues even if its caller is cancelled. If the commit were interrupted, the next release would
+        mistake the stored offset for that of another writer.
+        """
+        return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
+
+    def commit_chosen_shielded(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> asyncio.Future[frozenset[TopicPartition]]:
+        """Commit offsets that the application chose. The future raises the errors of ``GroupMember.commit_chosen``."""
+        return asyncio.shield(spawn(self.member.commit_chosen(offsets), "commit of chosen offsets"))
+
+    async def stored_offsets(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> Mapping[TopicPartition, int | None]:
+        """
+        Read the group's offsets from its store; None stands for all partitions that have an offset.
+
+        Returns:
+            The offset of each partition that has one, or None where the stored data is no offset.
+
+        Raises:
+            SessionLostError: There is no session at the moment, and the offsets are read from ZooKeeper.
+            NoOffsetsError, BrokerError, ProtocolError: As ``fetch_offsets``, if brokers store the offsets.
+        """
+        if partitions is None:
+            partitions = await self.member.partitions_with_offsets()
+        if self._settings.group.store == BROKER_V0:
+            return (
+                await fetch_offsets(self.reader.cluster, self._settings.group.group, partitions) if partitions else {}
+            )
+        return await self.member.stored_offsets(partitions)
+
+    async def commit_values(self, metadata: str) -> None:
+        """Commit finished values; log and count a failure."""
+        try:
+            await self.commit_shielded(metadata)
+        except KielGroupsError as error:
+            log.error("the offsets of group %s were not committed: %s", self._settings.group.group, error)
+            self._settings.metrics.count("commits_failed")
+
+    async def _renew_metadata(self) -> None:
+        while True:
+            # Needed even if this member owns no partition: its calls of consume() must notice that no broker answers.
+            await self.reader.cluster.refresh_when_old(lambda: self._subscription.topics)
+
+    async def _reset(self, partition: TopicPartition, position: int) -> int | None:
+        return await self._position_reset(partition, position)
+
+    async def _registered_brokers(self) -> list[HostPort]:
+        return await self.member.brokers()

@@ -1,0 +1,306 @@
+"""The topics of a consumer without a group, from the starts that the application chooses, or its own partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
+from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.calls.delivery_style import DeliveryStyle
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
+from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
+from kiel_groups.clients.delivery.owned_records import OwnedRecords
+from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions, checked_partitions
+from kiel_groups.clients.methods.record_access import RecordAccess
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
+from kiel_groups.config import ResetPolicy, check_name, topic_names
+from kiel_groups.constants import BEGINNING, END
+from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
+from kiel_groups.group.member.subscription import SubscriptionKind, SubscriptionState
+from kiel_groups.model import Batch, TopicPartition
+from kiel_groups.wording import counted
+
+__all__ = ["SingleTopics", "Start"]
+
+log = logging.getLogger(__name__)
+
+#: A time (see StartAt), or the next offset of each partition; partitions that are left out start at their beginning.
+Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
+
+
+class SingleTopics(RecordAccess, AssignedPartitions):
+    """Subscribes a consumer without a group to topics, or assigns it the partitions that the application chooses."""
+
+    def __init__(self, settings: ReaderSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._subscription = SubscriptionState()
+        self._connected: AssignedConsumer | None = None
+        self._ended = False
+        #: The subscribed topics of which all partitions are read, including partitions that are added later.
+        self._whole_topics: set[str] = set()
+        #: Where ``consume`` starts each topic, and where it resumes if a position is not in the log any more.
+        self._starts: dict[str, StartAt | None] = {}
+        #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        #: Replaced by ``unsubscribe``, which voids the calls of ``subscribe`` under way.
+        self._round = object()
+
+    # ------------------------------------------------------------------ the connected parts
+
+    def _require_connected(self) -> AssignedConsumer:
+        """Return the connected parts; they are made at the first use. Raise ClosedError once the consumer is closed."""
+        if self._ended:
+            raise ClosedError("the consumer was closed")
+        if self._connected is None:
+            self._connected = AssignedConsumer(
+                self._settings, self._subscription, _no_offsets, self._reset_rule, self._read_new_partitions
+            )
+        return self._connected
+
+    def _require_reader(self) -> RecordReader:
+        return self._require_connected().reader
+
+    def _require_cluster(self) -> ClusterMetadata:
+        return self._require_reader().cluster
+
+    def _connected_readers(self) -> list[RecordReader]:
+        return [] if self._connected is None else [self._connected.reader]
+
+    def _owned_records(self) -> OwnedRecords | None:
+        return None if self._connected is None else self._connected.reader.owned
+
+    async def _await_position(self, partition: TopicPartition) -> None:
+        await self._require_connected().await_position(partition)
+
+    # ------------------------------------------------------------------ partitions
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Read these partitions. The call takes effect at once, so ``seek`` and ``pause`` may follow at once.
+
+        A partition starts where the application seeks, else as ``auto_offset_reset`` says. Another call replaces the
+        partitions: those that stay keep their position, pause and high watermark.
+
+        Args:
+            partitions: At least one. A partition that does not exist yet is read once it does.
+
+        Raises:
+            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
+            ClosedError: The consumer was closed.
+        """
+        if self._ended:
+            raise ClosedError("the consumer was closed")
+        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._require_connected().follow()
+
+    @starts_at_call
+    async def unsubscribe(self) -> None:
+        """
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+
+        Raises:
+            ClosedError: The consumer was closed.
+        """
+        connected = self._require_connected()
+        self._round = object()
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        self._whole_topics, self._starts = set(), {}
+        self._subscription.unsubscribe()
+        connected.follow()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the subscribed topics; none with partitions from ``assign``."""
+        return self._subscription.topics
+
+    # ------------------------------------------------------------------ topics
+
+    @starts_at_call
+    async def subscribe(
+        self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
+    ) -> None:
+        """
+        Add topics. The future is done once their start positions are known: with END, later records are delivered.
+
+        Args:
+            topics: One topic or several; topics that are subscribed already are not changed.
+            start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
+                offsets by partition. Brokers resolve a time only to the start of a log segment.
+            partitions: The partition numbers to read in every topic; by default all, including partitions added later.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics.
+            ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            BrokerError: The brokers could not look up the start positions.
+            ClosedError: The consumer was closed.
+        """
+        cluster, this_round = self._require_cluster(), self._round
+        self._subscription.check_kind(SubscriptionKind.TOPICS, "subscribe()")
+        fresh = [name for name in topic_names(topics) if name not in self._subscription.topics]
+        chosen = [
+            TopicPartition(name, number)
+            for name in fresh
+            for number in _chosen(name, await cluster.partitions_of(name), partitions)
+        ]
+        positions = await _start_positions(cluster, chosen, start)
+        if self._round is this_round:
+            self._add(fresh, positions)
+            if partitions is None:
+                self._whole_topics.update(fresh)
+
+    def _add(self, topics: Collection[str], positions: Mapping[TopicPartition, int]) -> None:
+        """Add topics, and read those partitions of them whose positions are known."""
+        connected = self._require_connected()
+        self._subscription.change_subscription(self._subscription.topics | frozenset(topics))
+        connected.open(positions)
+
+    def _read_new_partitions(self) -> None:
+        connected = self._connected
+        if connected is None or self._ended:
+            return
+        cluster, assigned = connected.reader.cluster, self._subscription.assigned_partitions()
+        known = {TopicPartition(t, p) for t in self._whole_topics for p in cluster.known_partitions(t) or ()}
+        fresh = {partition for partition in known - assigned if not connected.is_looking_up(partition)}
+        if fresh:
+            log.info("reading %s from the beginning", counted(fresh, "new partition"))
+            connected.look_up(dict.fromkeys(fresh, BEGINNING))
+
+    async def _reset_rule(self, partition: TopicPartition) -> ResetPolicy | int:
+        """Resume a topic of ``consume`` where its last call would start it, others as ``auto_offset_reset`` says."""
+        if partition.topic not in self._starts:
+            return self._settings.fetching.auto_offset_reset
+        cluster = self._require_cluster()
+        return (await list_offsets(cluster, [partition], self._time_of(partition.topic)))[partition]
+
+    # ------------------------------------------------------------------ values
+
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
+        """
+        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
+
+        Values that arrive after the caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) are delivered
+        again.
+
+        Args:
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past. Brokers
+                resolve a time only to the start of a log segment. The start applies to the first call for a topic, and
+                when a position is not in the log any more. A partition without a leader delays no other; with END, it
+                is read from its beginning once it has a leader.
+
+        Returns:
+            Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
+            or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
+            skipped.
+
+        Raises:
+            ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used
+                in another style, such as iteration.
+            IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
+            NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
+                succeed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call may read other
+                partitions.
+        """
+        if running_loop() is None:
+            return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
+        try:
+            check_name(topic, "topic")
+            offset_time(start, datetime.now(UTC))
+            self._style.choose(DeliveryStyle.VALUES)
+            self._subscription.check_kind(SubscriptionKind.TOPICS, "consume()")
+        except KielGroupsError as error:
+            return failed_future(error, "SingleConsumer.consume")
+        self._left_loop.remember()
+        call = new_consume_call(self, topic)
+        if self._connected is not None:
+            self._connected.reader.finish_topic(topic)
+        self._waiting_calls[call] = consume_calls_here(self)
+        return start_consume_call(
+            self._get(self._values(topic, start, call), call), call, "SingleConsumer.consume", Batch
+        )
+
+    async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
+        """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
+        return await self.consume(topic, start)
+
+    async def _values(self, topic: str, start: StartAt | None, call: ConsumeCall) -> Batch | None:
+        values: Batch | None = None
+        if not self._ended:
+            self._starts[topic] = start
+            now_s = asyncio.get_running_loop().time
+            due_s = now_s() + self._settings.fetching.max_wait_ms / 1000
+            reader = self._require_reader()
+            if topic not in self._subscription.topics:
+                await asyncio.wait({self._look_up(topic)}, timeout=due_s - now_s())
+            values = await reader.next_values(topic, call, max(0.0, due_s - now_s()))
+        if values is None:
+            await self._left_loop.closed.wait()
+        return values
+
+    def _look_up(self, topic: str) -> asyncio.Task[None]:
+        """Start to look up a topic's start positions, or return the lookup under way."""
+        if topic not in self._lookups:
+            self._lookups[topic] = spawn(self._find_start(topic), f"start of {topic}")
+        return self._lookups[topic]
+
+    async def _find_start(self, topic: str) -> None:
+        connected = self._require_connected()
+        cluster = connected.reader.cluster
+        try:
+            partitions = [TopicPartition(topic, number) for number in await cluster.partitions_of(topic)]
+            at = self._time_of(topic)
+            offsets = await find_offsets(
+                cluster, partitions, at, patience_s=LEADERLESS_PATIENCE_S if at == END else 0.0
+            )
+            # While no partition has a position, retrying delays none, and all partitions get the same start time.
+            found = offsets.found or await list_offsets(cluster, partitions, at)
+            self._add([topic], found)
+            self._whole_topics.add(topic)
+            # Once a missing partition has a leader, its end may lie after records that were written since this call.
+            missing = offsets.failures.keys() - found.keys()
+            connected.look_up(dict.fromkeys(missing, BEGINNING if at == END else at))
+        except KielGroupsError as error:
+            if not self._ended:
+                log.error("topic %s cannot be consumed yet: %s; the next call of consume() tries again", topic, error)
+        finally:
+            del self._lookups[topic]
+
+    def _time_of(self, topic: str) -> int:
+        return offset_time(self._starts[topic], datetime.now(UTC))
+
+
+async def _no_offsets(_: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    """Return the stored offsets of a consumer without a group: none."""
+    return {}
+
+
+def _chosen(topic: str, known: Collection[int], partitions: Collection[int] | None) -> Collection[int]:
+    numbers = sorted(known)
+    for number in partitions or ():
+        if number not in known:
+            raise ConfigError(f"partitions: {number!r} given; {topic} has {numbers[0]} to {numbers[-1]}")
+    return numbers if partitions is None else sorted(set(partitions))
+
+
+async def _start_positions(
+    cluster: ClusterMetadata, partitions: list[TopicPartition], start: Start
+) -> dict[TopicPartition, int]:
+    if not isinstance(start, Mapping):
+        return await list_offsets(cluster, partitions, offset_time(start, datetime.now(UTC)))
+    unknown = [str(tp) for tp in start if tp not in partitions]
+    if unknown:
+        raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
+    rest = await list_offsets(cluster, [tp for tp in partitions if tp not in start], BEGINNING)
+    return rest | dict(start)
