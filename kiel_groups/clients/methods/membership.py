@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -12,6 +11,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -31,6 +31,7 @@ class GroupMembership(MemberAttributes):
         self._settings = settings
         self._subscription = SubscriptionState(settings.group)
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
+        self._limit = CloseLimit()
 
     def _end_in_flight(self, connected: ConnectedConsumer, *, running: bool) -> None:
         """At a close, finish what the caller has in flight, unless an exception is being handled or no loop runs."""
@@ -85,7 +86,8 @@ class GroupMembership(MemberAttributes):
         """
         Commit finished records, release all partitions and leave the group.
 
-        The first call decides how; further calls return the same outcome.
+        The first call decides how; further calls return the same outcome. Their ``timeout_s`` may end the close
+        earlier, and no later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
@@ -109,6 +111,8 @@ class GroupMembership(MemberAttributes):
             raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
+        if running:
+            self._limit.shorten(timeout_s)
         if self._connected is not None:
             self._end_in_flight(self._connected, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
@@ -129,15 +133,14 @@ class GroupMembership(MemberAttributes):
             self._connected.abandon()
 
     async def _close(self, connecting: asyncio.Task[None] | None, autocommit: bool, timeout_s: float | None) -> None:
-        now_s = asyncio.get_running_loop().time
-        by_s = math.inf if timeout_s is None else now_s() + timeout_s
+        # Without a running loop, ``close`` could not tell when the time began.
+        self._limit.shorten(timeout_s)
         if connecting is not None:
-            await cancelled_by({connecting}, by_s)
+            await cancelled_by({connecting}, self._limit)
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
         if self._connected is not None:
-            remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
-            await self._connected.close(remaining_s, autocommit=autocommit)
+            await self._connected.close(self._limit, autocommit=autocommit)
 
     async def __aenter__(self) -> Self:
         await self.connect()

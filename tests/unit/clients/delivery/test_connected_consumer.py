@@ -15,6 +15,7 @@ from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, NoOffsetsError, NoZooKeeperError, ProtocolError, SessionLostError
@@ -243,5 +244,5 @@ async def test_a_close_gives_up_values_in_flight(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(connected.member, "close", leave)
         async with asyncio.timeout(5):
-            await connected.close(None)
+            await connected.close(CloseLimit())
         assert in_flight == [frozenset()]

@@ -12,6 +12,7 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member import session_supervisor
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
@@ -47,9 +48,9 @@ class Session:
         if not self._closes:
             await asyncio.Event().wait()
 
-    async def close_within(self, timeout_s: float | None) -> None:
+    async def close_within(self, limit: CloseLimit) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit.timeout():
                 await self.close()
         except TimeoutError:
             self.session.abandoned = True
@@ -125,7 +126,7 @@ async def test_a_close_ends_by_its_limit(leaves: bool, closes: bool) -> None:
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
     async with asyncio.timeout(5.0):
-        await supervisor.close(0.2)
+        await supervisor.close(CloseLimit(0.2))
     took_s = now_s() - began_s
     assert took_s < 1.0
     assert session.session.abandoned is not closes
@@ -150,5 +151,5 @@ async def test_a_close_ends_a_join_and_the_closes_of_lost_sessions() -> None:
     await supervisor.start()
     await eventually(lambda: len(tries) == 2, "another session joins")
     async with asyncio.timeout(5.0):
-        await supervisor.close(0.1)
+        await supervisor.close(CloseLimit(0.1))
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()] == []
