@@ -215,6 +215,20 @@ MUTANTS = (
         _SESSION_SUPERVISOR_TESTS,
     ),
     Mutant(
+        "each failed join is logged",
+        _SESSION_SUPERVISOR,
+        "        if cause == self._cause:\n            return\n",
+        "",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "a join that fails again after a success is not logged",
+        _SESSION_SUPERVISOR,
+        "        self._cause = None\n        return session\n",
+        "        return session\n",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
         "an automatic commit logs each failure",
         _AUTO_COMMIT,
         "        if cause == self._cause:\n            return\n",

@@ -23,6 +23,13 @@ _CLAIMS_TESTS = "tests/unit/group/member/test_claims.py"
 _UNSUBSCRIBED_TOPICS_TESTS = "tests/unit/coordination/member/test_unsubscribed_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "the error that stops a member keeps the loop that it has ended active",
+        "clients/delivery/connected_consumer.py",
+        "raise copy(error) from error.__cause__",
+        "raise error",
+        "tests/unit/clients/delivery/test_connected_consumer.py",
+    ),
     # Drains
     Mutant(
         "a drain does not wait for values in flight behind values that no caller received",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -328,7 +329,8 @@ class ConnectedConsumer:
     def _raise_failure(self) -> None:
         error = self._over.result()
         if error is not None:
-            raise error
+            # A copy: the traceback of an error that is kept here would keep the loop that it has ended active.
+            raise copy(error) from error.__cause__
 
     # ------------------------------------------------------------------ offsets
 

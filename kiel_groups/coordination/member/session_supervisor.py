@@ -54,6 +54,8 @@ class SessionSupervisor(Generic[_RoleT]):
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
         self.current: GroupSession[_RoleT] | None = None
+        #: Why the last join failed, or None after a success.
+        self._cause: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -69,8 +71,7 @@ class SessionSupervisor(Generic[_RoleT]):
             try:
                 self.current = await self._start_session(by_s)
             except SessionLostError as error:
-                self._metrics.count("joins_failed")
-                log.warning("group %s: could not join: %s; retrying", self._group, error)
+                self._join_failed(error)
                 # Not beyond the time limit, or the error would come late.
                 await asyncio.sleep(min(backoff.next_s(), max(0.0, by_s - asyncio.get_running_loop().time())))
         self._task = asyncio.get_running_loop().create_task(self._supervise())
@@ -113,6 +114,7 @@ class SessionSupervisor(Generic[_RoleT]):
     async def _start_session(self, by_s: float) -> GroupSession[_RoleT]:
         session = await self._open_and_join(by_s)
         self._metrics.count("sessions_opened")
+        self._cause = None
         return session
 
     async def _supervise(self) -> None:
@@ -157,10 +159,23 @@ class SessionSupervisor(Generic[_RoleT]):
                     self.current = None
                     self._fail(error)
                     return
-                self._metrics.count("joins_failed")
-                # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
-                trace = None if isinstance(error, KielGroupsError) else error
-                log.warning("group %s: could not join: %s; retrying", self._group, error, exc_info=trace)
+                self._join_failed(error)
+
+    def _join_failed(self, error: Exception) -> None:
+        """Count a failed join that is retried, and log its cause unless the last join failed for the same one."""
+        self._metrics.count("joins_failed")
+        cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
+        if cause == self._cause:
+            return
+        # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
+        trace = None if isinstance(error, KielGroupsError) else error
+        log.warning(
+            "group %s: could not join: %s; retrying, with pauses of up to %g s",
+            self._group,
+            error,
+            LONGEST_JOIN_PAUSE_S,
+            exc_info=trace,
+        )
 
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)

@@ -86,7 +86,23 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
         assert not calls.done()
         connected.end(error)
         async with asyncio.timeout(5):
-            assert await calls == [error, error]
+            assert [repr(outcome) for outcome in await calls] == [repr(error)] * 2
+
+
+async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
+    """The next loop raises the error, too, with its cause."""
+    error, cause = SessionLostError("over"), ValueError("why")
+    error.__cause__ = cause
+    async with consumer_without_servers() as connected:
+        connected.end(error)
+        for _ in range(2):
+            connected.records.begin_loop()
+            causes = []
+            try:
+                await anext(RecordLoop(connected.records, connected.next_record))
+            except SessionLostError as raised:
+                causes.append(raised.__cause__)
+            assert causes == [cause]
 
 
 async def test_a_call_returns_no_values_when_its_time_is_over() -> None:

@@ -112,6 +112,43 @@ async def test_an_error_that_no_retry_can_heal_is_raised_once(first: bool) -> No
     await supervisor.close()
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_each_cause_of_failed_joins_is_logged_once(caplog: pytest.LogCaptureFixture, first: bool) -> None:
+    """All failures are counted. A cause is logged again after another one, or a success; a bug has a traceback."""
+    busy, lost, bug = SessionLostError("busy"), SessionLostError("lost"), SessionLostError("a bug")
+    if not first:
+        busy, lost, bug = cast(Any, (NoZooKeeperError("busy"), NoZooKeeperError("lost"), RuntimeError("a bug")))
+    outcomes = [busy, busy, lost, lost, lost, busy, bug, bug, None]
+    plan = [] if first else [None]
+    plan += [*outcomes, busy, None]
+    sessions = list[Session]()
+
+    async def begin(by_s: float) -> Any:
+        error = plan.pop(0)
+        if error is not None:
+            raise error
+        sessions.append(Session(is_over=len(plan) > 0))
+        return sessions[-1]
+
+    context = process(retry_backoff_ms=1)
+    supervisor = SessionSupervisor(context, cast(Any, begin), lambda error: None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session_supervisor, "LONGEST_JOIN_PAUSE_S", 0.002)
+        await supervisor.start()
+        await eventually(lambda: not plan and sessions[-1] is supervisor.current, "it has joined")
+    await supervisor.close()
+    failed = [record for record in caplog.records if "could not join" in record.message]
+    assert [record.message.split(": ")[2].partition(";")[0] for record in failed] == [
+        "busy",
+        "lost",
+        "busy",
+        "a bug",
+        "busy",
+    ]
+    assert [record.exc_info is not None for record in failed] == [False, False, False, not first, False]
+    assert context.metrics.total("joins_failed") == 9
+
+
 @pytest.mark.parametrize("leaves", [True, False])
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_close_ends_by_its_limit(leaves: bool, closes: bool) -> None:
