@@ -24,6 +24,13 @@ _UNSUBSCRIBED_TOPICS_TESTS = "tests/unit/coordination/member/test_unsubscribed_t
 
 MUTANTS = (
     Mutant(
+        "a connection that is closed while it opens keeps its task until the connect timeout",
+        "clients/net/connection.py",
+        "            self._opening.cancel()\n",
+        "            pass\n",
+        "tests/unit/clients/net/test_connection.py",
+    ),
+    Mutant(
         "the error that stops a member keeps the loop that it has ended active",
         "clients/delivery/connected_consumer.py",
         "raise copy(error) from error.__cause__",

@@ -47,6 +47,8 @@ class Application:
     world: World
     process: Any
     member: GroupMember
+    #: The application's commits under way.
+    committing: int
     opened: dict[TopicPartition, int]
     in_flight: dict[TopicPartition, InFlight]
     resets: set[TopicPartition]
@@ -104,7 +106,9 @@ class Application:
     def _finish_all(self, delivered: dict[TopicPartition, PartitionOffsets]) -> None:
         finished = {partition: state for partition, state in delivered.items() if self._finish(partition, state)}
         random = self.world.timeline.random
-        if finished and not self.world.autocommit and random.random() < COMMITTING_SHARE:
+        # As in most programs, one commit at a time: a later one would wait for it.
+        may_commit = finished and not (self.world.autocommit or self.committing)
+        if may_commit and random.random() < COMMITTING_SHARE:
             self._commit(finished if random.random() < NAMED_SHARE else {})
 
     def _commit(self, finished: dict[TopicPartition, PartitionOffsets]) -> None:
@@ -116,9 +120,13 @@ class Application:
 
     async def commit_if_allowed(self, offsets: dict[TopicPartition, int]) -> None:
         """Commit these offsets, or all that is finished if there are none; drop the error of a refusal."""
-        # If this commit fails, a later one stores the offsets, or the next owner processes the records again.
-        with suppress(KielGroupsError):
-            await (self.member.commit_chosen(offsets) if offsets else self.member.commit_on_session())
+        self.committing += 1
+        try:
+            # If this commit fails, a later one stores the offsets, or the next owner processes the records again.
+            with suppress(KielGroupsError):
+                await (self.member.commit_chosen(offsets) if offsets else self.member.commit_on_session())
+        finally:
+            self.committing -= 1
 
     async def commit_before_release(self) -> None:
         """Commit in a revoked hook, unless this application forgets to."""

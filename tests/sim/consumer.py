@@ -66,6 +66,7 @@ class Consumer(Application):
         #: Partitions whose logs do not have this consumer's position, until the position is reset.
         self.resets: set[TopicPartition] = set()
         self.leader_updates = 0
+        self.committing = 0
         #: The gate of the member's current session.
         self.gate = DeliveryGate()
         self.failure: KielGroupsError | None = None
