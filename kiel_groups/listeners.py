@@ -25,7 +25,12 @@ class RebalanceListener(Protocol):
         """Called before the partitions' offsets are committed and their claims released. The hook may commit."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Called after the partitions were claimed and their positions read, before their first record is delivered."""
+        """
+        Called after the partitions were claimed and their positions read, before their first record is delivered.
+
+        ``position(partition)`` of the consumer is the start of each. A line of the log (INFO) says why it is there: it
+        is the stored offset, or ``auto_offset_reset`` chose it. The hook may seek elsewhere.
+        """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """

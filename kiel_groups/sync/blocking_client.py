@@ -14,12 +14,13 @@ import logging
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from kiel_groups.clients.calls.callers import set_caller
-from kiel_groups.errors import ClosedError
+from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
 __all__ = [
@@ -148,7 +149,12 @@ class Blocking(Generic[C]):
         return context.run(read, *args, **kwargs)
 
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
-        """Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing."""
+        """
+        Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing.
+
+        A call while another thread closes the client is passed on: it may shorten the close, and the close may wait for
+        what this thread has in flight.
+        """
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:
@@ -163,10 +169,17 @@ class Blocking(Generic[C]):
         async def call() -> None:
             await asyncio.get_running_loop().create_task(as_the_caller(), context=context)
 
-        with self._ending:
-            if self._thread.stopped or self._thread.forked:
+        if self._has_ended():
+            return
+        check_no_loop_runs(self._instead)
+        if not self._ending.acquire(blocking=False):
+            # The other thread raises the errors of the close.
+            with suppress(KielGroupsError):
+                self._thread.call(call, timeout_s)
+            self._ending.acquire()
+        try:
+            if self._has_ended():
                 return
-            check_no_loop_runs(self._instead)
             try:
                 self._thread.call(call, timeout_s)
             except BaseException:
@@ -177,6 +190,11 @@ class Blocking(Generic[C]):
             finally:
                 self._thread.stop()
                 _open.discard(self)
+        finally:
+            self._ending.release()
+
+    def _has_ended(self) -> bool:
+        return self._thread.stopped or self._thread.forked
 
     def _end_at_exit(self) -> None:
         try:

@@ -113,7 +113,9 @@ async def test_a_topic_is_dropped_from_the_subscription(
         dropped.set()
     await asyncio.wait_for(running, 60)
     assert seen.values[seen.dropped] == values
-    assert seen.metrics.total("slices_of_other_topics") == 0, "an assignment of the earlier subscription does not count"
+    assert seen.metrics.total("assignments_of_unsubscribed_topics") == 0, (
+        "an assignment of the earlier subscription does not count"
+    )
 
 
 async def test_an_assignment_names_a_topic_without_subscription(
@@ -140,14 +142,15 @@ async def test_an_assignment_names_a_topic_without_subscription(
             )
             client.set(path, garbled.encode())
             await eventually(
-                lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the assignment is read"
+                lambda: reports.total("assignments_of_unsubscribed_topics") or owners(client, name, other),
+                "the assignment is read",
             )
             # Make the member read the unchanged assignment again.
             member.consumer._connected.member._member_session.role.owned_partitions.recheck()  # type: ignore[union-attr]
             values = await produce(cluster, topic, 20)
             await group.delivered(values)
             assert owners(client, name, other) == {}
-            assert reports.total("slices_of_other_topics") == 1
+            assert reports.total("assignments_of_unsubscribed_topics") == 1
             levels = [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()]
             assert levels[0] == "WARNING"
             assert len(levels) == len(set(levels)), "one line at each level, however often the assignment is read"

@@ -10,6 +10,8 @@ _OFFSET_TRACKER = "group/member/offset_tracker.py"
 _PARTITION_OFFSETS = "group/member/partition_offsets.py"
 _CHOSEN_COMMITS = "coordination/offsets/chosen_commits.py"
 _CONSUMER_COMMITS = "clients/methods/consumer_commits.py"
+_CLOSE_LIMIT = "coordination/session/close_limit.py"
+_CLOSE_LIMIT_TESTS = "tests/unit/coordination/session/test_close_limit.py"
 _SESSION_SUPERVISOR = "coordination/member/session_supervisor.py"
 _AUTO_COMMIT = "clients/connected/auto_commit.py"
 _CHOSEN_OFFSETS_TESTS = "tests/unit/group/member/test_chosen_offsets.py"
@@ -159,29 +161,71 @@ MUTANTS = (
     Mutant(
         "a close with a time limit waits for the close of a session",
         _SESSION_SUPERVISOR,
-        "await session.close_within(_remaining_s(by_s))",
+        "await session.close_within(limit)",
         "await session.close()",
         _SESSION_SUPERVISOR_TESTS,
     ),
     Mutant(
         "a close with a time limit waits for a join to end",
         _SESSION_SUPERVISOR,
-        "await cancelled_by({self._task}, by_s)",
-        "await cancelled_by({self._task}, math.inf)",
+        "await cancelled_by({self._task}, limit)",
+        "await cancelled_by({self._task}, CloseLimit())",
         _SESSION_SUPERVISOR_TESTS,
     ),
     Mutant(
         "a close with a time limit waits for the closes of lost sessions",
         _SESSION_SUPERVISOR,
-        "await asyncio.wait(self._closing, timeout=_remaining_s(by_s))",
-        "await asyncio.wait(self._closing)",
+        "                async with limit.timeout():\n                    await asyncio.wait(self._closing)",
+        "                async with CloseLimit().timeout():\n                    await asyncio.wait(self._closing)",
         _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "a later call of close does not shorten the close",
+        _CLOSE_LIMIT,
+        "                timeout.reschedule(_when(end(self._by_s)))\n",
+        "                pass\n",
+        _CLOSE_LIMIT_TESTS,
+    ),
+    Mutant(
+        "a later call of close prolongs the close",
+        _CLOSE_LIMIT,
+        "self._by_s = min(self._by_s, asyncio.get_running_loop().time() + timeout_s)",
+        "self._by_s = asyncio.get_running_loop().time() + timeout_s",
+        _CLOSE_LIMIT_TESTS,
+    ),
+    Mutant(
+        "the application may use up the whole time of a close",
+        _CLOSE_LIMIT,
+        "if reserves else 0.0",
+        "if reserves is None else 0.0",
+        _CLOSE_LIMIT_TESTS,
+    ),
+    Mutant(
+        "tasks of a session whose close has no time are left",
+        "coordination/session/session_tasks.py",
+        "    def cancel(self) -> Awaitable[object]:",
+        "    async def cancel(self) -> object:",
+        "tests/unit/coordination/session/test_cancelled_tasks.py",
     ),
     Mutant(
         "members that lost their sessions together join together",
         _SESSION_SUPERVISOR,
         "lambda: self._runtime.uniform(0.5, 1.5)",
         "lambda: 1.0",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "each failed join is logged",
+        _SESSION_SUPERVISOR,
+        "        if cause == self._cause:\n            return\n",
+        "",
+        _SESSION_SUPERVISOR_TESTS,
+    ),
+    Mutant(
+        "a join that fails again after a success is not logged",
+        _SESSION_SUPERVISOR,
+        "        self._cause = None\n        return session\n",
+        "        return session\n",
         _SESSION_SUPERVISOR_TESTS,
     ),
     Mutant(

@@ -24,6 +24,20 @@ _CLAIMS_TESTS = "tests/unit/group/member/test_claims.py"
 _UNSUBSCRIBED_TOPICS_TESTS = "tests/unit/coordination/member/test_unsubscribed_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "a connection that is closed while it opens keeps its task until the connect timeout",
+        "clients/net/connection.py",
+        "            self._opening.cancel()\n",
+        "            pass\n",
+        "tests/unit/clients/net/test_connection.py",
+    ),
+    Mutant(
+        "the error that stops a member keeps the loop that it has ended active",
+        "clients/connected/record_reader.py",
+        "raise copy(error) from error.__cause__",
+        "raise error",
+        "tests/unit/clients/connected/test_connected_consumer.py",
+    ),
     # Drains
     Mutant(
         "a drain does not wait for values in flight behind values that no caller received",

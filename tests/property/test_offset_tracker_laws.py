@@ -162,8 +162,11 @@ class OwnedPartition(RuleBasedStateMachine):
         if (commit := self.tracker.commits().get(P0)) is None:
             return
         position = self.state.position
-        if self.znode.version != self.state.version and self.tracker.read(P0, self.stored) is not Finding.OWN:
+        is_seen = self.znode.version == self.state.version
+        if not is_seen and (found := self.tracker.read(P0, self.stored)) is not Finding.OWN:
             self.reached = max(self.reached, self.state.position)
+            if found is Finding.ADOPTED:
+                self.floor = self.state.position
             return
         assert self.state.position == position, "a late write of the member's own request moved the position"
         self.tracker.requested({P0: commit.offset})

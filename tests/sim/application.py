@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 __all__ = ["Application", "InFlight"]
+
+
+#: Of an application that commits by itself: the share of its finished deliveries, and of its revoked hooks, after or in
+#: which it commits, and the share of the former commits that name the offsets.
+COMMITTING_SHARE, HOOK_SHARE, NAMED_SHARE = 0.6, 0.7, 0.4
 
 
 @dataclass(slots=True)
@@ -38,6 +46,9 @@ class Application:
 
     world: World
     process: Any
+    member: GroupMember
+    #: The application's commits under way.
+    committing: int
     opened: dict[TopicPartition, int]
     in_flight: dict[TopicPartition, InFlight]
     resets: set[TopicPartition]
@@ -94,18 +105,47 @@ class Application:
             )
 
     def _finish_all(self, delivered: dict[TopicPartition, PartitionOffsets]) -> None:
-        for partition, state in delivered.items():
-            self._finish(partition, state)
+        finished = {partition: state for partition, state in delivered.items() if self._finish(partition, state)}
+        random = self.world.timeline.random
+        # As in most programs, one commit at a time: a later one would wait for it.
+        may_commit = finished and not (self.world.autocommit or self.committing)
+        if may_commit and random.random() < COMMITTING_SHARE:
+            self._commit(finished if random.random() < NAMED_SHARE else {})
 
-    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> None:
+    def _commit(self, finished: dict[TopicPartition, PartitionOffsets]) -> None:
+        """Commit as an application without automatic commits: offsets that it names, or all that is finished."""
+        offsets = {partition: state.finished for partition, state in finished.items()}
+        for partition, state in finished.items():
+            self.world.checker.commit_chosen(self, partition, state.token, state.finished)  # type: ignore[arg-type]
+        self.process.start(self.commit_if_allowed(offsets))
+
+    async def commit_if_allowed(self, offsets: dict[TopicPartition, int]) -> None:
+        """Commit these offsets, or all that is finished if there are none; drop the error of a refusal."""
+        self.committing += 1
+        try:
+            # If this commit fails, a later one stores the offsets, or the next owner processes the records again.
+            with suppress(KielGroupsError):
+                await (self.member.commit_chosen(offsets) if offsets else self.member.commit_on_session())
+        finally:
+            self.committing -= 1
+
+    async def commit_before_release(self) -> None:
+        """Commit in a revoked hook, unless this application forgets to."""
+        if self.world.timeline.random.random() < HOOK_SHARE:
+            await self.commit_if_allowed({})
+
+    def _finish(self, partition: TopicPartition, state: PartitionOffsets) -> bool:
+        """Finish a delivery. Return whether it counts."""
         delivered = self.in_flight.get(partition)
         if delivered is None or delivered.state is not state:
-            return
+            return False
         del self.in_flight[partition]
-        if delivered.counts and state.position == delivered.position:
+        counts = delivered.counts and state.position == delivered.position
+        if counts:
             state.finished = delivered.until
             self.world.checker.processed(partition, delivered.epoch, delivered.until)
         self._finished_some.set()
+        return counts
 
     def seek(self, choice: float, far: float) -> str:
         """

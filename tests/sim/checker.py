@@ -42,6 +42,7 @@ from tests.sim.invariants.new_logs import NoOffsetOfOldLog
 from tests.sim.invariants.plans import AssignmentsMatchGeneration, GenerationsGrow, OnePlanPerGeneration
 from tests.sim.invariants.releases import (
     GateShutBeforeClaimEnds,
+    ReleaseCommitsNothing,
     ReleasedAtFinishedOffset,
     ReleasedWhenDrained,
     ResetStoredBeforeRelease,
@@ -92,6 +93,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ReleasedWhenDrained,
     ResetStoredBeforeRelease,
     ReleasedAtFinishedOffset,
+    ReleaseCommitsNothing,
     NoOffsetOfOldLog,
     GateShutBeforeClaimEnds,
     # Offsets that brokers write

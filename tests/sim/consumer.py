@@ -66,6 +66,7 @@ class Consumer(Application):
         #: Partitions whose logs do not have this consumer's position, until the position is reset.
         self.resets: set[TopicPartition] = set()
         self.leader_updates = 0
+        self.committing = 0
         #: The gate of the member's current session.
         self.gate = DeliveryGate()
         self.failure: KielGroupsError | None = None
@@ -114,7 +115,7 @@ class Consumer(Application):
                 if not error.retriable:
                     self.world.checker.stopped(self, error)
                 await asyncio.sleep(REJOIN_S)
-        while not self.closing:
+        while self.world.autocommit and not self.closing:
             await asyncio.sleep(commit_interval_s)
             # If this commit fails, the next one stores the offsets, or the next owner processes the records again.
             with suppress(KielGroupsError):
@@ -411,7 +412,11 @@ class _Process(SimulatedProcess):
 
 
 class _Listener:
-    """The application's hooks; in some groups the assigned hook takes ``World.hook_s`` seconds."""
+    """
+    The application's hooks; in some groups the assigned hook takes ``World.hook_s`` seconds.
+
+    An application that commits by itself does so in most of its revoked hooks.
+    """
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -421,7 +426,10 @@ class _Listener:
             await asyncio.sleep(self._consumer.world.hook_s)
         self._consumer.hooked.update(partitions)
 
-    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._consumer.hooked.difference_update(partitions)
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if not self._consumer.world.autocommit:
+            await self._consumer.commit_before_release()
+        self.on_partitions_lost(partitions)
 
-    on_partitions_lost = on_partitions_revoked
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._consumer.hooked.difference_update(partitions)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeServer
@@ -77,12 +75,7 @@ def _commit_chosen(world: World, consumer: Consumer, event: Event) -> None:
     offset = [chosen, chosen, max(0, floor - 1 - back), finished + FAR_BEYOND][event.target % 4]
     if state is not None:
         world.checker.commit_chosen(consumer, partition, state.token, offset)
-    consumer.process.start(_commit_if_allowed(consumer, partition, offset))
-
-
-async def _commit_if_allowed(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
-    with suppress(KielGroupsError):
-        await consumer.member.commit_chosen({partition: offset})
+    consumer.process.start(consumer.commit_if_allowed({partition: offset}))
 
 
 def _get_many(world: World, consumer: Consumer, event: Event) -> None:

@@ -53,6 +53,8 @@ class Scenario:
     events: tuple[Event, ...]
     #: The seconds after which the first partitions of every topic get a leader. Other partitions have a leader at once.
     leaders_after_s: tuple[float, ...] = ()
+    #: Whether members commit finished records by themselves; if not, their applications commit.
+    autocommit: bool = True
 
     @property
     def faults(self) -> int:
@@ -120,6 +122,8 @@ MOST_LOG_FAULTS = 6
 #: The share of the scenarios in which applications commit offsets that they choose, and the most such commits in one.
 CHOSEN_SHARE = 0.5
 MOST_CHOSEN = 25
+#: The share of the groups whose applications commit (``autocommit=False``).
+MANUAL_SHARE = 0.25
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -155,6 +159,8 @@ def make_scenario(seed: int) -> Scenario:
         reconcile_interval_ms=reconcile_interval_ms,
         events=tuple(events),
         leaders_after_s=_leaders_after_s(random),
+        # From a separate generator, as the faults of logs.
+        autocommit=Random(f"autocommit of {seed}").random() >= MANUAL_SHARE,
     )
 
 

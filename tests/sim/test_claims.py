@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, fake_client
-from tests.sim.commits import process_all
+from tests.sim.commits import process_all, process_some
 from tests.sim.session_bench import SessionBench, owner_znodes_of
 from tests.sim.topics import recreate, stored_offsets
 from tests.sim.world import at_rest
@@ -140,3 +141,17 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(monkeypatch:
         world.settle(20.0)
         assert stored_offsets(world) == [0, 0, 0, 0]
         assert set(joined.opened) == set(partitions)
+
+
+def test_the_log_says_why_a_partition_starts_where_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), at_rest(members=1, topics=(6,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        first = [f"t0:{number} at 0 (by auto_offset_reset, without a stored offset)" for number in range(4)]
+        assert f"group g: opened 6 partitions: {', '.join(first)} and 2 more" in caplog.messages
+        process_some(world, consumer)
+        consumer.leave()
+        world.run_for(5.0)
+        world.join(world.topics)
+        world.settle(60.0)
+    stored = [f"t0:{number} at {3 if number == 0 else 0} (the stored offset)" for number in range(4)]
+    assert f"group g: opened 6 partitions: {', '.join(stored)} and 2 more" in caplog.messages

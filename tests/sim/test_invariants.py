@@ -47,12 +47,20 @@ def foreign(world: World) -> TopicPartition:
     return partition
 
 
-def write(world: World, consumer: Consumer, operation: Operation) -> None:
-    """Execute an operation on a consumer's session, without the member's own checks."""
+def write(world: World, consumer: Consumer, *operations: Operation) -> None:
+    """Execute operations on a consumer's session, without the member's own checks."""
     member_session = consumer.member._member_session
     assert member_session is not None
-    consumer.process.start(member_session.session.transact([operation]))
+    consumer.process.start(member_session.session.transact(operations))
     world.run_for(0.2)
+
+
+def finish(consumer: Consumer, partition: TopicPartition, count: int) -> None:
+    """Have the application finish records, and commit nothing."""
+    state = consumer.state_of(partition)
+    assert state is not None
+    state.position = state.finished = count
+    consumer.world.checker.processed(partition, consumer.opened[partition], count)
 
 
 def rewrite(world: World, consumer: Consumer, path: str, generation: int) -> None:
@@ -134,6 +142,16 @@ def test_a_release_without_a_commit_is_reported(world: World, consumer: Consumer
     world.run_for(0.1)
     with pytest.raises(Violation, match=f"releases {owned} at 0, finished is 3"):
         write(world, consumer, Delete(world.layout.owner(owned)))
+
+
+def test_a_release_that_commits_for_an_application_is_reported() -> None:
+    """An application that commits by itself may have finished records that it does not want to commit yet."""
+    with at_rest(members=1, topics=(1,), reset="earliest", autocommit=False) as world:
+        (consumer,), (owned,) = world.consumers, world.partitions()
+        finish(consumer, owned, 3)
+        commits = Put(world.layout.offset(owned), b"3"), Delete(world.layout.owner(owned))
+        with pytest.raises(Violation, match=f"stores 3 of {owned} with its release, and 0 is stored"):
+            write(world, consumer, *commits)
 
 
 def test_a_release_of_a_partition_that_may_still_be_delivered_is_reported(

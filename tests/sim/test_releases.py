@@ -8,9 +8,11 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from kiel_groups.admin.force_release import force_release
+from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.model import TopicPartition
+from tests.sim import application
 from tests.sim.commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
@@ -40,6 +42,30 @@ def test_a_forced_release_deletes_no_claims_if_the_member_ends_its_session(world
     world.settle(60.0)
     assert consumer.member.member_id != member_id
     assert consumer.metrics.total("partitions_lost") == len(owned)
+
+
+@pytest.mark.parametrize("in_hook", [True, False])
+@pytest.mark.parametrize("store", [ZOOKEEPER_STORE, BROKER_V0])
+def test_without_autocommit_a_release_leaves_what_the_application_committed(
+    monkeypatch: pytest.MonkeyPatch, store: str, in_hook: bool
+) -> None:
+    """Its last commit may be made in the revoked hook. What it did not commit is delivered again by the next owner."""
+    monkeypatch.setattr(application, "COMMITTING_SHARE", 0.0)
+    monkeypatch.setattr(application, "HOOK_SHARE", 1.0 if in_hook else 0.0)
+    with at_rest(members=2, topics=(1,), reset="earliest", store=store, autocommit=False) as world:
+        (partition,) = world.partitions()
+        (owner,) = (consumer for consumer in world.consumers if consumer.opened)
+        (other,) = (consumer for consumer in world.consumers if consumer is not owner)
+        process_some(world, owner)
+        world.run_for(20.0)
+        assert world.history.stored(partition) == 0, "nothing is committed by itself"
+        owner.leave()
+        world.timeline.run_until(lambda: partition in other.opened, 30.0)
+        left = 3 if in_hook else 0
+        state = other.state_of(partition)
+        assert state is not None
+        assert (world.history.stored(partition), state.position) == (left, left)
+        process_some(world, other)
 
 
 @pytest.mark.parametrize(("requested_ms", "waited_ms"), [(0, SESSION_TIMEOUT_MS), (2 * SESSION_TIMEOUT_MS,) * 2])

@@ -39,6 +39,7 @@ AT_REST: Mapping[str, Any] = {
     "store": ZOOKEEPER_STORE,
     "reconcile_interval_ms": RECONCILE_INTERVAL_MS,
     "events": (),
+    "autocommit": True,
 }
 #: The number of brokers that store offsets, in groups with ``broker-v0``.
 BROKERS = 2
@@ -63,6 +64,7 @@ class World:
         self.allocator = ALLOCATORS[scenario.allocator]
         self.is_static = scenario.is_static
         self.store = scenario.store
+        self.autocommit = scenario.autocommit
         self.reconcile_interval_ms = scenario.reconcile_interval_ms
         self._heartbeat_interval_ms = scenario.heartbeat_interval_ms
         self.logs = Logs()
@@ -103,6 +105,7 @@ class World:
             static_grace_ms=STATIC_GRACE_MS,
             auto_offset_reset=self.reset,  # type: ignore[arg-type]
             store=self.store,
+            autocommit=self.autocommit,
             reconcile_interval_ms=self.reconcile_interval_ms,
         )
         hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)

@@ -18,6 +18,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -117,12 +118,12 @@ class ConnectedConsumer:
         self.reader.owned.follow_subscription()
         return changed
 
-    async def close(self, timeout_s: float | None = None, *, autocommit: bool = True) -> None:
+    async def close(self, limit: CloseLimit, *, autocommit: bool = True) -> None:
         """
         Wait for the application to finish records in flight, release all partitions, and leave the group.
 
         Args:
-            timeout_s: How long the close may take, whether the application or a server delays it. None: no limit.
+            limit: When the close must end, whether the application or a server delays it.
             autocommit: Whether the releases commit finished records, if the consumer commits by itself.
         """
         for task in self._background:
@@ -130,10 +131,8 @@ class ConnectedConsumer:
         self.reader.end(None)
         if not autocommit:
             self._subscription.offsets.stop_autocommit()
-        now_s = asyncio.get_running_loop().time
-        began_s = now_s()
         try:
-            async with asyncio.timeout(VALUES_PATIENCE_S if timeout_s is None else min(VALUES_PATIENCE_S, timeout_s)):
+            async with limit.timeout(VALUES_PATIENCE_S, reserves=True):
                 await self.reader.values.all_finished()
         except TimeoutError:
             log.warning(
@@ -141,7 +140,7 @@ class ConnectedConsumer:
                 self._settings.group.group,
             )
             self.reader.values.drop(None)
-        await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
+        await self.member.close(limit)
         self.reader.close()
 
     def abandon(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -240,7 +241,8 @@ class RecordReader:
     def _raise_failure(self) -> None:
         error = self._over.result()
         if error is not None:
-            raise error
+            # A copy: the traceback of an error that is kept here would keep the loop that it has ended active.
+            raise copy(error) from error.__cause__
 
     # ------------------------------------------------------------------ what is finished
 

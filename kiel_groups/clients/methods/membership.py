@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -18,6 +18,7 @@ from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -41,6 +42,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
         #: The closes of former connections, which ``assign`` or ``subscribe`` has replaced, and their readers.
         self._leaving: dict[asyncio.Task[None], RecordReader] = {}
+        self._limit = CloseLimit()
 
     def connect(self) -> asyncio.Future[None]:
         """
@@ -113,8 +115,11 @@ class GroupMembership(RecordAccess, MemberAttributes):
         self, connected: ConnectedConsumer | AssignedConsumer, starting: asyncio.Task[None] | None
     ) -> None:
         if starting is not None and not starting.done():
-            await cancelled_by({starting}, math.inf)
-        await connected.close()
+            await cancelled_by({starting}, self._limit)
+        if isinstance(connected, ConnectedConsumer):
+            await connected.close(self._limit)
+        else:
+            await connected.close()
 
     async def _start_next(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
         try:
@@ -192,7 +197,8 @@ class GroupMembership(RecordAccess, MemberAttributes):
         """
         Commit finished records, release all partitions and leave the group.
 
-        The first call decides how; further calls return the same outcome.
+        The first call decides how; further calls return the same outcome. Their ``timeout_s`` may end the close
+        earlier, and no later.
 
         The caller's own record or values count as finished, unless an exception is being handled. The close waits for
         other coroutines: for a loop until its record is finished, however long that takes; for a caller of
@@ -216,6 +222,8 @@ class GroupMembership(RecordAccess, MemberAttributes):
             raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
         self._closed = True
         running = running_loop() is not None
+        if running:
+            self._limit.shorten(timeout_s)
         self._end_in_flight(running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, autocommit, timeout_s)
@@ -235,20 +243,21 @@ class GroupMembership(RecordAccess, MemberAttributes):
             self._connected.abandon()
 
     async def _close(self, connecting: asyncio.Task[None] | None, autocommit: bool, timeout_s: float | None) -> None:
-        now_s = asyncio.get_running_loop().time
-        by_s = math.inf if timeout_s is None else now_s() + timeout_s
+        # Without a running loop, ``close`` could not tell when the time began.
+        self._limit.shorten(timeout_s)
         if connecting is not None:
-            await cancelled_by({connecting}, by_s)
+            await cancelled_by({connecting}, self._limit)
             # Retrieve the error, so that it is not logged: a caller of connect(), if there is one, gets it, too.
             _has_failed(connecting)
-        remaining_s = None if timeout_s is None else max(0.0, by_s - now_s())
         if isinstance(self._connected, ConnectedConsumer):
-            await self._connected.close(remaining_s, autocommit=autocommit)
+            await self._connected.close(self._limit, autocommit=autocommit)
         elif self._connected is not None:
             await self._connected.close()
         if self._leaving:
-            await asyncio.wait(set(self._leaving), timeout=None if timeout_s is None else max(0.0, by_s - now_s()))
-            await cancelled_by(set(self._leaving), by_s)
+            with suppress(TimeoutError):
+                async with self._limit.timeout():
+                    await asyncio.wait(set(self._leaving))
+            await cancelled_by(set(self._leaving), self._limit)
 
     async def __aenter__(self) -> Self:
         await self.connect()

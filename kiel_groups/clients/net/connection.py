@@ -121,8 +121,11 @@ class Connection:
         if self._stream is None and not self.closed:
             if self._opening is None:
                 self._opening = spawn(self._connect(), f"connect to {self.address}")
-            # Shielded: other callers may wait for the same opening when one of them is cancelled.
-            await asyncio.shield(self._opening)
+            # Not awaited itself: other callers may wait for the same opening when one of them is cancelled, and the
+            # close of the connection cancels the opening, not its callers.
+            await asyncio.wait({self._opening})
+            if not self._opening.cancelled():
+                self._opening.result()
         self._check_alive()
         assert self._stream is not None
         return self._stream
@@ -130,6 +133,9 @@ class Connection:
     def close(self) -> None:
         """Close the connection. Requests in flight fail with BrokerConnectionError. Further calls do nothing."""
         self._fail(self._broken("the connection was closed by this client"))
+        if self._opening is not None:
+            # A host that drops packets would keep the task until the connect timeout.
+            self._opening.cancel()
 
     # ------------------------------------------------------------------ opening
 

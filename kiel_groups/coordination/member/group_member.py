@@ -12,6 +12,7 @@ from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.member_role import MemberKind, MemberRole
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import CommitFailedError, CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -227,12 +228,12 @@ class GroupMember:
         ):
             log.warning("group %s: ZooKeeper does not answer; the session will expire", self._config.group)
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, limit: CloseLimit | None = None) -> None:
         """
         Release all partitions and leave the group.
 
         Args:
-            timeout_s: How long the close may take, whether the application or a server delays it. After that, the
-                session is closed, and unfinished records are not committed. None: no limit.
+            limit: When the close must end, whether the application or a server delays it. After that, the session is
+                closed, and unfinished records are not committed. None: no limit.
         """
-        await self._supervisor.close(timeout_s)
+        await self._supervisor.close(limit)

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from kiel_groups.coordination.leader.candidacy import Candidacy
 from kiel_groups.coordination.member.session_role import RoleKind, SessionRole
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_context import ProcessContext, SessionContext
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -340,10 +341,10 @@ class GroupSession(Generic[RoleT]):
         # Concurrently: a slow hook of the application must not delay the close of the session.
         await asyncio.gather(self._tasks.cancel(), self.session.close())
 
-    async def close_within(self, timeout_s: float | None) -> None:
-        """Close the session as ``close`` does; after ``timeout_s`` seconds, leave the rest to the session's threads."""
+    async def close_within(self, limit: CloseLimit) -> None:
+        """Close the session as ``close`` does; after the limit, leave the rest to the session's threads."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit.timeout():
                 await self.close()
         except TimeoutError:
             log.warning("group %s: ZooKeeper does not close the session in time; it may expire", self._config.group)

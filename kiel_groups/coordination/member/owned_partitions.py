@@ -33,7 +33,7 @@ from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 __all__ = ["OwnedPartitions", "PartitionHandler"]
 
@@ -377,6 +377,10 @@ class OwnedPartitions:
         opening = self._claims.in_phase(claims.Phase.OPENING)
         fresh = {partition: start for partition, start in starts.items() if partition in opening}
         self._tracker.open(fresh)
+        if fresh:
+            # Why a partition starts where it does is the first question about records that are missing or repeated.
+            listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(fresh.items()))
+            log.info("group %s: opened %s: %s", self._config.group, counted(fresh, "partition"), listed)
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
 from kiel_groups.coordination.member.session_role import SessionRole
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.session.session_tasks import cancelled_by
 from kiel_groups.errors import KielGroupsError, SessionLostError
@@ -22,9 +23,6 @@ log = logging.getLogger(__name__)
 #: The longest pause before a join is tried again, in seconds, longer or shorter by up to half. The first one is
 #: ``retry_backoff_ms``.
 LONGEST_JOIN_PAUSE_S = 5.0
-
-#: The part of a close's time limit that is left to the close of the session, and the most of it, in seconds.
-CLOSING_SHARE, LONGEST_CLOSING_S = 0.5, 0.5
 
 _RoleT = TypeVar("_RoleT", bound=SessionRole)
 
@@ -56,6 +54,8 @@ class SessionSupervisor(Generic[_RoleT]):
         #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
         #: ``close``. None before the start, and after a replacement failed with a fatal error.
         self.current: GroupSession[_RoleT] | None = None
+        #: Why the last join failed, or None after a success.
+        self._cause: str | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -71,42 +71,41 @@ class SessionSupervisor(Generic[_RoleT]):
             try:
                 self.current = await self._start_session(by_s)
             except SessionLostError as error:
-                self._metrics.count("joins_failed")
-                log.warning("group %s: could not join: %s; retrying", self._group, error)
+                self._join_failed(error)
                 # Not beyond the time limit, or the error would come late.
-                await asyncio.sleep(min(backoff.next_s(), _remaining_s(by_s) or 0.0))
+                await asyncio.sleep(min(backoff.next_s(), max(0.0, by_s - asyncio.get_running_loop().time())))
         self._task = asyncio.get_running_loop().create_task(self._supervise())
 
-    async def close(self, timeout_s: float | None = None) -> None:
+    async def close(self, limit: CloseLimit | None = None) -> None:
         """
         End the current session without starting another one.
 
         Args:
-            timeout_s: How long the close may take. The last part of it is for the close of the session, if leaving in
+            limit: When the close must end. The last part of the time is for the close of the session, if leaving in
                 order takes longer. A session that ZooKeeper does not close in time is closed in the background. None:
                 no limit.
         """
-        by_s = math.inf if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        limit = limit or CloseLimit()
         if self._task is not None:
-            await cancelled_by({self._task}, by_s)
+            await cancelled_by({self._task}, limit)
         if self.current is not None:
-            await self._leave(self.current, by_s)
+            await self._leave(self.current, limit)
         if self._closing:
-            await asyncio.wait(self._closing, timeout=_remaining_s(by_s))
-            await cancelled_by(set(self._closing), by_s)
+            with suppress(TimeoutError):
+                async with limit.timeout():
+                    await asyncio.wait(self._closing)
+        await cancelled_by(set(self._closing), limit)
 
-    async def _leave(self, session: GroupSession[_RoleT], by_s: float) -> None:
-        remaining_s = _remaining_s(by_s)
-        closing_s = 0.0 if remaining_s is None else min(CLOSING_SHARE * remaining_s, LONGEST_CLOSING_S)
+    async def _leave(self, session: GroupSession[_RoleT], limit: CloseLimit) -> None:
         try:
-            async with asyncio.timeout(None if remaining_s is None else remaining_s - closing_s):
+            async with limit.timeout(reserves=True):
                 await session.leave()
         except TimeoutError:
             log.warning(
                 "group %s: leaving although the application or a server is not done: the time limit is over",
                 self._group,
             )
-            await session.close_within(_remaining_s(by_s))
+            await session.close_within(limit)
 
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
@@ -115,6 +114,7 @@ class SessionSupervisor(Generic[_RoleT]):
     async def _start_session(self, by_s: float) -> GroupSession[_RoleT]:
         session = await self._open_and_join(by_s)
         self._metrics.count("sessions_opened")
+        self._cause = None
         return session
 
     async def _supervise(self) -> None:
@@ -159,16 +159,24 @@ class SessionSupervisor(Generic[_RoleT]):
                     self.current = None
                     self._fail(error)
                     return
-                self._metrics.count("joins_failed")
-                # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
-                trace = None if isinstance(error, KielGroupsError) else error
-                log.warning("group %s: could not join: %s; retrying", self._group, error, exc_info=trace)
+                self._join_failed(error)
+
+    def _join_failed(self, error: Exception) -> None:
+        """Count a failed join that is retried, and log its cause unless the last join failed for the same one."""
+        self._metrics.count("joins_failed")
+        cause, self._cause = self._cause, f"{type(error).__name__}: {error}"
+        if cause == self._cause:
+            return
+        # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
+        trace = None if isinstance(error, KielGroupsError) else error
+        log.warning(
+            "group %s: could not join: %s; retrying, with pauses of up to %g s",
+            self._group,
+            error,
+            LONGEST_JOIN_PAUSE_S,
+            exc_info=trace,
+        )
 
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)
         self._on_failure(error)
-
-
-def _remaining_s(by_s: float) -> float | None:
-    """Return the seconds until a time on the event loop's clock, at least 0, or None if there is no limit."""
-    return None if by_s == math.inf else max(0.0, by_s - asyncio.get_running_loop().time())

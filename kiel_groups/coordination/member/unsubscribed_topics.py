@@ -57,7 +57,7 @@ class UnsubscribedTopics:
             self._since_s = now_s
         level = logging.ERROR if now_s - self._since_s >= REPLANNED_S else logging.WARNING
         if node.mzxid != self._reported[0]:
-            self._metrics.count("slices_of_other_topics")
+            self._metrics.count("assignments_of_unsubscribed_topics")
         if (node.mzxid, level) != self._reported:
             self._reported = (node.mzxid, level)
             self._report(level, found, len(unsubscribed), sorted({partition.topic for partition in unsubscribed}))

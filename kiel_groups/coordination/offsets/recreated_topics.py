@@ -76,7 +76,7 @@ class RecreatedTopics:
                 reason = str(error)
             if left := self._tracker.to_restart(topic, created):
                 pause_s = backoff.next_s()
-                self._metrics.count("start_overs_put_off", len(left))
+                self._metrics.count("recreated_topic_resets_delayed", len(left))
                 log.warning(
                     "group %s: topic %s was created again, and %s cannot be reset to its new log yet: %s; trying again"
                     " in %.1f s",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any
 
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import SessionLostError
 
 __all__ = ["TaskSet", "cancelled_by"]
@@ -18,21 +19,23 @@ log = logging.getLogger(__name__)
 _AGAIN_S = 0.02
 
 
-async def cancelled_by(tasks: Collection[asyncio.Task[Any]], by_s: float) -> None:
+async def cancelled_by(tasks: Collection[asyncio.Task[Any]], limit: CloseLimit) -> None:
     """
-    Cancel tasks and wait until they have ended, but not for servers beyond ``by_s`` on the event loop's clock.
+    Cancel tasks and wait until they have ended, but not for servers beyond the limit.
 
     A task that is still closing its session then is cancelled once more: its session is closed by threads.
     """
-    loop = asyncio.get_running_loop()
     late = set(tasks)
     for task in late:
         task.cancel()
+    with suppress(TimeoutError):
+        async with limit.timeout():
+            while late:
+                _, late = await asyncio.wait(late)
     while late:
-        _, late = await asyncio.wait(late, timeout=None if by_s == math.inf else max(0.0, by_s - loop.time()))
-        by_s = loop.time() + _AGAIN_S
         for task in late:
             task.cancel()
+        _, late = await asyncio.wait(late, timeout=_AGAIN_S)
 
 
 class TaskSet:
@@ -65,11 +68,11 @@ class TaskSet:
         if error is not None and not isinstance(error, SessionLostError):
             self._on_error(error)
 
-    async def cancel(self) -> None:
-        """Cancel all tasks but the current task, and wait until the cancelled tasks have ended."""
+    def cancel(self) -> Awaitable[object]:
+        """Cancel all tasks but the current task, at once. Return an awaitable of the end of the cancelled tasks."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return asyncio.gather(*tasks, return_exceptions=True)

@@ -56,20 +56,24 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 
 
 class StartOrigin(Enum):
-    """How the offset was chosen at which the delivery of a partition started, or last started again."""
+    """
+    How the offset was chosen at which the delivery of a partition started, or last started again.
+
+    The values are for log lines.
+    """
 
     #: The group's stored offset.
-    STORED = "stored"
+    STORED = "the stored offset"
     #: The reset policy, because the group had no stored offset.
-    FIRST = "first"
+    FIRST = "by auto_offset_reset, without a stored offset"
     #: Another writer stored it.
-    ADOPTED = "adopted"
+    ADOPTED = "another writer's offset"
     #: The reset policy, because the log lacked the position.
-    RESET = "reset"
+    RESET = "by auto_offset_reset, the log lacked the position"
     #: The start of the new log of a topic that was created again.
-    NEW_LOG = "new log"
+    NEW_LOG = "the start of a new log"
     #: The application.
-    SEEK = "seek"
+    SEEK = "by a seek"
 
 
 @dataclass(frozen=True, slots=True)

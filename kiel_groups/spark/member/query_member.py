@@ -16,6 +16,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError, SessionLostError
@@ -236,4 +237,4 @@ class SparkMember:
 
     async def _close(self, done: Mapping[TopicPartition, Span], timeout_s: float) -> None:
         self._handler.finish(done)
-        await self._member.close(timeout_s)
+        await self._member.close(CloseLimit(timeout_s))

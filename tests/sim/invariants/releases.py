@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from kiel_groups.config import BROKER_V0
-from tests.sim.history.records import OwnerDeletion
+from kiel_groups.testing.znode_tree import Kind
+from tests.sim.history.records import OffsetWrite, OwnerDeletion, WriteKind
 from tests.sim.invariants.invariant import Invariant
 
-__all__ = ["GateShutBeforeClaimEnds", "ReleasedAtFinishedOffset", "ReleasedWhenDrained", "ResetStoredBeforeRelease"]
+__all__ = [
+    "GateShutBeforeClaimEnds",
+    "ReleaseCommitsNothing",
+    "ReleasedAtFinishedOffset",
+    "ReleasedWhenDrained",
+    "ResetStoredBeforeRelease",
+]
 
 
 class ReleasedWhenDrained(Invariant):
@@ -70,9 +77,11 @@ class ResetStoredBeforeRelease(Release):
 
 
 class ReleasedAtFinishedOffset(Release):
-    """When an owner releases a partition, the stored offset is the owner's finished offset."""
+    """When an owner that commits by itself releases a partition, the stored offset is the owner's finished offset."""
 
     def check(self, deletion: OwnerDeletion, finished: int, *, by_itself: bool) -> None:
+        if not self.world.autocommit:
+            return
         owner, partition, stored = deletion.owner, deletion.partition, self.history.stored(deletion.partition)
         if owner.has_pending_reset(partition) or finished == stored:
             return
@@ -96,6 +105,20 @@ class ReleasedAtFinishedOffset(Release):
             # A chosen offset may be written later than the member waits, in place of what the member has stored since.
             was_requested = was_requested or self.history.chosen.was_chosen(owner, partition, token, stored)
         return by_itself or was_requested or partition in requests.late
+
+
+class ReleaseCommitsNothing(Invariant):
+    """If applications commit, a release commits nothing: it stores only resets, and repairs what was damaged."""
+
+    def on_offset(self, write: OffsetWrite) -> None:
+        if self.world.autocommit or write.kind is not WriteKind.COMMIT or write.repairs or write.offset == write.before:
+            return
+        owner = self.history.layout.owner(write.partition)
+        if any(change.path == owner and change.kind is Kind.DELETED for change in write.entry.changes):
+            raise self.violation(
+                f"{write.by.name} stores {write.offset} of {write.partition} with its release, and {write.before} is"
+                " stored: the application has not committed it"
+            )
 
 
 class GateShutBeforeClaimEnds(Invariant):

@@ -16,6 +16,7 @@ from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, NoOffsetsError, NoZooKeeperError, ProtocolError, SessionLostError
@@ -86,7 +87,23 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
         assert not calls.done()
         connected.reader.end(error)
         async with asyncio.timeout(5):
-            assert await calls == [error, error]
+            assert [repr(outcome) for outcome in await calls] == [repr(error)] * 2
+
+
+async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
+    """The next loop raises the error, too, with its cause."""
+    error, cause = SessionLostError("over"), ValueError("why")
+    error.__cause__ = cause
+    async with consumer_without_servers() as connected:
+        connected.reader.end(error)
+        for _ in range(2):
+            connected.reader.records.begin_loop()
+            causes = []
+            try:
+                await anext(RecordLoop(connected.reader.records, connected.reader.next_record))
+            except SessionLostError as raised:
+                causes.append(raised.__cause__)
+            assert causes == [cause]
 
 
 async def test_a_call_returns_no_values_when_its_time_is_over() -> None:
@@ -244,5 +261,5 @@ async def test_a_close_gives_up_values_in_flight(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(connected.member, "close", leave)
         async with asyncio.timeout(5):
-            await connected.close(None)
+            await connected.close(CloseLimit())
         assert in_flight == [frozenset()]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import ExitStack
 
 import pytest
 
 from kiel_groups.clients.net.connection import Connection
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -182,3 +186,24 @@ async def test_a_close_fails_the_requests_in_flight() -> None:
         await arrived.wait()
         connection.close()
         assert isinstance(await waiting, BrokerConnectionError)
+
+
+async def test_a_close_ends_the_opening_to_a_host_that_drops_packets() -> None:
+    """The request fails with the reason, and no task is left until the connect timeout."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        # The kernel drops further packets of new connections once the backlog is full.
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        address = HostPort(*full.getsockname())
+        connection = Connection(address, BrokerConfig(hosts=(address,), connect_timeout_ms=60_000), Metrics())
+        asked = asyncio.ensure_future(outcome(connection))
+        await eventually(lambda: connection._opening is not None, "it connects")
+        await run_ready_tasks()
+        assert not asked.done()
+        connection.close()
+        async with asyncio.timeout(5.0):
+            assert "closed by this client" in str(await asked)
+        assert connection._opening is not None
+        assert connection._opening.cancelled()

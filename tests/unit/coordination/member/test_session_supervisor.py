@@ -12,6 +12,7 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member import session_supervisor
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ForeignMemberError, KielGroupsError, NoZooKeeperError, SessionLostError
@@ -47,9 +48,9 @@ class Session:
         if not self._closes:
             await asyncio.Event().wait()
 
-    async def close_within(self, timeout_s: float | None) -> None:
+    async def close_within(self, limit: CloseLimit) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with limit.timeout():
                 await self.close()
         except TimeoutError:
             self.session.abandoned = True
@@ -111,6 +112,43 @@ async def test_an_error_that_no_retry_can_heal_is_raised_once(first: bool) -> No
     await supervisor.close()
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_each_cause_of_failed_joins_is_logged_once(caplog: pytest.LogCaptureFixture, first: bool) -> None:
+    """All failures are counted. A cause is logged again after another one, or a success; a bug has a traceback."""
+    busy, lost, bug = SessionLostError("busy"), SessionLostError("lost"), SessionLostError("a bug")
+    if not first:
+        busy, lost, bug = cast(Any, (NoZooKeeperError("busy"), NoZooKeeperError("lost"), RuntimeError("a bug")))
+    outcomes = [busy, busy, lost, lost, lost, busy, bug, bug, None]
+    plan = [] if first else [None]
+    plan += [*outcomes, bug, None]
+    sessions = list[Session]()
+
+    async def begin(by_s: float) -> Any:
+        error = plan.pop(0)
+        if error is not None:
+            raise error
+        sessions.append(Session(is_over=len(plan) > 0))
+        return sessions[-1]
+
+    context = process(retry_backoff_ms=1)
+    supervisor = SessionSupervisor(context, cast(Any, begin), lambda error: None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(session_supervisor, "LONGEST_JOIN_PAUSE_S", 0.002)
+        await supervisor.start()
+        await eventually(lambda: not plan and sessions[-1] is supervisor.current, "it has joined")
+    await supervisor.close()
+    failed = [record for record in caplog.records if "could not join" in record.message]
+    assert [record.message.split(": ")[2].partition(";")[0] for record in failed] == [
+        "busy",
+        "lost",
+        "busy",
+        "a bug",
+        "a bug",
+    ]
+    assert [record.exc_info is not None for record in failed] == [False, False, False, not first, not first]
+    assert context.metrics.total("joins_failed") == 9
+
+
 @pytest.mark.parametrize("leaves", [True, False])
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_close_ends_by_its_limit(leaves: bool, closes: bool) -> None:
@@ -125,7 +163,7 @@ async def test_a_close_ends_by_its_limit(leaves: bool, closes: bool) -> None:
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
     async with asyncio.timeout(5.0):
-        await supervisor.close(0.2)
+        await supervisor.close(CloseLimit(0.2))
     took_s = now_s() - began_s
     assert took_s < 1.0
     assert session.session.abandoned is not closes
@@ -150,5 +188,5 @@ async def test_a_close_ends_a_join_and_the_closes_of_lost_sessions() -> None:
     await supervisor.start()
     await eventually(lambda: len(tries) == 2, "another session joins")
     async with asyncio.timeout(5.0):
-        await supervisor.close(0.1)
+        await supervisor.close(CloseLimit(0.1))
     assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()] == []

@@ -43,7 +43,7 @@ async def reports(session: FakeSession, *assignments: Node, subscribed: str = "k
     topics = UnsubscribedTopics(session_context(session, metrics=(metrics := Metrics())))
     for node in assignments:
         await topics.check(node, BOTH, frozenset({subscribed}))
-    return metrics.counter("slices_of_other_topics")
+    return metrics.counter("assignments_of_unsubscribed_topics")
 
 
 async def test_each_written_assignment_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,10 +80,10 @@ async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
     assert await levels(11, BOTH, REPLANNED_S) == ["ERROR"]
     assert await levels(11, BOTH, REPLANNED_S + 1) == []
     assert await levels(12, BOTH, REPLANNED_S + 2) == ["ERROR"]
-    assert metrics.counter("slices_of_other_topics") == 2
+    assert metrics.counter("assignments_of_unsubscribed_topics") == 2
     assert await levels(13, subscribed_only, REPLANNED_S + 3) == []
     assert await levels(14, BOTH, REPLANNED_S + 4) == ["WARNING"]
-    assert metrics.counter("slices_of_other_topics") == 3
+    assert metrics.counter("assignments_of_unsubscribed_topics") == 3
 
 
 async def test_an_assignment_from_before_the_registration_is_not_reported() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 import pytest
 
-from kiel_groups.coordination.session.session_tasks import cancelled_by
+from kiel_groups.coordination.session.close_limit import CloseLimit
+from kiel_groups.coordination.session.session_tasks import TaskSet, cancelled_by
 
 pytestmark = pytest.mark.unit
 
@@ -24,7 +24,7 @@ async def test_tasks_have_time_to_close_without_a_limit() -> None:
     closed = asyncio.Event()
     task = asyncio.ensure_future(closing(closed))
     await asyncio.sleep(0)
-    waiting = asyncio.ensure_future(cancelled_by([task], math.inf))
+    waiting = asyncio.ensure_future(cancelled_by([task], CloseLimit()))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     closed.set()
@@ -49,7 +49,7 @@ async def test_tasks_that_still_close_at_the_limit_are_cancelled_again(limit_s: 
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
     async with asyncio.timeout(5.0):
-        await cancelled_by(tasks, began_s + limit_s)
+        await cancelled_by(tasks, CloseLimit(limit_s))
     assert all(task.cancelled() for task in tasks)
     assert max(0.0, limit_s) <= now_s() - began_s < 1.0
 
@@ -57,6 +57,17 @@ async def test_tasks_that_still_close_at_the_limit_are_cancelled_again(limit_s: 
 async def test_tasks_that_are_done_are_not_waited_for() -> None:
     task = asyncio.ensure_future(asyncio.sleep(0))
     await task
-    await cancelled_by([task], math.inf)
-    await cancelled_by([], math.inf)
+    await cancelled_by([task], CloseLimit())
+    await cancelled_by([], CloseLimit())
     assert not task.cancelled()
+
+
+async def test_the_tasks_of_a_session_are_cancelled_at_once() -> None:
+    """A close without any time left is cancelled itself before it waits."""
+    tasks = TaskSet(lambda error: None)
+    tasks.start(asyncio.sleep(60.0))
+    (task,) = tasks._tasks
+    ended = tasks.cancel()
+    assert task.cancelling()
+    await ended
+    assert task.cancelled()

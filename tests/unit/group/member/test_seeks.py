@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StartOrigin, StartPosition, StoredOffset
 from kiel_groups.model import TopicPartition
 
@@ -49,3 +49,16 @@ def test_only_seeks_of_the_application_and_new_logs_have_a_new_mark() -> None:
     assert tracker.seek_mark(T0) is not after
     tracker.end([T0])
     assert tracker.seek_mark(T0) is None
+
+
+def test_a_late_write_of_a_broker_undoes_a_seek_back() -> None:
+    """Brokers check no version and leave no trace of the writer: the member takes the offset for another writer's."""
+    tracker = OffsetTracker(CommitRules(autocommit=True, through_brokers=True))
+    tracker.claim([T0], 1)
+    tracker.open({T0: StartPosition(5, 1, 30)})
+    state = tracker.of(T0)
+    assert state is not None
+    state.position = state.finished = 9
+    tracker.seek(T0, 5)
+    assert tracker.read(T0, StoredOffset(9, 2)) is Finding.ADOPTED
+    assert tracker.position(T0) == 9

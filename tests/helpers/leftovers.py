@@ -1,0 +1,60 @@
+"""What a closed client may have left behind: asyncio tasks, threads, and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+from tests.helpers.waiting import within
+
+__all__ = ["Leftovers"]
+
+#: Threads of the event loop's own pool, which resolves host names.
+_POOL = "asyncio_"
+
+
+class Leftovers:
+    """Compares the tasks of this event loop, and the threads and sockets of this process, with those of before."""
+
+    def __init__(self) -> None:
+        self._tasks = _tasks()
+        self._threads = set(threading.enumerate())
+        self._sockets = _sockets()
+
+    async def check(self, tasks_s: float, others_s: float) -> None:
+        """
+        Fail if tasks are left after ``tasks_s`` seconds, or threads or sockets after ``others_s`` seconds.
+
+        Threads close a session that its client could not close, and end with the session timeout.
+        """
+        tasks = await within(lambda: not _tasks() - self._tasks, tasks_s)
+        assert tasks, f"tasks are left: {_tasks() - self._tasks}"
+        await within(lambda: not self.found(), others_s)
+        assert self.found() == []
+
+    def found(self) -> list[str]:
+        """Return the threads and sockets that were not there before."""
+        threads = [thread.name for thread in set(threading.enumerate()) - self._threads if thread.is_alive()]
+        return [name for name in threads if not name.startswith(_POOL)] + sorted(_sockets() - self._sockets)
+
+
+def _tasks() -> set[asyncio.Task[object]]:
+    try:
+        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+    except RuntimeError:
+        return set()
+
+
+def _sockets() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            name = os.readlink(descriptor)
+        except OSError:
+            # The descriptor of this very listing is closed by now.
+            continue
+        if name.startswith("socket:"):
+            found.add(name)
+    return found
