@@ -15,7 +15,7 @@ from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.auto_commit import AutoCommit
 from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
-from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
@@ -58,6 +58,8 @@ class ConsumerSettings:
     group: GroupConfig
     zookeeper: ZooKeeperConfig
     deserializer: Callable[[bytes], Any] | None = None
+    key_deserializer: Callable[[bytes], Any] | None = None
+    on_bad_record: OnBadRecord = "raise"
     allocator: Allocator = round_robin
     listener: RebalanceListener | None = None
     metrics: Metrics = field(default_factory=Metrics)
@@ -112,7 +114,13 @@ class ConnectedConsumer:
             watermark=subscription.set_highwater,
         )
         calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
-        deserializer = Deserializer(settings.deserializer, settings.metrics, settings.runtime.boot_time_s)
+        deserializer = Deserializer(
+            settings.deserializer,
+            settings.metrics,
+            settings.runtime.boot_time_s,
+            key_deserializer=settings.key_deserializer,
+            on_bad_record=settings.on_bad_record,
+        )
         self.owned = OwnedRecords(self.fetcher, subscription, calls, deserializer, settings.runtime, settings.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, settings.metrics)
@@ -196,6 +204,7 @@ class ConnectedConsumer:
             )
             self.values.drop(None)
         await self.member.close(None if timeout_s is None else max(0.0, timeout_s - (now_s() - began_s)))
+        self.owned.bad.close()
         self.fetcher.close()
         self.cluster.close()
 

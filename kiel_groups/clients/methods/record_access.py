@@ -75,7 +75,7 @@ class RecordAccess(TopicSubscription):
         Returns:
             Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
             or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
+            skipped, unless ``on_bad_record`` is a function, which is then called. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
 
         Raises:
             ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in
@@ -137,6 +137,8 @@ class RecordAccess(TopicSubscription):
             IllegalStateError: The same coroutine has called again meanwhile, or the result was read so late that the
                 record is delivered again.
             ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
+                again, with pauses between, until it is passed. The next call may return a record of another partition.
             KielGroupsError: A partition cannot be read. The next call may return a record of another one.
         """
         return self._start("getone()", partitions, self._getone, _raise_late)
@@ -173,6 +175,7 @@ class RecordAccess(TopicSubscription):
             ConfigError: An argument is invalid, or the consumer is used in another style.
             NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
             ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: As ``getone``. The records before it are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
         most = max_records
