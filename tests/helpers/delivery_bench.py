@@ -78,8 +78,7 @@ class FakeFetcher:
         self.batches = deque(
             batch
             for batch in self.batches
-            if isinstance(batch, Exception)
-            and not isinstance(batch, BadRecordError)
+            if (isinstance(batch, Exception) and not isinstance(batch, BadRecordError))
             or getattr(batch, "topic_partition", None) not in gone
         )
         self.paused -= gone

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["consume"]
 
 #: The options that need --group, and those that --group excludes.
-_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
+_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store", "on_bad_record")
 _WITHOUT_A_GROUP = ("partitions",)
 
 
@@ -116,6 +116,13 @@ _WITHOUT_A_GROUP = ("partitions",)
     default="zookeeper",
     show_default=True,
     help="Where offsets are committed; all members of a group must agree.",
+)
+@click.option(
+    "--on-bad-record",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What to do at a damaged record: end with an error before it, or skip it.",
 )
 @quiet_option
 @verbose_option
@@ -211,6 +218,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         session_timeout_ms=options["session_timeout_ms"],
         instance_id=options["instance_id"],
         store=options["store"],
+        on_bad_record=options["on_bad_record"],
         auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )

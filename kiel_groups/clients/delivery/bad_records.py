@@ -1,4 +1,4 @@
-"""Decide what happens at a record that cannot be delivered: raise its error, skip it, or call the application's hook."""
+"""Decide what to do at a record that cannot be delivered: raise its error, skip it, or call the application's hook."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class OwnedRecords:
             self.resume([partition])
 
     def pass_record(self, partition: TopicPartition, offset: int | None) -> None:
-        """Drop the record at ``offset``, the next one of a partition set aside; or, if None, fetch from the position."""
+        """Drop the next record of a partition set aside, at ``offset``; or, if None, fetch from the position."""
         if self.claim_of(partition) is None:
             return
         if offset is None:

@@ -1,4 +1,4 @@
-"""Bad records: raised again and again, skipped, or passed to a hook. None is finished before the application says so."""
+"""Bad records: raised again and again, skipped, or passed to a hook. None is finished without the application."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ async def test_a_bad_record_is_raised_and_not_finished() -> None:
     assert (error.topic_partition, error.offset, error.next_offset) == (P0, 11, 12)
     assert (error.key, error.value, error.field) == (None, b"11", "value")
     assert isinstance(error.__cause__, ValueError)
-    assert "seek to 12" in str(error) and "on_bad_record" in str(error)
+    assert "seek to 12" in str(error)
+    assert "on_bad_record" in str(error)
     assert bench.finished == {P0: 11}
     assert bench.state().position == 11
     assert bench.take() is None, "the pause"
@@ -156,7 +157,8 @@ async def test_what_ends_the_pause_after_an_error(event: str) -> None:
     if event == "seek":
         bench.subscription.seek(P0, 12)
         bench.owned.resume_at(P0, 12)
-        assert bench.fetcher.positions == {P0: 12} and bench.fetcher.paused == set()
+        assert bench.fetcher.positions == {P0: 12}
+        assert bench.fetcher.paused == set()
         assert bench.finished == {P0: 12}
     elif event == "revoke":
         bench.handler.stop([P0])
@@ -232,7 +234,8 @@ async def test_a_hook_gets_the_record_and_the_next_one_follows() -> None:
     await run_ready_tasks()
     ((record, error),) = hook.called
     assert record == Record("t", 0, 11, None, b"11")
-    assert isinstance(error, RecordDeserializationError) and error.offset == 11
+    assert isinstance(error, RecordDeserializationError)
+    assert error.offset == 11
     assert bench.take() is None
     assert bench.finished == {P0: 11, P1: 11}
     assert [work.partitions for work in bench.handler.in_progress()] == [{P0}]
