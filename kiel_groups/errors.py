@@ -263,7 +263,7 @@ class DamagedRecordError(BadRecordError, ProtocolError):
     """
     A message in the log is damaged, such as one that does not match its CRC.
 
-    If the message is compressed, all records in it are concerned: those from ``offset`` to ``next_offset - 1``.
+    Records from ``offset`` to ``next_offset - 1`` are concerned: of a compressed message, all that it has.
     ``value`` is the message as the broker sent it, with its header.
     """
 

@@ -127,11 +127,8 @@ class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(
-            deserializer=deserializer,
-            key_deserializer=key_deserializer,
-            default_offset_commit_callback=default_offset_commit_callback,
-        )
+        check_functions(deserializer=deserializer, key_deserializer=key_deserializer)
+        check_functions(default_offset_commit_callback=default_offset_commit_callback)
         check_on_bad_record(on_bad_record)
         check_listener(listener)
         self.metrics = metrics or Metrics()
@@ -145,6 +142,9 @@ class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
             max_decompressed_bytes=max_decompressed_bytes,
             auto_offset_reset=auto_offset_reset,
         )
+        debounce = DebounceConfig(
+            quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
+        )
         settings = ConsumerSettings(
             brokers=broker_config(brokers, **broker_settings),
             fetching=self._fetching,
@@ -152,11 +152,7 @@ class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
                 group=group,
                 store=store,
                 auto_offset_reset=auto_offset_reset,
-                debounce=DebounceConfig(
-                    quiet_ms=debounce_quiet_ms,
-                    bound_ms=debounce_bound_ms,
-                    initial_delay_ms=debounce_initial_delay_ms,
-                ),
+                debounce=debounce,
                 auto_commit_interval_ms=auto_commit_interval_ms,
                 autocommit=autocommit,
                 drain_alarm_ms=drain_alarm_ms,

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.callers import context_without_calls
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.delivery.delivery_progress import DeliveryProgress
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight
+from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.errors import BadRecordError, DamagedRecordError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.metrics import Metrics

@@ -7,8 +7,9 @@ the application has finished them, the offset that a commit stores advances. Unf
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from kiel_groups.clients.delivery.values_in_flight import ValuesInFlight
@@ -17,7 +18,7 @@ from kiel_groups.errors import BadRecordError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["BadRecordInFlight", "ConsumerInFlight", "InFlight", "RecordInFlight"]
+__all__ = ["BadRecordInFlight", "ConsumerInFlight", "DeliveryProgress", "InFlight", "RecordInFlight"]
 
 
 class InFlight(Protocol):
@@ -147,3 +148,26 @@ class ConsumerInFlight:
             for call, partitions in values.busy():
                 busy[self.last_call if call.ended else call.coroutine.latest] |= partitions
         return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
+
+
+class DeliveryProgress:
+    """Wakes the waiting drains and resets of one consumer when fewer of its records may be in flight or buffered."""
+
+    def __init__(self) -> None:
+        #: The number of callers that wait. A loop asks for each record whether there is one.
+        self.waiting = 0
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Have each waiting caller check its condition again."""
+        self._changed.set()
+
+    async def until(self, is_over: Callable[[], bool]) -> None:
+        """Wait until ``is_over`` returns True. It is called at once, and after each ``notify``."""
+        self.waiting += 1
+        try:
+            while not is_over():
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self.waiting -= 1

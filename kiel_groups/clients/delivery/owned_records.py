@@ -9,9 +9,8 @@ from typing import NamedTuple
 from kiel_groups.clients.calls.callers import context_without_calls
 from kiel_groups.clients.delivery.bad_records import BadRecords
 from kiel_groups.clients.delivery.current_batch import CurrentBatch
-from kiel_groups.clients.delivery.delivery_progress import DeliveryProgress
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import ConsumerInFlight
+from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection

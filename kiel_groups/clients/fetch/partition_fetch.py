@@ -173,12 +173,13 @@ class PartitionFetch:
         """
         if not self.position <= damage.offset < (self.high_watermark or 0):
             return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
-        concerned = f"; it has the offsets {self.position} to {damage.offset}" if damage.is_wrapper else ""
+        is_range = damage.offset > self.position
+        concerned = f"; this concerns the offsets {self.position} to {damage.offset}" if is_range else ""
         following = damage.offset + 1
         return DamagedRecordError(
             f"{damage}{concerned}; to pass it, seek to {following}, or set on_bad_record to 'skip' or to a function",
             topic_partition=self.topic_partition,
-            offset=self.position if damage.is_wrapper else damage.offset,
+            offset=self.position,
             next_offset=following,
             value=damage.message,
         )

@@ -31,12 +31,12 @@ class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error 
     """
     A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` passes it.
 
-    ``message`` is the whole message. ``is_wrapper``: it is compressed, and has the offset of its last record.
+    ``message`` is the whole message. If it is compressed, it has the offset of its last record.
     """
 
-    def __init__(self, text: str, *, offset: int, message: bytes, is_wrapper: bool = False) -> None:
+    def __init__(self, text: str, *, offset: int, message: bytes) -> None:
         super().__init__(text)
-        self.offset, self.message, self.is_wrapper = offset, message, is_wrapper
+        self.offset, self.message = offset, message
 
 
 def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
@@ -58,7 +58,7 @@ def damage_in_wrapper(offset: int, message: bytes) -> Iterator[None]:
     except MessageTooLargeError:
         raise
     except ProtocolError as error:
-        raise DamagedMessage(str(error), offset=offset, message=message, is_wrapper=True) from error
+        raise DamagedMessage(str(error), offset=offset, message=message) from error
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
