@@ -11,11 +11,9 @@ from kiel_groups.clients.calls.client_arguments import (
     BrokerSettings,
     broker_config,
     check_functions,
-    check_on_bad_record,
 )
 from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
-from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
@@ -127,10 +125,7 @@ class GroupedConsumer(AssignedPartitions, RecordAccess, ConsumerCommits):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(deserializer=deserializer, key_deserializer=key_deserializer)
         check_functions(default_offset_commit_callback=default_offset_commit_callback)
-        check_on_bad_record(on_bad_record)
-        check_listener(listener)
         self.metrics = metrics or Metrics()
         self._deserializer = deserializer
         self._default_callback = default_offset_commit_callback

@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.calls.client_arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.auto_commit import AutoCommit
 from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
 from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
@@ -51,7 +52,12 @@ ABANDON_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """The settings of a grouped consumer."""
+    """
+    The settings of a grouped consumer.
+
+    Raises:
+        ConfigError: A function or the listener has the wrong type.
+    """
 
     brokers: BrokerConfig
     fetching: FetchConfig
@@ -64,6 +70,11 @@ class ConsumerSettings:
     listener: RebalanceListener | None = None
     metrics: Metrics = field(default_factory=Metrics)
     runtime: Runtime = field(default_factory=Runtime)
+
+    def __post_init__(self) -> None:
+        check_functions(deserializer=self.deserializer, key_deserializer=self.key_deserializer)
+        check_on_bad_record(self.on_bad_record)
+        check_listener(self.listener)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
