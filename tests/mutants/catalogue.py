@@ -8,6 +8,7 @@ catalogue, and that the code cannot have any more.
 from __future__ import annotations
 
 from tests.mutants import (
+    bad_records,
     brokers,
     chosen_commits,
     clients,
@@ -44,4 +45,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *clients.MUTANTS,
     *producer.MUTANTS,
     *delivery.MUTANTS,
+    *bad_records.MUTANTS,
 )

@@ -11,6 +11,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:
+    from tests.sim.poison import PoisonedRecords
     from tests.sim.world import World
 
 __all__ = ["Application", "InFlight"]
@@ -41,6 +42,7 @@ class Application:
     opened: dict[TopicPartition, int]
     in_flight: dict[TopicPartition, InFlight]
     resets: set[TopicPartition]
+    poisoned: PoisonedRecords
     gate_is_open: bool
     _subscription: SubscriptionState
     _finished_some: asyncio.Event
@@ -55,7 +57,7 @@ class Application:
         """Return the partitions from which records may be delivered now, in ascending order."""
         if not self.gate_is_open or self.process.timeline.now_s < self.process.blocked_until_s:
             return []
-        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
+        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets - self.poisoned.aside)
         return [partition for partition in idle if not self._subscription.is_paused(partition)]
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
@@ -83,6 +85,11 @@ class Application:
             until = state.position + count if log.cut is None else min(state.position + count, log.cut)
             if until == state.position:
                 continue
+            poisoned = self.world.poison.first(partition, state.position, until)
+            if poisoned == state.position:
+                self.process.start(self.poisoned.meet(partition, poisoned))
+                continue
+            until = until if poisoned is None else poisoned
             self.world.checker.delivered(self, partition, state.position)  # type: ignore[arg-type]
             self.in_flight[partition] = InFlight(state, self.opened[partition], state.position, until, until)
             state.position = until
@@ -128,6 +135,7 @@ class Application:
         self.world.checker.sought(self, partition, offset)  # type: ignore[arg-type]
         if (delivered := self.in_flight.get(partition)) is not None:
             delivered.counts = False
+        self.poisoned.disown(partition)
         self._fetch_again(partition)
 
     def pause(self, choice: float) -> None:

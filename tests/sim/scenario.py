@@ -53,6 +53,8 @@ class Scenario:
     events: tuple[Event, ...]
     #: The seconds after which the first partitions of every topic get a leader. Other partitions have a leader at once.
     leaders_after_s: tuple[float, ...] = ()
+    #: About one record of this number is poisoned; 0 for none.
+    poison_every: int = 0
 
     @property
     def faults(self) -> int:
@@ -119,6 +121,8 @@ LOGS_SHARE = 0.5
 MOST_LOG_FAULTS = 6
 #: The share of the scenarios in which applications commit offsets that they choose, and the most such commits in one.
 CHOSEN_SHARE = 0.5
+#: The share of the groups with poisoned records, and how rare those are.
+POISON_SHARE, POISON_EVERY = 0.4, (5, 20, 60)
 MOST_CHOSEN = 25
 
 
@@ -155,7 +159,14 @@ def make_scenario(seed: int) -> Scenario:
         reconcile_interval_ms=reconcile_interval_ms,
         events=tuple(events),
         leaders_after_s=_leaders_after_s(random),
+        poison_every=_poison_every(seed),
     )
+
+
+def _poison_every(seed: int) -> int:
+    """Draw ``Scenario.poison_every`` from a separate generator, so that it does not change the rest of a scenario."""
+    random = Random(f"poison of {seed}")
+    return random.choice(POISON_EVERY) if random.random() < POISON_SHARE else 0
 
 
 def _log_events(seed: int, until_s: float) -> list[Event]:
