@@ -103,6 +103,8 @@ class Deserializer:
 
     def record(self, record: Record) -> Record | None:
         """Return the record as ``read`` does, or None if a function raised and the record is skipped."""
+        if self._deserializer is None and self._key_deserializer is None:
+            return record
         try:
             return self.read(record)
         except RecordDeserializationError as error:
