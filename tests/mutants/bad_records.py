@@ -107,9 +107,16 @@ MUTANTS = (
     ),
     Mutant(
         "a hook starts while the gate is shut",
-        _BAD_RECORDS,
-        " is state and self._records.may_deliver():",
-        " is state:",
+        _OWNED_RECORDS,
+        "return is_current and self.may_deliver() and not",
+        "return is_current and not",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "a hook starts although the application has paused the partition",
+        _OWNED_RECORDS,
+        " and self.may_deliver() and not self._subscription.is_paused(partition)",
+        " and self.may_deliver()",
         _HOOK_TESTS,
     ),
     Mutant(

@@ -147,11 +147,10 @@ class PoisonedRecords:
 
     # Called by BadRecords
 
-    def may_deliver(self) -> bool:
-        return self._consumer.gate_is_open
-
-    def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        return self._consumer.state_of(partition) if partition in self._consumer.opened else None
+    def may_deliver_under(self, state: PartitionOffsets, partition: TopicPartition) -> bool:
+        consumer = self._consumer
+        is_current = partition in consumer.opened and consumer.state_of(partition) is state
+        return is_current and consumer.gate_is_open and not consumer.is_paused(partition)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
         return self._consumer.while_fetched(partition)

@@ -32,11 +32,8 @@ class _Records(Protocol):
     in_flight: ConsumerInFlight
     progress: DeliveryProgress
 
-    def may_deliver(self) -> bool:
-        """Return whether records may be delivered at this moment."""
-
-    def claim_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        """Return the state of a partition's claim, or None if the partition is not delivered."""
+    def may_deliver_under(self, state: PartitionOffsets, partition: TopicPartition) -> bool:
+        """Return whether records of a partition may be delivered at this moment, under the claim of ``state``."""
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
         """Return a function that returns whether the partition's present assignment continues."""
@@ -144,7 +141,7 @@ class BadRecords:
         try:
             # What is finished must not get past records that the application still processes.
             await self._records.progress.until(lambda: not is_fetched() or not in_flight.in_flight_of([partition]))
-            if is_fetched() and self._records.claim_of(partition) is state and self._records.may_deliver():
+            if is_fetched() and self._records.may_deliver_under(state, partition):
                 await self._call(error, state, is_fetched)
         finally:
             self._hooks.pop(partition, None)

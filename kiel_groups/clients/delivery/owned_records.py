@@ -208,6 +208,11 @@ class OwnedRecords:
 
     # ------------------------------------------------------------------ bad records
 
+    def may_deliver_under(self, state: PartitionOffsets, partition: TopicPartition) -> bool:
+        """Return whether records of a partition may be delivered at this moment, under the claim of ``state``."""
+        is_current = self.claim_of(partition) is state
+        return is_current and self.may_deliver() and not self._subscription.is_paused(partition)
+
     def set_aside(self, partition: TopicPartition) -> None:
         """Neither fetch nor deliver a partition until ``end_set_aside``. Its buffered records remain."""
         self._fetcher.pause([partition])

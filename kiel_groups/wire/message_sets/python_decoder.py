@@ -73,7 +73,8 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
             run = _scan(data, start, last_offset, source)
             records += _decode_plain(data[start : run.end], source)
         except ProtocolError:
-            records += _decode_singly(data, start, last_offset, source)
+            # An earlier message may be damaged, too; then its error is the one to raise.
+            _decode_singly(records, data, start, last_offset, source)
             raise
         if run.wrapper_end is None:
             return run.end
@@ -125,20 +126,20 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
         raise refusal(source, offset_at(data, start), BAD_LENGTH, message_at(data, start)) from error
 
 
-def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode the plain messages that begin at ``start``, up to the first message that cannot be read."""
-    records: list[Record] = []
+def _decode_singly(records: list[Record], data: bytes, start: int, last_offset: int, source: TopicPartition) -> None:
+    """
+    Append the plain messages that begin at ``start``, up to the first message that cannot be read.
+
+    Raises:
+        DamagedMessage: That message is damaged.
+    """
     while len(data) - start >= _LEAST_MESSAGE_BYTES:
         offset, length, flags = _HEADER.unpack_from(data, start)
         end = start + OVERHEAD_BYTES + length
         if flags & _NOT_PLAIN or offset <= last_offset or length < LEAST_SIZE or end > len(data):
             break
-        try:
-            records += _decode_plain(data[start:end], source)
-        except ProtocolError:
-            break
+        records += _decode_plain(data[start:end], source)
         start, last_offset = end, offset
-    return records
 
 
 def _first_undecodable(data: bytes) -> int:

@@ -255,3 +255,22 @@ async def test_a_close_cancels_a_hook_that_still_runs() -> None:
     await run_ready_tasks()
     assert bench.finished == {}
     assert bench.owned.in_flight.bad == {}
+
+
+async def test_no_hook_starts_in_a_pause_of_the_application() -> None:
+    """It starts after ``resume``, when the record is reached again."""
+    hook = Hook()
+    bench = DeliveryBench(poison(10), hook)
+    bench.fetcher.add(P0, 10)
+    assert bench.take() is None
+    bench.subscription.pause(P0)
+    bench.owned.pause([P0])
+    await run_ready_tasks()
+    assert hook.called == []
+    assert bench.take() is None
+    bench.subscription.resume(P0)
+    bench.owned.resume([P0])
+    assert bench.take() is None
+    await run_ready_tasks()
+    assert len(hook.called) == 1
+    assert bench.finished == {P0: 11}
