@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from kiel_groups.model import TopicPartition
+
 __all__ = [
     "KielGroupsError",
     "ConfigError",
@@ -36,6 +38,9 @@ __all__ = [
     "OffsetOutOfRangeError",
     "ProtocolError",
     "MessageTooLargeError",
+    "BadRecordError",
+    "RecordDeserializationError",
+    "DamagedRecordError",
     "ServerError",
     "BufferFullError",
     "ClosedError",
@@ -216,6 +221,51 @@ class ProtocolError(KielGroupsError):
 
 class MessageTooLargeError(ProtocolError):
     """A message is larger than the limit, compressed or decompressed."""
+
+
+class BadRecordError(KielGroupsError):
+    """
+    A record cannot be delivered. It is not finished, and is raised again until the consumer seeks past it.
+
+    ``offset`` is where the partition stands, ``next_offset`` where a seek continues behind the record. ``key`` and
+    ``value`` are bytes as they were received, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic_partition: TopicPartition,
+        offset: int,
+        next_offset: int,
+        key: bytes | None = None,
+        value: bytes | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.topic_partition = topic_partition
+        self.offset, self.next_offset = offset, next_offset
+        self.key, self.value = key, value
+
+
+class RecordDeserializationError(BadRecordError):
+    """
+    A deserializer of the application failed on a record's key or value; the cause is the application's error.
+
+    ``field`` is ``"key"`` or ``"value"``.
+    """
+
+    def __init__(self, message: str, *, field: str, **record: Any) -> None:
+        super().__init__(message, **record)
+        self.field = field
+
+
+class DamagedRecordError(BadRecordError, ProtocolError):
+    """
+    A message in the log is damaged, such as one that does not match its CRC.
+
+    Records from ``offset`` to ``next_offset - 1`` are concerned: of a compressed message, all that it has.
+    ``value`` is the message as the broker sent it, with its header.
+    """
 
 
 class ServerError(KielGroupsError):

@@ -16,7 +16,7 @@ from kiel_groups import __version__
 from kiel_groups.cli.parameters.option_sources import config_option, name_variables, source_of
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.errors import ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
+from kiel_groups.errors import BadRecordError, ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
@@ -114,6 +114,10 @@ def run(arguments: Sequence[str]) -> int:
     except UnknownTopicError as error:
         lines.say("error", f"{error}; '{NAME} topics list' shows the existing topics, 'topics create' creates one")
         return WRONG
+    except BadRecordError as error:
+        _finish_output()
+        lines.say("error", f"{error}; a member of a group does so with '--on-bad-record skip'")
+        return FAILED
     except KielGroupsError as error:
         _finish_output()
         lines.say("error", str(error))

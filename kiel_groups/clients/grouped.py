@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
-from kiel_groups.clients.delivery.listener_calls import check_listener
+from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
@@ -34,8 +34,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
-        deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes. A message on
-            which the deserializer raises is logged, counted (``deserializer_failures``) and skipped.
+        deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"`` or
             ``"weighted"``; used while this member leads the group.
         autocommit: Whether the consumer commits finished records by itself.
@@ -54,6 +53,11 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
             hook, before this member's session is closed; 0: no limit.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
+        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
+            raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
+            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
+            record is finished when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
         store: How offsets are written: by the members, with fencing (``zookeeper``), or by the brokers on request, as
             with kiel (``broker-v0``). All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
@@ -92,6 +96,8 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         *,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        on_bad_record: OnBadRecord = "raise",
         session_timeout_ms: int = 10_000,
         heartbeat_interval_ms: int | None = None,
         instance_id: str | None = None,
@@ -114,8 +120,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(deserializer=deserializer, default_offset_commit_callback=default_offset_commit_callback)
-        check_listener(listener)
+        check_functions(default_offset_commit_callback=default_offset_commit_callback)
         self.metrics = metrics or Metrics()
         self._deserializer = deserializer
         self._default_callback = default_offset_commit_callback
@@ -127,6 +132,9 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
             max_decompressed_bytes=max_decompressed_bytes,
             auto_offset_reset=auto_offset_reset,
         )
+        debounce = DebounceConfig(
+            quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
+        )
         settings = ConsumerSettings(
             brokers=broker_config(brokers, **broker_settings),
             fetching=self._fetching,
@@ -134,11 +142,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
                 group=group,
                 store=store,
                 auto_offset_reset=auto_offset_reset,
-                debounce=DebounceConfig(
-                    quiet_ms=debounce_quiet_ms,
-                    bound_ms=debounce_bound_ms,
-                    initial_delay_ms=debounce_initial_delay_ms,
-                ),
+                debounce=debounce,
                 auto_commit_interval_ms=auto_commit_interval_ms,
                 autocommit=autocommit,
                 drain_alarm_ms=drain_alarm_ms,
@@ -157,6 +161,8 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
                 heartbeat_interval_ms=heartbeat_interval_ms,
             ),
             deserializer=deserializer,
+            key_deserializer=key_deserializer,
+            on_bad_record=on_bad_record,
             allocator=allocator_of(partition_allocator, "partition_allocator"),
             listener=listener,
             metrics=self.metrics,

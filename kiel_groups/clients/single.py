@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
-from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
+from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config
 from kiel_groups.clients.calls.eager_methods import starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.connected.record_reader import ReaderSettings
+from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.methods.single_topics import SingleTopics, Start
 from kiel_groups.config import FetchConfig, ResetPolicy
@@ -35,12 +36,17 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
         deserializer: Converts a value's bytes. Without a deserializer, iteration keeps bytes, and ``consume()`` decodes
-            JSON. A record on which it raises is logged, counted (``deserializer_failures``) and skipped.
+            JSON.
         max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
         max_bytes: How many bytes one response may hold, shared among its partitions.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
+        key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
+        on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
+            raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
+            counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
+            record is passed when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
         auto_offset_reset: Where to resume if a position is not in the log (any more): ``"earliest"``, ``"latest"``, or
             ``"none"`` to raise OffsetOutOfRangeError.
         metrics: The registry to count in; a new one by default.
@@ -63,11 +69,12 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         *,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        on_bad_record: OnBadRecord = "raise",
         auto_offset_reset: ResetPolicy = "earliest",
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(deserializer=deserializer)
         self.metrics = metrics or Metrics()
         self._fetching = FetchConfig(
             max_wait_ms=max_wait_time,
@@ -82,6 +89,8 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             brokers=broker_config(brokers, **broker_settings),
             fetching=self._fetching,
             deserializer=deserializer,
+            key_deserializer=key_deserializer,
+            on_bad_record=on_bad_record,
             metrics=self.metrics,
         )
         super().__init__(settings)

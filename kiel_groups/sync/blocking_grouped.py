@@ -29,8 +29,8 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
     ``with GroupedConsumer(...) as consumer`` joins the group, and leaves it at the end of the block, also after Ctrl-C.
     ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
-    commits and releases continue in the background. Hooks of a listener, the deserializer and the allocator are called
-    on the loop's thread, where they cannot call methods of this object.
+    commits and releases continue in the background. Hooks of a listener, the deserializers, ``on_bad_record`` and the
+    allocator are called on the loop's thread, where they cannot call methods of this object.
     """
 
     @takes_arguments_of(clients.GroupedConsumer)

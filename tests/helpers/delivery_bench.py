@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
-from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
@@ -19,6 +19,7 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import BadRecordError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -46,6 +47,7 @@ class FakeFetcher:
         self.positions: dict[TopicPartition, int] = {}
         self.lost: set[TopicPartition] = set()
         self.paused: set[TopicPartition] = set()
+        self.epochs: dict[TopicPartition, int | None] = {}
         self.has_batch = asyncio.Event()
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
@@ -62,6 +64,7 @@ class FakeFetcher:
     ) -> None:
         self.unassign(positions)
         self.positions |= positions
+        self.epochs |= dict.fromkeys(positions, len(self.epochs) + 1)
         self.lost = set(lost)
         self.paused |= set(paused)
 
@@ -72,8 +75,17 @@ class FakeFetcher:
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
         self.positions = {p: position for p, position in self.positions.items() if p not in gone}
-        self.batches = deque(b for b in self.batches if isinstance(b, Exception) or b.topic_partition not in gone)
+        self.batches = deque(
+            batch
+            for batch in self.batches
+            if (isinstance(batch, Exception) and not isinstance(batch, BadRecordError))
+            or getattr(batch, "topic_partition", None) not in gone
+        )
         self.paused -= gone
+        self.epochs |= dict.fromkeys(gone, None)
+
+    def epoch(self, partition: TopicPartition) -> int | None:
+        return self.epochs.get(partition, 1)
 
     def pause(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         self.paused |= set(partitions)
@@ -86,10 +98,26 @@ class FakeFetcher:
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
         self.batches.appendleft(batch._replace(records=batch.records[taken:]))
 
-    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> FetchedBatch | None:
+    def skip(self, partition: TopicPartition, offset: int) -> None:
+        assert partition in self.paused
         for number, batch in enumerate(self.batches):
+            if isinstance(batch, FetchedBatch) and batch.topic_partition == partition:
+                assert batch.records[0].offset == offset
+                self.batches[number] = batch._replace(records=batch.records[1:])
+                if not batch.records[1:]:
+                    del self.batches[number]
+                return
+
+    def poll(
+        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
+    ) -> FetchedBatch | None:
+        for number, batch in enumerate(self.batches):
+            if isinstance(batch, BadRecordError) and batch.topic_partition in self.paused:
+                continue
             if isinstance(batch, Exception):
-                raise batch
+                if errors:
+                    raise batch
+                return None
             if selection.has(batch.topic_partition) and batch.topic_partition not in self.paused:
                 most = len(batch.records) if most_records is None else most_records
                 rest = batch.records[most:]
@@ -144,7 +172,9 @@ class FakeBrokers:
 class DeliveryBench:
     """Record delivery with a fake fetcher. It owns partitions 0 and 1 of topic t, which start at offset 10."""
 
-    def __init__(self, deserializer: Any = None) -> None:
+    def __init__(
+        self, deserializer: Any = None, on_bad_record: OnBadRecord = "skip", key_deserializer: Any = None
+    ) -> None:
         self.fetcher = FakeFetcher()
         self.subscription = SubscriptionState()
         self.listener = RecordingListener()
@@ -158,7 +188,13 @@ class DeliveryBench:
             cast(Fetcher, self.fetcher),
             self.subscription,
             calls,
-            Deserializer(deserializer, self.metrics, runtime.boot_time_s),
+            Deserializer(
+                deserializer,
+                self.metrics,
+                runtime.boot_time_s,
+                key_deserializer=key_deserializer,
+                on_bad_record=on_bad_record,
+            ),
             runtime,
             self.metrics,
         )

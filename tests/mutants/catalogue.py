@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     assigned,
+    bad_records,
     brokers,
     chosen_commits,
     clients,
@@ -46,4 +47,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *clients.MUTANTS,
     *producer.MUTANTS,
     *delivery.MUTANTS,
+    *bad_records.MUTANTS,
 )

@@ -130,7 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         "a waiting reset is not woken when records in flight are finished",
-        "clients/delivery/delivery_progress.py",
+        "clients/delivery/in_flight.py",
         "        self.waiting += 1\n",
         "        self.waiting += 0\n",
         _RECORD_DELIVERY_TESTS,

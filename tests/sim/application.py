@@ -14,6 +14,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:
+    from tests.sim.poison import PoisonedRecords
     from tests.sim.world import World
 
 __all__ = ["Application", "InFlight"]
@@ -52,6 +53,7 @@ class Application:
     opened: dict[TopicPartition, int]
     in_flight: dict[TopicPartition, InFlight]
     resets: set[TopicPartition]
+    poisoned: PoisonedRecords
     gate_is_open: bool
     _subscription: SubscriptionState
     _finished_some: asyncio.Event
@@ -66,7 +68,7 @@ class Application:
         """Return the partitions from which records may be delivered now, in ascending order."""
         if not self.gate_is_open or self.process.timeline.now_s < self.process.blocked_until_s:
             return []
-        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets)
+        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets - self.poisoned.aside)
         subscribed = [partition for partition in idle if partition.topic in self._subscription.topics]
         return [partition for partition in subscribed if not self._subscription.is_paused(partition)]
 
@@ -95,6 +97,11 @@ class Application:
             until = state.position + count if log.cut is None else min(state.position + count, log.cut)
             if until == state.position:
                 continue
+            poisoned = self.world.poison.first(partition, state.position, until)
+            if poisoned == state.position:
+                self.process.start(self.poisoned.meet(partition, poisoned))
+                continue
+            until = until if poisoned is None else poisoned
             self.world.checker.delivered(self, partition, state.position)  # type: ignore[arg-type]
             self.in_flight[partition] = InFlight(state, self.opened[partition], state.position, until, until)
             state.position = until
@@ -169,6 +176,7 @@ class Application:
         self.world.checker.sought(self, partition, offset)  # type: ignore[arg-type]
         if (delivered := self.in_flight.get(partition)) is not None:
             delivered.counts = False
+        self.poisoned.disown(partition)
         self._fetch_again(partition)
 
     def pause(self, choice: float) -> None:

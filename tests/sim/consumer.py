@@ -29,6 +29,7 @@ from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 from tests.sim.application import Application, InFlight
 from tests.sim.logs import Range
+from tests.sim.poison import PoisonedRecords
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -71,6 +72,7 @@ class Consumer(Application):
         self.gate = DeliveryGate()
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
+        self.poisoned = PoisonedRecords(self)
         self.closing = False
         self.closed = False
         self._finished_some = asyncio.Event()
@@ -196,6 +198,11 @@ class Consumer(Application):
             self.opened[partition] = epoch
         if partition in self.in_flight:
             self.in_flight[partition].epoch = epoch
+        self.poisoned.continue_in_epoch(partition, epoch)
+
+    def is_processing(self, partition: TopicPartition) -> bool:
+        """Whether the application processes records of a partition, or runs the hook of a poisoned one."""
+        return partition in self.in_flight or partition in self.poisoned.hooks
 
     def subscribe(self, topics: Collection[str]) -> None:
         paused = self._subscription.paused_partitions()
@@ -280,12 +287,14 @@ class Consumer(Application):
         if delivered is not None:
             delivered.counts = delivered.counts and delivered.start < end
             delivered.until = min(delivered.until, end)
+        self.poisoned.truncate(partition, end)
         return 0
 
     async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
         while is_fetched() and partition in self.in_flight:
             self._finished_some.clear()
             await self._finished_some.wait()
+        await self.poisoned.finished([partition])
 
     def _fetch_again(self, partition: TopicPartition) -> None:
         if partition in self.opened:
@@ -297,6 +306,7 @@ class Consumer(Application):
     def _forget_fetch(self, partition: TopicPartition) -> None:
         self._fetches.pop(partition, None)
         self.resets.discard(partition)
+        self.poisoned.drop(partition)
         self._finished_some.set()
 
     # PartitionHandler: called by the member
@@ -337,13 +347,15 @@ class Consumer(Application):
             self.opened.pop(partition, None)
             # A reset of the partition ends here. An offset that was already chosen is stored with the release.
             self._fetches.pop(partition, None)
+            self.poisoned.drop(partition)
         self._finished_some.set()
-        return frozenset(partitions) & self.in_flight.keys()
+        return frozenset(partitions) & self.in_flight.keys() | self.poisoned.in_flight.in_flight_of(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         while not self.in_flight.keys().isdisjoint(partitions):
             self._finished_some.clear()
             await self._finished_some.wait()
+        await self.poisoned.finished(partitions)
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
@@ -352,12 +364,14 @@ class Consumer(Application):
         for partition in partitions:
             self.opened.pop(partition, None)
             self.in_flight.pop(partition, None)
+            self.poisoned.lose(partition)
             self._forget_fetch(partition)
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         self.world.checker.continued(partition, offset)
         self.world.history.seeks.end(self, partition)
         self.in_flight.pop(partition, None)
+        self.poisoned.lose(partition)
         self._fetch_again(partition)
 
     def start_unknown(self, topic: str, error: Exception) -> None:
@@ -376,9 +390,8 @@ class Consumer(Application):
         self.leader_updates += 1
 
     def in_progress(self) -> Collection[Work]:
-        return [
-            Work(delivered, "processing", frozenset({partition})) for partition, delivered in self.in_flight.items()
-        ]
+        delivered = [Work(each, "processing", frozenset({partition})) for partition, each in self.in_flight.items()]
+        return delivered + self.poisoned.in_flight.works()
 
     def stalled(self, stall: Stall) -> None:
         """Ignore the stall: scenarios block and delay this application on purpose."""

@@ -55,6 +55,8 @@ class Scenario:
     leaders_after_s: tuple[float, ...] = ()
     #: Whether members commit finished records by themselves; if not, their applications commit.
     autocommit: bool = True
+    #: About one record of this number is poisoned; 0 for none.
+    poison_every: int = 0
 
     @property
     def faults(self) -> int:
@@ -121,6 +123,8 @@ LOGS_SHARE = 0.5
 MOST_LOG_FAULTS = 6
 #: The share of the scenarios in which applications commit offsets that they choose, and the most such commits in one.
 CHOSEN_SHARE = 0.5
+#: The share of the groups with poisoned records, and how rare those are.
+POISON_SHARE, POISON_EVERY = 0.4, (5, 20, 60)
 MOST_CHOSEN = 25
 #: The share of the groups whose applications commit (``autocommit=False``).
 MANUAL_SHARE = 0.25
@@ -161,7 +165,14 @@ def make_scenario(seed: int) -> Scenario:
         leaders_after_s=_leaders_after_s(random),
         # From a separate generator, as the faults of logs.
         autocommit=Random(f"autocommit of {seed}").random() >= MANUAL_SHARE,
+        poison_every=_poison_every(seed),
     )
+
+
+def _poison_every(seed: int) -> int:
+    """Draw ``Scenario.poison_every`` from a separate generator, so that it does not change the rest of a scenario."""
+    random = Random(f"poison of {seed}")
+    return random.choice(POISON_EVERY) if random.random() < POISON_SHARE else 0
 
 
 def _log_events(seed: int, until_s: float) -> list[Event]:

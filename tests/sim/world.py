@@ -24,6 +24,7 @@ from tests.sim.consumer import Consumer
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.invariants.liveness import EveryMemberLeaves, EveryPartitionOwned
 from tests.sim.logs import Logs
+from tests.sim.poison import Poison
 from tests.sim.scenario import Scenario, make_scenario
 
 __all__ = ["World", "at_rest"]
@@ -40,6 +41,7 @@ AT_REST: Mapping[str, Any] = {
     "reconcile_interval_ms": RECONCILE_INTERVAL_MS,
     "events": (),
     "autocommit": True,
+    "poison_every": 0,
 }
 #: The number of brokers that store offsets, in groups with ``broker-v0``.
 BROKERS = 2
@@ -60,6 +62,7 @@ class World:
         )
         self.layout = GroupLayout(self.group)
         self.reset = scenario.reset
+        self.poison = Poison(scenario.seed, scenario.poison_every)
         self.hook_s = HOOKS_S[scenario.seed // 2 % len(HOOKS_S)]
         self.allocator = ALLOCATORS[scenario.allocator]
         self.is_static = scenario.is_static

@@ -117,6 +117,13 @@ _WITHOUT_A_GROUP = ("partitions",)
     show_default=True,
     help="Where offsets are committed; all members of a group must agree.",
 )
+@click.option(
+    "--on-bad-record",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What to do at a damaged record: end with an error before it, or skip it.",
+)
 @quiet_option
 @verbose_option
 @click.pass_context
@@ -211,6 +218,7 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         session_timeout_ms=options["session_timeout_ms"],
         instance_id=options["instance_id"],
         store=options["store"],
+        on_bad_record=options["on_bad_record"],
         auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )
@@ -244,7 +252,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
 
     _refuse(context, _OF_A_GROUP, "goes with '--group' only")
     start = parse_position(options["start"] or "latest")
-    consumer = SingleConsumer(options["brokers"], auto_offset_reset="none")
+    consumer = SingleConsumer(options["brokers"], on_bad_record=options["on_bad_record"], auto_offset_reset="none")
     return _Reader(consumer, lambda: _start(consumer, options["brokers"], topics, start, options["partitions"] or None))
 
 

@@ -11,7 +11,7 @@ from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.codecs.compression import codec_by_name, codec_by_number
 
-__all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_name"]
+__all__ = ["BrokerSettings", "broker_config", "check_functions", "check_on_bad_record", "compression_name"]
 
 
 class BrokerSettings(TypedDict, total=False):
@@ -53,6 +53,20 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
     for setting, function in settings.items():
         if function is not None and not callable(function):
             raise ConfigError(f"{setting}: {function!r} given; expected a function")
+
+
+def check_on_bad_record(on_bad_record: object) -> None:
+    """
+    Check what a consumer is to do with bad records.
+
+    Raises:
+        ConfigError: It is neither "raise" nor "skip" nor a function.
+    """
+    if on_bad_record not in ("raise", "skip") and (not callable(on_bad_record) or isinstance(on_bad_record, type)):
+        raise ConfigError(
+            f"on_bad_record: {on_bad_record!r} given; expected 'raise', 'skip', or a function of the record and the"
+            " error"
+        )
 
 
 def compression_name(compression: str | int | None) -> str | None:

@@ -12,7 +12,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.connected.auto_commit import AutoCommit
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
-from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
@@ -39,12 +39,21 @@ ABANDON_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ReaderSettings):
-    """The settings of a grouped consumer."""
+    """
+    The settings of a grouped consumer.
+
+    Raises:
+        ConfigError: A function or the listener has the wrong type.
+    """
 
     group: GroupConfig
     zookeeper: ZooKeeperConfig
     allocator: Allocator = round_robin
     listener: RebalanceListener | None = None
+
+    def __post_init__(self) -> None:
+        ReaderSettings.__post_init__(self)
+        check_listener(self.listener)
 
 
 class ConnectedConsumer:

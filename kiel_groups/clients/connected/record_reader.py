@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.calls.client_arguments import check_functions, check_on_bad_record
 from kiel_groups.clients.calls.eager_methods import home_loop
-from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
@@ -34,13 +35,24 @@ _Taken = TypeVar("_Taken")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderSettings:
-    """The settings of a consumer that its reading depends on."""
+    """
+    The settings of a consumer that its reading depends on.
+
+    Raises:
+        ConfigError: A function has the wrong type.
+    """
 
     brokers: BrokerConfig
     fetching: FetchConfig
     deserializer: Callable[[bytes], Any] | None = None
+    key_deserializer: Callable[[bytes], Any] | None = None
+    on_bad_record: OnBadRecord = "raise"
     metrics: Metrics = field(default_factory=Metrics)
     runtime: Runtime = field(default_factory=Runtime)
+
+    def __post_init__(self) -> None:
+        check_functions(deserializer=self.deserializer, key_deserializer=self.key_deserializer)
+        check_on_bad_record(self.on_bad_record)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,7 +109,13 @@ class RecordReader:
         self.fetcher = Fetcher(
             cluster, settings.fetching, settings.metrics, reset=reset, watermark=subscription.set_highwater
         )
-        deserializer = Deserializer(settings.deserializer, settings.metrics, settings.runtime.boot_time_s)
+        deserializer = Deserializer(
+            settings.deserializer,
+            settings.metrics,
+            settings.runtime.boot_time_s,
+            key_deserializer=settings.key_deserializer,
+            on_bad_record=settings.on_bad_record,
+        )
         self.owned = OwnedRecords(self.fetcher, subscription, calls, deserializer, settings.runtime, settings.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, settings.metrics)
@@ -105,6 +123,7 @@ class RecordReader:
     def close(self) -> None:
         """Stop fetching, and close the connections."""
         self.end(None)
+        self.owned.bad.close()
         self.fetcher.close()
         self.cluster.close()
 

@@ -6,17 +6,22 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
+from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["Deserializer"]
+__all__ = ["Deserializer", "OnBadRecord"]
 
 log = logging.getLogger(__name__)
+
+#: What a consumer does with a record that it cannot deliver: raise the error and stay before the record, skip it, or
+#: call a function with the record (bytes) and the error, and pass the record when the function has returned.
+OnBadRecord: TypeAlias = Literal["raise", "skip"] | Callable[[Record, BadRecordError], object]
 
 #: How often the failures of one partition are logged, in seconds.
 FAILURE_LOG_INTERVAL_S = 60.0
@@ -31,24 +36,27 @@ _BYTES_HINT = (
 
 
 class _Failure(NamedTuple):
-    """The offset and the error's text of one failed value. The exception itself would keep its frames alive."""
+    """The offset and the error's text of one failed record. The exception itself would keep its frames alive."""
 
     offset: int
+    field: str
     error: str
     hint: str
 
 
 class Deserializer:
     """
-    Deserializes the values of one consumer's records, on the consumer's event loop.
+    Deserializes the keys and values of one consumer's records, on the consumer's event loop.
 
-    A value on which the function fails is counted and skipped: one bad value must not stop its partition for ever.
-    Failures are logged at most once a minute for each partition, with their number.
+    A record on which a function fails is counted and skipped, or returned as an error, as ``on_bad_record`` says.
+    Skipped records are logged at most once a minute for each partition, with their number.
 
     Args:
-        deserializer: The application's function. If it is None, ``values`` decodes JSON, and records keep their bytes.
+        deserializer: The application's function. If it is None, ``part`` decodes JSON, and records keep their bytes.
         metrics: Counts all failures, as ``deserializer_failures``.
         clock: Returns seconds on a monotonic clock.
+        key_deserializer: The application's function for keys; None keeps their bytes.
+        on_bad_record: What happens to records on which a function fails; see ``OnBadRecord``.
     """
 
     def __init__(
@@ -56,76 +64,176 @@ class Deserializer:
         deserializer: Callable[[Any], Any] | None,
         metrics: Metrics,
         clock: Callable[[], float],
+        *,
+        key_deserializer: Callable[[Any], Any] | None = None,
+        on_bad_record: OnBadRecord = "raise",
     ) -> None:
         self._deserializer = deserializer
+        self._key_deserializer = key_deserializer
         self._metrics = metrics
         self._clock = clock
+        self.on_bad_record = on_bad_record
         self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(FAILURE_LOG_INTERVAL_S)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether records keep their bytes, so that ``record`` need not be called."""
-        return self._deserializer is None
+        """Whether records keep their bytes, so that ``read`` need not be called."""
+        return self._deserializer is None and self._key_deserializer is None
+
+    def read(self, record: Record) -> Record:
+        """
+        Return the record with its key and value deserialized. A null key or value stays None.
+
+        Raises:
+            RecordDeserializationError: The application's function raised. It is neither counted nor logged yet.
+        """
+        read = record
+        if self._deserializer is not None and record.value is not None:
+            try:
+                read = record._replace(value=self._deserializer(record.value))
+            except Exception as error:
+                raise self._error(record, "value", error) from error
+        if self._key_deserializer is not None and record.key is not None:
+            try:
+                read = read._replace(key=self._key_deserializer(record.key))
+            except Exception as error:
+                raise self._error(record, "key", error) from error
+        return read
 
     def record(self, record: Record) -> Record | None:
-        """
-        Return the record with its value deserialized, or None if the deserializer raised.
-
-        The record is returned unchanged if its value is null, or if there is no deserializer.
-        """
-        if self._deserializer is None or record.value is None:
+        """Return the record as ``read`` does, or None if a function raised and the record is skipped."""
+        if self._deserializer is None and self._key_deserializer is None:
             return record
         try:
-            return record._replace(value=self._deserializer(record.value))
-        except Exception as error:
-            self._failed(record, error)
+            return self.read(record)
+        except RecordDeserializationError as error:
+            self.skip(error)
             return None
 
-    def values(self, records: Iterable[Record], unreadable: set[int] | None = None) -> list[Any]:
+    def records(self, records: Sequence[Record]) -> tuple[Sequence[Record], RecordDeserializationError | None]:
+        """Deserialize records. Stop before one on which a function fails, unless such records are skipped."""
+        if self.keeps_bytes:
+            return records, None
+        readable = []
+        for record in records:
+            try:
+                readable.append(self.read(record))
+            except RecordDeserializationError as error:
+                if self.on_bad_record != "skip":
+                    return readable, error
+                self.skip(error)
+        return readable, None
+
+    def values(self, records: Iterable[Record]) -> list[Any]:
         """
         Deserialize values as ``consume()`` returns them. Values that fail are left out.
 
         Args:
             records: Records whose values are bytes or None; the deserializer is called for both.
-            unreadable: If given, the offsets of failed records are added to it.
         """
+        return self._values(records, stops=False)[0]
+
+    def part(
+        self, partition: TopicPartition, records: Sequence[Record], token: int
+    ) -> tuple[PartitionBatch, RecordDeserializationError | None]:
+        """
+        Deserialize records of one partition as ``consume()`` returns them.
+
+        Returns:
+            The values and their records, and an error. With a function as ``on_bad_record``, they end before a record
+            that failed, and the error is about that record. Without, such records are left out, and there is no error.
+        """
+        values, unreadable, error = self._values(records, stops=callable(self.on_bad_record))
+        if error is not None:
+            records = [record for record in records if record.offset < error.offset]
+        elif unreadable:
+            records = [record for record in records if record.offset not in unreadable]
+        if self._key_deserializer is not None:
+            values, records, error = self._with_keys(values, records, error)
+        return PartitionBatch(partition, token, values, records), error
+
+    def _values(
+        self, records: Iterable[Record], *, stops: bool
+    ) -> tuple[list[Any], set[int], RecordDeserializationError | None]:
+        """Return the values, the offsets of skipped records, and the error of the record at which this stopped."""
         read = self._deserializer or json.loads
-        values = []
+        values: list[Any] = []
+        unreadable: set[int] = set()
         for record in records:
             try:
                 values.append(read(record.value))
-            except Exception as error:
-                self._failed(record, error)
-                if unreadable is not None:
-                    unreadable.add(record.offset)
-        return values
+            except Exception as cause:
+                error = self._error(record, "value", cause)
+                if stops:
+                    return values, unreadable, error
+                self.skip(error)
+                unreadable.add(record.offset)
+        return values, unreadable, None
 
-    def part(self, partition: TopicPartition, records: Sequence[Record], token: int) -> PartitionBatch:
-        """Deserialize records of one partition. Return the values and their records, without records that failed."""
-        unreadable: set[int] = set()
-        values = self.values(records, unreadable)
-        if unreadable:
-            records = [record for record in records if record.offset not in unreadable]
-        return PartitionBatch(partition, token, values, records)
+    def _with_keys(
+        self, values: list[Any], records: Sequence[Record], error: RecordDeserializationError | None
+    ) -> tuple[list[Any], list[Record], RecordDeserializationError | None]:
+        """Deserialize the keys of a part. ``error`` is that of the record after these."""
+        read = self._key_deserializer
+        assert read is not None
+        readable: list[tuple[Any, Record]] = []
+        for value, record in zip(values, records, strict=True):
+            try:
+                key = None if record.key is None else read(record.key)
+            except Exception as cause:
+                failed = self._error(record, "key", cause)
+                if callable(self.on_bad_record):
+                    error = failed
+                    break
+                self.skip(failed)
+            else:
+                readable.append((value, record._replace(key=key)))
+        return [value for value, _ in readable], [record for _, record in readable], error
+
+    def _error(self, record: Record, field: str, cause: Exception) -> RecordDeserializationError:
+        name = "deserializer" if field == "value" else "key_deserializer"
+        hint = _BYTES_HINT if self._is_about_bytes(record, field, cause) else ""
+        error = RecordDeserializationError(
+            f"{record.topic_partition} at offset {record.offset}: the {name} failed: {_text_of(cause)}{hint}; to pass"
+            f" the record, seek to {record.offset + 1}, or set on_bad_record to 'skip' or to a function",
+            field=field,
+            topic_partition=record.topic_partition,
+            offset=record.offset,
+            next_offset=record.offset + 1,
+            key=record.key,
+            value=record.value,
+        )
+        error.__cause__ = cause
+        return error
+
+    def _is_about_bytes(self, record: Record, field: str, cause: Exception) -> bool:
+        # No hint for a null value: json.loads names bytes in its error for None, too.
+        takes_text = field == "key" or (self._deserializer is not None and record.value is not None)
+        return takes_text and isinstance(cause, (TypeError, AttributeError)) and "bytes" in _text_of(cause)
+
+    def failed(self) -> None:
+        """Count a failure of a function that is not skipped."""
+        self._metrics.count("deserializer_failures")
+
+    def skip(self, error: RecordDeserializationError) -> None:
+        """Count a record that is skipped, and log it, at most once a minute for each partition."""
+        self.failed()
+        cause = error.__cause__
+        assert isinstance(cause, Exception)
+        hint = _BYTES_HINT if _BYTES_HINT in str(error) else ""
+        failure = _Failure(error.offset, error.field, _text_of(cause), hint)
+        repeats = self._limit.add(error.topic_partition, failure, self._clock())
+        if repeats is not None:
+            _log_failures(error.topic_partition, repeats, cause)
+        elif self._timer is None:
+            self._start_timer()
 
     def close(self) -> None:
         """Log the failures that were only counted so far. This works without an event loop."""
         self._stop_timer()
         for partition, repeats in self._limit.rest(self._clock()):
             _log_failures(partition, repeats)
-
-    def _failed(self, record: Record, error: Exception) -> None:
-        self._metrics.count("deserializer_failures")
-        text = _text_of(error)
-        # No hint for a null value: json.loads names bytes in its error for None, too.
-        takes_bytes_for_text = self._deserializer is not None and record.value is not None and _is_about_bytes(error)
-        failure = _Failure(record.offset, text, _BYTES_HINT if takes_bytes_for_text else "")
-        repeats = self._limit.add(record.topic_partition, failure, self._clock())
-        if repeats is not None:
-            _log_failures(record.topic_partition, repeats, error)
-        elif self._timer is None:
-            self._start_timer()
 
     def _start_timer(self) -> None:
         """Start the timer that logs counted failures when the interval ends, even if no further value fails."""
@@ -149,8 +257,9 @@ def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: 
     first = repeats.first
     if repeats.is_first_line:
         log.error(
-            "%s: the deserializer failed on the value at offset %d, which is skipped: %s%s",
+            "%s: the deserializer failed on the %s at offset %d, which is skipped: %s%s",
             partition,
+            first.field,
             first.offset,
             first.error,
             first.hint,
@@ -173,7 +282,3 @@ def _text_of(error: Exception) -> str:
     except Exception:  # the ``__str__`` of the application's error class may raise
         text = "?"
     return f"{type(error).__name__}: {text[:MOST_TEXT]}"
-
-
-def _is_about_bytes(error: Exception) -> bool:
-    return isinstance(error, (TypeError, AttributeError)) and "bytes" in _text_of(error)

@@ -7,16 +7,18 @@ the application has finished them, the offset that a commit stores advances. Unf
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from kiel_groups.clients.delivery.values_in_flight import ValuesInFlight
 from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.errors import BadRecordError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["ConsumerInFlight", "InFlight", "RecordInFlight"]
+__all__ = ["BadRecordInFlight", "ConsumerInFlight", "DeliveryProgress", "InFlight", "RecordInFlight"]
 
 
 class InFlight(Protocol):
@@ -75,9 +77,37 @@ class RecordInFlight:
         self.record = self.state = None
 
 
+class BadRecordInFlight:
+    """A bad record while ``on_bad_record`` runs, and its partition's state (None if it is no longer counted)."""
+
+    __slots__ = ("_error", "_state")
+
+    def __init__(self, error: BadRecordError, state: PartitionOffsets) -> None:
+        self._error = error
+        self._state: PartitionOffsets | None = state
+
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset({self._error.topic_partition}).intersection(partitions)
+
+    def finish(self) -> bool:
+        """Count the record as finished, and move the position behind it. Return whether it still counts."""
+        if self._state is None:
+            return False
+        self._state.position = self._state.finished = self._error.next_offset
+        return True
+
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
+        if self._error.topic_partition in partitions:
+            self._state = None
+
+    def truncate(self, partition: TopicPartition, end: int) -> None:
+        if self._error.topic_partition == partition and self._error.offset >= end:
+            self._state = None
+
+
 class ConsumerInFlight:
     """
-    All records in flight of one consumer: the ``record`` of its loop, and what its calls returned.
+    All records in flight of one consumer: the ``record`` of its loop, what its calls returned, and ``bad`` records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
     ``getone()`` and ``getmany()``, which ask for any topic.
@@ -87,6 +117,8 @@ class ConsumerInFlight:
         self.record = RecordInFlight()
         #: A topic without values in flight is left out.
         self.topics: dict[str | None, ValuesInFlight] = {}
+        #: Records for which ``on_bad_record`` runs.
+        self.bad: dict[TopicPartition, BadRecordInFlight] = {}
         #: The last call, for any topic.
         self.last_call: object = None
 
@@ -102,16 +134,40 @@ class ConsumerInFlight:
             each.truncate(partition, end)
 
     def _all(self) -> list[InFlight]:
-        return [self.record, *self.topics.values()]
+        return [self.record, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
         """Return the record and the values as work of the application. Safe on any thread."""
         works = []
         if (record := self.record.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
+        works += [Work(bad, "processing", frozenset({partition})) for partition, bad in list(self.bad.items())]
         # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
         for values in list(self.topics.values()):
             for call, partitions in values.busy():
                 busy[self.last_call if call.ended else call.coroutine.latest] |= partitions
         return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
+
+
+class DeliveryProgress:
+    """Wakes the waiting drains and resets of one consumer when fewer of its records may be in flight or buffered."""
+
+    def __init__(self) -> None:
+        #: The number of callers that wait. A loop asks for each record whether there is one.
+        self.waiting = 0
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Have each waiting caller check its condition again."""
+        self._changed.set()
+
+    async def until(self, is_over: Callable[[], bool]) -> None:
+        """Wait until ``is_over`` returns True. It is called at once, and after each ``notify``."""
+        self.waiting += 1
+        try:
+            while not is_over():
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self.waiting -= 1

@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from kiel_groups.clients.calls.callers import context_without_calls
+from kiel_groups.clients.delivery.bad_records import BadRecords
 from kiel_groups.clients.delivery.current_batch import CurrentBatch
-from kiel_groups.clients.delivery.delivery_progress import DeliveryProgress
 from kiel_groups.clients.delivery.deserializer import Deserializer
-from kiel_groups.clients.delivery.in_flight import ConsumerInFlight
+from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Selection
 from kiel_groups.coordination.partition_handler import Gate
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import DamagedRecordError, KielGroupsError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -65,6 +65,7 @@ class OwnedRecords:
         self.batch = CurrentBatch()
         self.in_flight = ConsumerInFlight()
         self.progress = DeliveryProgress()
+        self.bad = BadRecords(deserializer, self, metrics)
         # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
         self._refused: dict[str, KielGroupsError] = {}
         self._ended = False
@@ -82,21 +83,37 @@ class OwnedRecords:
         if topic in self._refused:
             raise self._refused.pop(topic)
 
-    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> OwnedBatch | None:
+    def poll(
+        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
+    ) -> OwnedBatch | None:
         """
         Remove and return the next batch of a selected partition that is still owned, if any.
 
-        Of a batch with more than ``most_records``, that many records are returned; the others remain.
+        Of a batch with more than ``most_records``, that many records are returned; the others remain. Without
+        ``errors``, errors remain for a later call.
 
         Raises:
             KielGroupsError: A partition cannot be read.
         """
-        while not self._ended and (fetched := self._fetcher.poll(selection, most_records)) is not None:
+        while not self._ended:
+            try:
+                fetched = self._fetcher.poll(selection, most_records, errors=errors)
+            except DamagedRecordError as error:
+                damaged = self._subscription.offsets.of(error.topic_partition)
+                if damaged is not None:
+                    self.bad.handle(error, damaged)
+                continue
+            if fetched is None:
+                return None
             state = self._subscription.offsets.of(fetched.topic_partition)
             if state is not None:
                 self._metrics.count("records_handed_out", len(fetched.records))
                 return OwnedBatch(fetched, state)
         return None
+
+    def put_back(self, fetched: FetchedBatch, taken: int) -> None:
+        """Make the last batch that ``poll`` returned the next one again. Its first ``taken`` records are delivered."""
+        self._fetcher.put_back(fetched, taken)
 
     async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
@@ -109,6 +126,7 @@ class OwnedRecords:
         """Stop all deliveries. Records in flight can still be finished."""
         self._ended = True
         self.batch.clear()
+        self.bad.end()
         self.deserializer.close()
 
     # ------------------------------------------------------------------ fetching
@@ -160,6 +178,7 @@ class OwnedRecords:
         """Stop fetching these partitions, and drop their buffered records."""
         self._fetcher.unassign(partitions)
         self.batch.drop(partitions)
+        self.bad.end(partitions)
         self.progress.notify()
 
     def resume_at(self, partition: TopicPartition, offset: int) -> None:
@@ -177,6 +196,7 @@ class OwnedRecords:
 
         Buffered records remain, as far as the buffer may hold them for paused partitions. The others are fetched again.
         """
+        self.bad.end_pauses(partitions)
         unfinished = [self.batch.take_rest(partition) for partition in partitions]
         over = self._fetcher.pause(partitions)
         for rest in unfinished:
@@ -185,8 +205,34 @@ class OwnedRecords:
         self.fetch(over)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """End the pause of these partitions."""
-        context_without_calls().run(self._fetcher.resume, partitions)
+        """End the pause of these partitions. Those with a bad record remain set aside."""
+        resumed = [partition for partition in partitions if partition not in self.bad]
+        context_without_calls().run(self._fetcher.resume, resumed)
+
+    # ------------------------------------------------------------------ bad records
+
+    def may_deliver_under(self, state: PartitionOffsets, partition: TopicPartition) -> bool:
+        """Return whether records of a partition may be delivered at this moment, under the claim of ``state``."""
+        is_current = self.claim_of(partition) is state
+        return is_current and self.may_deliver() and not self._subscription.is_paused(partition)
+
+    def set_aside(self, partition: TopicPartition) -> None:
+        """Neither fetch nor deliver a partition until ``end_set_aside``. Its buffered records remain."""
+        self._fetcher.pause([partition])
+
+    def end_set_aside(self, partition: TopicPartition) -> None:
+        """Deliver a partition again, unless the application has paused it."""
+        if not self._subscription.is_paused(partition):
+            self.resume([partition])
+
+    def pass_record(self, partition: TopicPartition, offset: int | None) -> None:
+        """Drop the next record of a partition set aside, at ``offset``; or, if None, fetch from the position."""
+        if self.claim_of(partition) is None:
+            return
+        if offset is None:
+            self.fetch([partition])
+        else:
+            self._fetcher.skip(partition, offset)
 
     # ------------------------------------------------------------------ the reset of a position
 

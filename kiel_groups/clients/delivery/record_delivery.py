@@ -11,7 +11,7 @@ import asyncio
 
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, RecordDeserializationError
 from kiel_groups.model import Record
 
 __all__ = ["RecordDelivery"]
@@ -57,6 +57,7 @@ class RecordDelivery:
         Finish the record in flight, and return the next record, or None if the caller must call ``wait`` first.
 
         Raises:
+            BadRecordError: The next record of a partition cannot be delivered.
             KielGroupsError: A partition cannot be read, or the start position of a topic is unknown.
         """
         current, batch = self.in_flight, self._batch
@@ -72,14 +73,31 @@ class RecordDelivery:
             assert state is not None
             state.position = record.offset + 1
             if not self._keeps_bytes:
-                readable = self._deserializing.record(record)
-                if readable is None:
-                    state.finished = state.position
+                try:
+                    record = self._deserializing.read(record)
+                except RecordDeserializationError as error:
+                    self._handle(error)
                     continue
-                record = readable
             current.record, current.state = record, state
             return record
         return None
+
+    def _handle(self, error: RecordDeserializationError) -> None:
+        """Skip the record that was taken last, or put it back with the rest of its batch."""
+        batch, partition, state = self._batch, error.topic_partition, self._batch.state
+        if state is None:
+            # The deserializer has sought, or has closed the consumer.
+            return
+        if self._deserializing.on_bad_record == "skip":
+            self._deserializing.skip(error)
+            state.finished = state.position
+            return
+        batch.next -= 1
+        state.position = error.offset
+        rest = batch.take_rest(partition)
+        if rest is not None:
+            self._owned.put_back(*rest)
+        self._owned.bad.handle(error, state)
 
     def _next_batch(self) -> bool:
         """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""

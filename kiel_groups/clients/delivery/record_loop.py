@@ -42,14 +42,34 @@ class RecordLoop:
         try:
             record = self._take()
         except KielGroupsError:
+            self._interrupt()
             # An unreadable partition raises again and again. A loop that continues must not starve the event loop.
             await asyncio.sleep(0)
             raise
         if record is None:
-            record = await self._next_record()
+            try:
+                record = await self._next_record()
+            except KielGroupsError:
+                self._interrupt()
+                raise
             if record is None:
                 raise StopAsyncIteration
         return record
+
+    def _interrupt(self) -> None:
+        """
+        End the loop until it is asked for another record, because an error is raised.
+
+        The error's traceback refers to this object. If the application keeps the error, it must not block a new loop.
+        """
+        self.end_loop(finished=True)
+        self._take = self._continue
+
+    def _continue(self) -> Record | None:
+        """Begin the loop again, and take a record."""
+        self.delivery.begin_loop()
+        self._left, self._take = False, self.delivery.take
+        return self._take()
 
     def end_loop(self, *, finished: bool) -> None:
         """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""

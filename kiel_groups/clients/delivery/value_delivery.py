@@ -15,7 +15,7 @@ from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.fetch.fetcher import Selection
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
@@ -51,8 +51,12 @@ class ValueDelivery:
         selection = Selection(topic)
         while room > 0 and (batch := self._poll(selection, or_raise=not spans)) is not None:
             fetched, state = batch
-            parts.append(self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token))
-            _advance(spans, batch)
+            part, error = self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token)
+            if (batch := self._before(batch, error, may_handle=not spans)) is not None:
+                parts.append(part)
+                _advance(spans, batch)
+            elif spans:
+                break
             room -= fetched.size_bytes
         self._track(topic, spans, call, is_empty=not any(part.values for part in parts))
         return Batch(part for part in parts if part.values)
@@ -69,15 +73,39 @@ class ValueDelivery:
         self._in_flight.last_call = call
         records: dict[TopicPartition, list[Record]] = {}
         spans: dict[TopicPartition, Span] = {}
-        left, read = most_records, self._owned.deserializer.record
+        left = most_records
         while left != 0 and (batch := self._poll(selection, left, or_raise=not spans)) is not None:
-            readable = [record for each in batch.fetched.records if (record := read(each)) is not None]
+            readable, error = self._owned.deserializer.records(batch.fetched.records)
+            if (batch := self._before(batch, error, may_handle=not spans)) is None:
+                if spans:
+                    break
+                continue
             if readable:
                 records.setdefault(batch.fetched.topic_partition, []).extend(readable)
             _advance(spans, batch)
             left = None if left is None else left - len(readable)
         self._track(None, spans, call, is_empty=not records)
         return records
+
+    def _before(
+        self, batch: OwnedBatch, error: RecordDeserializationError | None, *, may_handle: bool
+    ) -> OwnedBatch | None:
+        """
+        Return the part of a batch before the record that failed, or None if that is the first one.
+
+        The rest of the batch is put back. A call must not raise an error while it has records to return, so the next
+        call handles a record that does not come first (``may_handle``).
+        """
+        if error is None:
+            return batch
+        fetched, state = batch
+        before = [record for record in fetched.records if record.offset < error.offset]
+        self._owned.put_back(fetched, len(before))
+        if before:
+            return OwnedBatch(fetched._replace(records=before), state)
+        if may_handle:
+            self._owned.bad.handle(error, state)
+        return None
 
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
@@ -94,14 +122,9 @@ class ValueDelivery:
     def _poll(self, selection: Selection, most_records: int | None = None, *, or_raise: bool) -> OwnedBatch | None:
         if not self._owned.may_deliver():
             return None
-        try:
-            if or_raise:
-                self._owned.raise_refused(selection.topic)
-            return self._owned.poll(selection, most_records)
-        except KielGroupsError:
-            if or_raise:
-                raise
-            return None
+        if or_raise:
+            self._owned.raise_refused(selection.topic)
+        return self._owned.poll(selection, most_records, errors=or_raise)
 
     def finish(self, topics: Iterable[str | None] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
         """

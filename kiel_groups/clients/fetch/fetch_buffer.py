@@ -72,10 +72,19 @@ class FetchBuffer:
         if state.paused:
             self._paused_bytes += size_bytes
 
-    def pop(self, selection: Selection = ANY, most_records: int | None = None) -> Buffered | None:
-        """Remove and return the next batch or error of a selected partition, or None; see ``PartitionFetch.take``."""
+    def pop(
+        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
+    ) -> Buffered | None:
+        """
+        Remove and return the next batch or error of a selected partition, or None; see ``PartitionFetch.take``.
+
+        Without ``errors``, an error remains the next item, and None is returned.
+        """
         state = self.ready.pop(selection)
         if state is None:
+            return None
+        if not errors and isinstance(state.buffered[0], Exception):
+            self.ready.add_first(state)
             return None
         before = len(state.buffered)
         item = state.take(most_records)
@@ -115,6 +124,17 @@ class FetchBuffer:
                 self.ready.add(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
-        """Put back the last batch of a paused partition; its first ``taken`` records are delivered."""
-        self._count(state, batch.size_bytes)
-        state.put_back(batch, taken)
+        """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
+        if state.put_back(batch, taken):
+            self._count(state, batch.size_bytes)
+        if not state.paused:
+            self.ready.remove(state)
+            self.ready.add_first(state)
+
+    def skip(self, state: PartitionFetch, offset: int) -> None:
+        """Drop the record at ``offset``, if it is the next one of a paused partition."""
+        if state.buffered and state.next_offset == offset and isinstance(state.buffered[0], FetchedBatch):
+            before, size_bytes = len(state.buffered), state.buffered[0].size_bytes
+            state.take(1)
+            if len(state.buffered) < before:
+                self._count(state, -size_bytes)

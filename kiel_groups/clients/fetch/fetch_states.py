@@ -90,10 +90,16 @@ class FetchStates:
         return over
 
     def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put the last batch of a paused partition back. Its first ``taken`` records are delivered."""
+        """Put the last batch of a partition back, as the next one. Its first ``taken`` records are delivered."""
         state = self._partitions.get(batch.topic_partition)
         if state is not None and state.epoch == batch.epoch:
             self._buffer.put_back(state, batch, taken)
+
+    def skip(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Drop the record at ``offset``, if it is the next one to deliver of a paused partition."""
+        state = self._partitions.get(topic_partition)
+        if state is not None:
+            self._buffer.skip(state, offset)
 
     def _states(self, partitions: Iterable[TopicPartition]) -> list[PartitionFetch]:
         return [self._partitions[partition] for partition in partitions if partition in self._partitions]

@@ -141,7 +141,9 @@ class Fetcher(FetchStates):
 
     # ------------------------------------------------------------------ delivery
 
-    def poll(self, selection: Selection = ANY, most_records: int | None = None) -> FetchedBatch | None:
+    def poll(
+        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
+    ) -> FetchedBatch | None:
         """
         Remove and return the next batch of a selected partition, or None if none is buffered. Do not wait.
 
@@ -149,15 +151,17 @@ class Fetcher(FetchStates):
 
         An error of a partition is raised after the batches that precede it. After a pause that grows with each error,
         the partition is fetched again from the same offset. If the cause remains, the error is raised again, until
-        the partition is unassigned or ``seek`` moves its position past the offset.
+        the partition is unassigned or ``seek`` moves its position past the offset. Without ``errors``, an error is not
+        raised, and remains the next item: the caller must first deliver what it has.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
                 than ``max_decompressed_bytes``.
+            DamagedRecordError: A partition's next message is damaged.
             ProtocolError: A partition's messages cannot be read.
             Exception: ``reset`` raised an error that is not retried.
         """
-        buffered = self._buffer.pop(selection, most_records)
+        buffered = self._buffer.pop(selection, most_records, errors=errors)
         if buffered is None:
             return None
         state, head = buffered

@@ -9,8 +9,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import MessageTooLargeError, ProtocolError
+from kiel_groups.errors import DamagedRecordError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 
 __all__ = ["FetchedBatch", "MOVES", "PartitionFetch", "Phase", "Truncated"]
@@ -151,13 +152,37 @@ class PartitionFetch:
             PartialMessage: The set holds only the beginning of the next message.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
+            DamagedRecordError: The message at the position is damaged, and a fetch behind it would pass it.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
         tp, position = self.topic_partition, self.position
-        records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
+        try:
+            records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
+        except DamagedMessage as damage:
+            raise self._damaged(damage) from damage
         if not records:
             raise ProtocolError(f"{tp} at offset {position}: the broker sends older messages only")
         return records
+
+    def _damaged(self, damage: DamagedMessage) -> ProtocolError:
+        """
+        Return the error for a damaged message.
+
+        No CRC covers the offset of a message. If it is not where the log has messages, it may be damaged, too, and
+        nothing can be skipped safely.
+        """
+        if not self.position <= damage.offset < (self.high_watermark or 0):
+            return ProtocolError(f"{damage}; its offset is not plausible, so it cannot be skipped; seek past it")
+        is_range = damage.offset > self.position
+        concerned = f"; this concerns the offsets {self.position} to {damage.offset}" if is_range else ""
+        following = damage.offset + 1
+        return DamagedRecordError(
+            f"{damage}{concerned}; to pass it, seek to {following}, or set on_bad_record to 'skip' or to a function",
+            topic_partition=self.topic_partition,
+            offset=self.position,
+            next_offset=following,
+            value=damage.message,
+        )
 
     def grow(self, share: int, needed_bytes: int, most: int) -> None:
         """
@@ -195,10 +220,19 @@ class PartitionFetch:
         self.buffered.popleft()
         return head
 
-    def put_back(self, batch: FetchedBatch, taken: int) -> None:
-        """Put the last batch that ``take`` returned back. Its first ``taken`` records are delivered."""
+    def put_back(self, batch: FetchedBatch, taken: int) -> bool:
+        """
+        Put the last batch that ``take`` returned back. Its first ``taken`` records are delivered.
+
+        Returns:
+            Whether the batch had left the buffer. Otherwise it is a part of the first buffered batch.
+        """
+        if self.taken:
+            self.taken -= len(batch.records) - taken
+            return False
         self.buffered.appendleft(batch)
         self.taken = taken
+        return True
 
     def truncate(self, end: int) -> Truncated:
         """Drop the buffered records at and after the offset ``end``."""

@@ -52,6 +52,14 @@ class ReadyQueue:
     def add(self, state: PartitionFetch) -> None:
         """Put a partition at the end of the queue."""
         self._queue.append(state)
+        self._wake(state)
+
+    def add_first(self, state: PartitionFetch) -> None:
+        """Put a partition at the front of the queue."""
+        self._queue.appendleft(state)
+        self._wake(state)
+
+    def _wake(self, state: PartitionFetch) -> None:
         self.notify(state.topic_partition.topic)
         for event, partitions in self._by_partitions.items():
             if state.topic_partition in partitions:

@@ -37,7 +37,8 @@ class GroupValues(TopicSubscription):
         Returns:
             Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
             or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped. The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
+            skipped, unless ``on_bad_record`` is a function, which is then called. The list's ``parts`` hold the values
+            by partition, with their records and ``fencing_token``.
 
         Raises:
             ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer is used in

@@ -81,6 +81,8 @@ class RecordAccess:
             IllegalStateError: The same coroutine has called again meanwhile, or the result was read so late that the
                 record is delivered again.
             ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: The next record of a partition cannot be delivered; see ``on_bad_record``. It is raised
+                again, with pauses between, until it is passed. The next call may return a record of another partition.
             KielGroupsError: A partition cannot be read. The next call may return a record of another one.
         """
         return self._start("getone()", partitions, self._getone, _raise_late)
@@ -117,6 +119,7 @@ class RecordAccess:
             ConfigError: An argument is invalid, or the consumer is used in another style.
             NoBrokersError: No records came, and 8 metadata requests in a row were not answered.
             ClosedError: The consumer is not connected, or was closed.
+            BadRecordError: As ``getone``. The records before it are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
         most = max_records

@@ -12,8 +12,15 @@ from dataclasses import dataclass, field
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.corrupt_messages import BAD_CRC, BAD_LENGTH, check_content, check_wrapper, refusal
-from kiel_groups.wire.message_sets.message_layout import Run, offset_at
+from kiel_groups.wire.message_sets.corrupt_messages import (
+    BAD_CRC,
+    BAD_LENGTH,
+    check_content,
+    check_wrapper,
+    damage_in_wrapper,
+    refusal,
+)
+from kiel_groups.wire.message_sets.message_layout import Run, message_at, offset_at
 from kiel_groups.wire.message_sets.partial_messages import partial_message
 from kiel_groups.wire.message_sets.wrappers import unwrap
 from kiel_groups.wire.primitives import Buffer
@@ -112,9 +119,11 @@ def _check_into(found: CheckedSet, budget: int) -> None:
             return
         wrapper_offset = offset_at(data, found.stop)
         if wrapper_offset >= found.position:
-            content = unwrap(bytes(data[found.stop : wrapper_end]), source, budget)
+            wrapper = bytes(data[found.stop : wrapper_end])
+            with damage_in_wrapper(wrapper_offset, wrapper):
+                content = unwrap(wrapper, source, budget)
+                found.runs.append(_checked_content(content, found.last_offset, wrapper_offset, source))
             budget -= len(content)
-            found.runs.append(_checked_content(content, found.last_offset, wrapper_offset, source))
         found.stop, found.last_offset = wrapper_end, wrapper_offset
         found.passed = wrapper_offset > found.last_wanted
 
@@ -132,6 +141,6 @@ def _checked_content(
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
     """Raise if the verdict is that the plain message at ``stop`` cannot be read."""
     if verdict == _messages.STOPPED_BY_LENGTH:
-        raise refusal(source, offset_at(data, stop), BAD_LENGTH)
+        raise refusal(source, offset_at(data, stop), BAD_LENGTH, message_at(data, stop))
     if verdict == _messages.STOPPED_BY_CRC:
-        raise refusal(source, offset_at(data, stop), BAD_CRC)
+        raise refusal(source, offset_at(data, stop), BAD_CRC, message_at(data, stop))

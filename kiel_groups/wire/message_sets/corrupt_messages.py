@@ -6,7 +6,10 @@ The decoders check plain messages themselves, because that has to be fast. Their
 
 from __future__ import annotations
 
-from kiel_groups.errors import ProtocolError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.message_layout import (
     LEAST_SIZE,
@@ -17,16 +20,45 @@ from kiel_groups.wire.message_sets.message_layout import (
 )
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["BAD_CRC", "BAD_LENGTH", "check_content", "check_wrapper", "refusal"]
+__all__ = ["BAD_CRC", "BAD_LENGTH", "DamagedMessage", "check_content", "check_wrapper", "damage_in_wrapper", "refusal"]
 
 #: Faults of a plain message, as errors name them.
 BAD_CRC = "a message that does not match its CRC"
 BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 
-def refusal(source: TopicPartition, offset: int, found: str) -> ProtocolError:
-    """Return the error for an unreadable message at an offset."""
-    return ProtocolError(f"{source} at offset {offset}: {found}")
+class DamagedMessage(ProtocolError):  # noqa: N818 - the fetcher makes an error for the application of it
+    """
+    A message is damaged, and the set shows where it ends, so that a fetch from ``offset + 1`` passes it.
+
+    ``message`` is the whole message. If it is compressed, it has the offset of its last record.
+    """
+
+    def __init__(self, text: str, *, offset: int, message: bytes) -> None:
+        super().__init__(text)
+        self.offset, self.message = offset, message
+
+
+def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | None = None) -> ProtocolError:
+    """Return the error for an unreadable message at an offset. With ``message``, its bytes, it can be passed."""
+    text = f"{source} at offset {offset}: {found}"
+    return ProtocolError(text) if message is None else DamagedMessage(text, offset=offset, message=bytes(message))
+
+
+@contextmanager
+def damage_in_wrapper(offset: int, message: bytes) -> Iterator[None]:
+    """
+    Have an error about the wrapper at ``offset``, or about a message in it, concern the wrapper as a whole.
+
+    Raises:
+        MessageTooLargeError: The content is too large, which is no damage.
+    """
+    try:
+        yield
+    except MessageTooLargeError:
+        raise
+    except ProtocolError as error:
+        raise DamagedMessage(str(error), offset=offset, message=message) from error
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:

@@ -14,6 +14,7 @@ __all__ = [
     "MAGIC_START",
     "OVERHEAD_BYTES",
     "Run",
+    "message_at",
     "offset_and_size_at",
     "offset_at",
 ]
@@ -56,3 +57,8 @@ def offset_and_size_at(data: Buffer, position: int) -> tuple[int, int]:
     """Return the offset of the message at ``position``, and its size without ``OVERHEAD_BYTES``."""
     offset, size = _PLACE.unpack_from(data, position)
     return offset, size
+
+
+def message_at(data: Buffer, position: int) -> Buffer:
+    """Return the whole message at ``position``, with its offset and size."""
+    return data[position : position + OVERHEAD_BYTES + offset_and_size_at(data, position)[1]]

@@ -17,8 +17,22 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.corrupt_messages import BAD_CRC, BAD_LENGTH, check_content, check_wrapper, refusal
-from kiel_groups.wire.message_sets.message_layout import CODEC_BITS, LEAST_SIZE, OVERHEAD_BYTES, Run, offset_at
+from kiel_groups.wire.message_sets.corrupt_messages import (
+    BAD_CRC,
+    BAD_LENGTH,
+    check_content,
+    check_wrapper,
+    damage_in_wrapper,
+    refusal,
+)
+from kiel_groups.wire.message_sets.message_layout import (
+    CODEC_BITS,
+    LEAST_SIZE,
+    OVERHEAD_BYTES,
+    Run,
+    message_at,
+    offset_at,
+)
 from kiel_groups.wire.message_sets.partial_messages import partial_message
 from kiel_groups.wire.message_sets.wrappers import unwrap
 
@@ -59,15 +73,18 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
             run = _scan(data, start, last_offset, source)
             records += _decode_plain(data[start : run.end], source)
         except ProtocolError:
-            records += _decode_singly(data, start, last_offset, source)
+            # An earlier message may be damaged, too; then its error is the one to raise.
+            _decode_singly(records, data, start, last_offset, source)
             raise
         if run.wrapper_end is None:
             return run.end
         wrapper_offset = offset_at(data, run.end)
         if wrapper_offset >= position:
-            content = unwrap(data[run.end : run.wrapper_end], source, budget)
+            wrapper = data[run.end : run.wrapper_end]
+            with damage_in_wrapper(wrapper_offset, wrapper):
+                content = unwrap(wrapper, source, budget)
+                records += _decode_content(content, run.last_offset, wrapper_offset, source)
             budget -= len(content)
-            records += _decode_content(content, run.last_offset, wrapper_offset, source)
         start, last_offset = run.wrapper_end, wrapper_offset
 
 
@@ -99,48 +116,49 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
         return [
             new(Record, (topic, partition, record.offset, record.key, record.value))
             for batch in iter(MemoryRecords(data).next_batch, None)
-            if batch.validate_crc() or _refuse_crc(batch, source)
+            if batch.validate_crc() or _refuse_crc(batch, data, source)
             for record in batch
         ]
     except ProtocolError:
         raise
     except Exception as error:  # SystemError, CorruptRecordException and others on lengths that make no sense
-        offset = _first_undecodable(data)
-        raise refusal(source, offset, BAD_LENGTH) from error
+        start = _first_undecodable(data)
+        raise refusal(source, offset_at(data, start), BAD_LENGTH, message_at(data, start)) from error
 
 
-def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode the plain messages that begin at ``start``, up to the first message that cannot be read."""
-    records: list[Record] = []
+def _decode_singly(records: list[Record], data: bytes, start: int, last_offset: int, source: TopicPartition) -> None:
+    """
+    Append the plain messages that begin at ``start``, up to the first message that cannot be read.
+
+    Raises:
+        DamagedMessage: That message is damaged.
+    """
     while len(data) - start >= _LEAST_MESSAGE_BYTES:
         offset, length, flags = _HEADER.unpack_from(data, start)
         end = start + OVERHEAD_BYTES + length
         if flags & _NOT_PLAIN or offset <= last_offset or length < LEAST_SIZE or end > len(data):
             break
-        try:
-            records += _decode_plain(data[start:end], source)
-        except ProtocolError:
-            break
+        records += _decode_plain(data[start:end], source)
         start, last_offset = end, offset
-    return records
 
 
 def _first_undecodable(data: bytes) -> int:
-    """Return the offset of the message that stopped the codec, in a run that has passed the scan."""
-    start, offset = 0, -1
-    while start < len(data):
-        offset, length, _ = _HEADER.unpack_from(data, start)
-        end = start + OVERHEAD_BYTES + length
+    """Return where the message begins that stopped the codec, in a run that has passed the scan."""
+    start, following = 0, 0
+    while following < len(data):
+        start, following = following, following + len(message_at(data, following))
         try:
-            list(MemoryRecords(data[start:end]).next_batch())
+            list(MemoryRecords(data[start:following]).next_batch())
         except Exception:
             break
-        start = end
-    return offset
+    return start
 
 
-def _refuse_crc(batch: Any, source: TopicPartition) -> bool:
-    raise refusal(source, batch.next_offset - 1, BAD_CRC)
+def _refuse_crc(batch: Any, data: bytes, source: TopicPartition) -> bool:
+    offset, start = batch.next_offset - 1, 0
+    while offset_at(data, start) != offset:
+        start += len(message_at(data, start))
+    raise refusal(source, offset, BAD_CRC, message_at(data, start))
 
 
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:

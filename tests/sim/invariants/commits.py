@@ -69,7 +69,7 @@ class ResetStoredWhenDrained(Invariant):
     """A member stores a reset only while it has no record of the partition in flight."""
 
     def on_offset(self, write: OffsetWrite) -> None:
-        if write.kind is WriteKind.RESET and write.partition in write.by.in_flight:
+        if write.kind is WriteKind.RESET and write.by.is_processing(write.partition):
             raise self.violation(
                 f"{write.by.name} stores a reset of {write.partition} while its application processes it"
             )

@@ -20,7 +20,7 @@ class ReleasedWhenDrained(Invariant):
     """A member releases a partition only while it has no record of the partition in flight."""
 
     def on_owner_deletion(self, deletion: OwnerDeletion) -> None:
-        if deletion.is_release and deletion.partition in deletion.owner.in_flight:
+        if deletion.is_release and deletion.owner.is_processing(deletion.partition):
             raise self.violation(
                 f"{deletion.owner.name} releases {deletion.partition} while its application processes it"
             )

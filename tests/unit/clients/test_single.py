@@ -16,11 +16,13 @@ from tornado.ioloop import IOLoop
 from kiel_groups.clients import BEGINNING, END, SingleConsumer
 from kiel_groups.clients.methods import single_topics
 from kiel_groups.errors import (
+    BadRecordError,
     ClosedError,
     ConfigError,
     MessageTooLargeError,
     NoBrokersError,
     OffsetOutOfRangeError,
+    RecordDeserializationError,
     UnknownTopicError,
 )
 from kiel_groups.model import Record, TopicPartition
@@ -105,7 +107,7 @@ async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.Log
     A value that cannot be deserialized is logged with its position, counted and skipped. A null value is delivered as
     None.
     """
-    async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (broker, consumer):
+    async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads, on_bad_record="skip") as (broker, consumer):
         broker.append(T0, encode_message_set([(b"k", None)]))
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 3) == [1, [2], None]
@@ -113,12 +115,38 @@ async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.Log
         assert "t:0: the deserializer failed on the value at offset 1" in caplog.text
 
 
+async def test_a_value_that_cannot_be_deserialized_is_raised_until_a_seek_passes_it() -> None:
+    """By default, nothing is skipped: the error names the record, its raw value, and where a seek continues."""
+    async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take_values(consumer, 1) == [1]
+        for _ in range(2):
+            with pytest.raises(RecordDeserializationError) as raised:
+                await anext(consumer)
+            assert (raised.value.topic_partition, raised.value.offset, raised.value.value) == (T0, 1, b"{broken")
+        consumer.seek(T0, raised.value.next_offset)
+        assert await take_values(consumer, 1) == [[2]]
+
+
+async def test_a_hook_is_given_what_cannot_be_deserialized() -> None:
+    """The hook gets the record in bytes, and its error; the record is passed."""
+    letters: list[tuple[int, bytes | None]] = []
+
+    async def keep(record: Record, error: BadRecordError) -> None:
+        letters.append((error.offset, record.value))
+
+    async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads, on_bad_record=keep) as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take_values(consumer, 2) == [1, [2]]
+    assert letters == [(1, b"{broken")]
+
+
 async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
     """
     If the deserializer fails on many values, one line is logged for the first value, and one at the close for all
     others.
     """
-    async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads) as (_, consumer):
+    async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads, on_bad_record="skip") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [1]
     lines = [entry.getMessage() for entry in caplog.records if "the deserializer failed" in entry.getMessage()]

@@ -57,7 +57,7 @@ class ResetBench:
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
-        deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s)
+        deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s, on_bad_record="skip")
         self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)
         self.records = RecordDelivery(self.owned)
         self.values = ValueDelivery(self.owned, self.metrics)

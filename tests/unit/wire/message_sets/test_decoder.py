@@ -11,9 +11,11 @@ import pytest
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
 from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
-from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, reading
+from kiel_groups.wire.message_sets.message_layout import offset_and_size_at
+from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, reading, with_flipped_bit
 from tests.helpers.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
@@ -245,3 +247,33 @@ def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
     """A key or value that is not bytes raises a ConfigError with the number of the message, and the types of both."""
     with pytest.raises(ConfigError, match=r"message 1: key and value are \w+ and \w+; expected bytes or None"):
         encode_message_set([(None, b"fine"), (key, value)])  # type: ignore[list-item]
+
+
+#: Sets that do not show where the refused message ends, or whether it is one of Kafka 0.8.
+WITHOUT_BOUNDS = {"magic 1", "magic 2", "offset repeats", "offset falls", "offset is negative"} | {
+    "size too small",
+    "size negative",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_damage_says_what_a_fetch_behind_it_passes(name: str) -> None:
+    """A damaged message has its offset and bytes, a wrapper those of the whole wrapper; other errors pass nothing."""
+    data = REFUSED[name][0]
+    with pytest.raises(ProtocolError) as caught:
+        read_on(data)
+    error = caught.value
+    assert isinstance(error, DamagedMessage) == (name not in WITHOUT_BOUNDS)
+    if isinstance(error, DamagedMessage):
+        offset, size = offset_and_size_at(error.message, 0)
+        assert error.offset == offset
+        assert len(error.message) == 12 + size
+        assert error.message in data
+
+
+def test_damage_inside_a_wrapper_concerns_the_wrapper() -> None:
+    """No message inside it is passed alone, although its own offset is known."""
+    whole = wrapper(with_flipped_bit(WRAPPED, 27), 12)
+    with pytest.raises(DamagedMessage, match="offset 7: a message that does not match its CRC") as caught:
+        read(whole)
+    assert (caught.value.offset, caught.value.message) == (12, whole)

@@ -1,0 +1,179 @@
+"""Mutants of bad records: what is raised, skipped, finished and passed."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_BAD_RECORDS = "clients/delivery/bad_records.py"
+_OWNED_RECORDS = "clients/delivery/owned_records.py"
+_IN_FLIGHT = "clients/delivery/in_flight.py"
+_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
+_VALUE_DELIVERY = "clients/delivery/value_delivery.py"
+_PARTITION_FETCH = "clients/fetch/partition_fetch.py"
+
+_RAISED_TESTS = "tests/unit/clients/delivery/test_bad_records.py"
+_HOOK_TESTS = "tests/unit/clients/delivery/test_bad_record_hooks.py"
+_PUT_BACK_TESTS = "tests/unit/clients/fetch/test_put_back.py"
+_POISON_TESTS = "tests/sim/test_poison.py"
+
+MUTANTS = (
+    # Errors
+    Mutant(
+        "a loop drops the record whose error it raises",
+        _RECORD_DELIVERY,
+        "        batch.next -= 1\n        state.position = error.offset\n        rest",
+        "        state.finished = state.position\n        rest",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "the position stays behind a record that is raised",
+        _RECORD_DELIVERY,
+        "        state.position = error.offset\n        rest",
+        "        rest",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "a call raises although it has records, which are lost to the caller",
+        _VALUE_DELIVERY,
+        "        if may_handle:\n            self._owned.bad.handle(error, state)\n",
+        "        self._owned.bad.handle(error, state)\n",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "an error of the fetcher is lost to a call that has records",
+        _VALUE_DELIVERY,
+        "errors=or_raise)",
+        "errors=True)",
+        "tests/unit/clients/delivery/test_value_delivery.py",
+    ),
+    Mutant(
+        "the pauses between two errors of a record do not grow",
+        _BAD_RECORDS,
+        "times = before.times + 1 if before is not None and is_again else 1",
+        "times = 1",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "an error is logged each time that it is raised",
+        _BAD_RECORDS,
+        "            if not is_again:\n                log.error(",
+        "            if True:\n                log.error(",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "a pause after an error outlives the claim",
+        _OWNED_RECORDS,
+        "        self.bad.end(partitions)\n",
+        "",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "a resume ends the pause after an error",
+        _OWNED_RECORDS,
+        "resumed = [partition for partition in partitions if partition not in self.bad]",
+        "resumed = list(partitions)",
+        _RAISED_TESTS,
+    ),
+    Mutant(
+        "a loop whose error the application keeps blocks the next one",
+        "clients/delivery/record_loop.py",
+        "        self.end_loop(finished=True)\n        self._take",
+        "        self._take",
+        _RAISED_TESTS,
+    ),
+    # Hooks
+    Mutant(
+        "a record is finished although its hook has raised",
+        _BAD_RECORDS,
+        "            self._keep_failure(error, hook_error)\n",
+        "            self._keep_failure(error, hook_error)\n            in_flight.finish()\n",
+        _POISON_TESTS,
+    ),
+    Mutant(
+        "a release does not wait for a hook",
+        _IN_FLIGHT,
+        "*self.topics.values(), *self.bad.values()]",
+        "*self.topics.values()]",
+        _POISON_TESTS,
+    ),
+    Mutant(
+        "a hook starts while records before its own are in flight",
+        _BAD_RECORDS,
+        "lambda: not is_fetched() or not in_flight.in_flight_of([partition])",
+        "lambda: True",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "a hook starts while the gate is shut",
+        _OWNED_RECORDS,
+        "return is_current and self.may_deliver() and not",
+        "return is_current and not",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "a hook starts although the application has paused the partition",
+        _OWNED_RECORDS,
+        " and self.may_deliver() and not self._subscription.is_paused(partition)",
+        " and self.may_deliver()",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "two hooks run for one partition",
+        _BAD_RECORDS,
+        "        if partition not in self._hooks:\n            running",
+        "        if True:\n            running",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "a hook counts after a seek",
+        _IN_FLIGHT,
+        "        if self._error.topic_partition in partitions:\n            self._state = None\n",
+        "        pass\n",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "the error of a hook is not raised",
+        _BAD_RECORDS,
+        "        self._failed[error.topic_partition] = kept\n",
+        "",
+        _HOOK_TESTS,
+    ),
+    Mutant(
+        "the watchdog does not see a hook",
+        _IN_FLIGHT,
+        "for partition, bad in list(self.bad.items())]",
+        "for partition, bad in ()]",
+        _HOOK_TESTS,
+    ),
+    # Damage
+    Mutant(
+        "a damaged offset is passed wherever it is",
+        _PARTITION_FETCH,
+        "if not self.position <= damage.offset < (self.high_watermark or 0):",
+        "if damage.offset < 0:",
+        _PUT_BACK_TESTS,
+    ),
+    Mutant(
+        "a message inside a damaged wrapper is passed alone",
+        "wire/message_sets/corrupt_messages.py",
+        "        raise DamagedMessage(str(error), offset=offset, message=message) from error\n",
+        "        raise\n",
+        "tests/unit/wire/message_sets/test_decoder.py",
+    ),
+    Mutant(
+        "a part of a batch that is put back comes twice",
+        _PARTITION_FETCH,
+        "        if self.taken:\n            self.taken -= len(batch.records) - taken\n            return False\n",
+        "",
+        _PUT_BACK_TESTS,
+    ),
+    Mutant(
+        "a batch that is put back waits behind other partitions",
+        "clients/fetch/fetch_buffer.py",
+        "            self.ready.remove(state)\n            self.ready.add_first(state)\n",
+        "            self.ready.remove(state)\n            self.ready.add(state)\n",
+        _PUT_BACK_TESTS,
+    ),
+)
