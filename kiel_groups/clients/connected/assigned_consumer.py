@@ -19,6 +19,7 @@ from kiel_groups.errors import ClosedError, KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
@@ -36,8 +37,9 @@ class AssignedConsumer:
     """
     A connected consumer whose partitions the application chooses.
 
-    There is no claim that would exclude other readers, so nothing is committed, and no hook of a listener is called.
-    Each partition starts where the application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
+    There is no claim that would exclude other readers, so nothing is committed. The listener of a subscription to
+    topics is notified of partitions that are read from now on, and of their end. Each partition starts where the
+    application seeks, else at its stored offset, else as ``auto_offset_reset`` says.
 
     Args:
         settings: How to read.
@@ -63,8 +65,8 @@ class AssignedConsumer:
         self._stored = stored
         self._on_metadata = on_metadata
         cluster = ClusterMetadata(settings.brokers, settings.metrics)
-        calls = ListenerCalls(None, settings.metrics)
-        self.reader = RecordReader(settings, subscription, calls, cluster, self._reset)
+        self._calls = ListenerCalls(None, settings.metrics, lambda: self._listener)
+        self.reader = RecordReader(settings, subscription, self._calls, cluster, self._reset)
         self.reader.owned.gate = _OpenGate()
         self._position_reset = PositionReset(
             reset,
@@ -99,7 +101,7 @@ class AssignedConsumer:
             return
         owned = self.reader.owned
         assigned, ready = self._subscription.assigned_partitions(), frozenset(owned.ready)
-        gone = ready - assigned
+        gone = (ready | self._subscription.offsets.open_partitions()) - assigned
         owned.ready.remove(gone)
         owned.drop(gone)
         owned.in_flight.stop_counting(gone)
@@ -108,7 +110,8 @@ class AssignedConsumer:
         for partition in gone:
             self._failures.pop(partition, None)
         owned.follow_subscription()
-        owned.ready.add(assigned - ready)
+        if self._subscription.is_manual():
+            owned.ready.add(assigned - ready)
         self._look_up_starts()
         self._keep_metadata_fresh()
         owned.progress.notify()
@@ -127,7 +130,10 @@ class AssignedConsumer:
         opened = state.open_unclaimed(starts, origin)
         for partition in opened:
             self._failures.pop(partition, None)
-        self.reader.owned.ready.add(opened)
+        if opened and self._listener is not None:
+            spawn(self.reader.owned.ready.assigned(opened), "on_partitions_assigned")
+        else:
+            self.reader.owned.ready.add(opened)
         self._keep_metadata_fresh()
 
     def look_up(self, times: Mapping[TopicPartition, int]) -> None:
@@ -153,8 +159,27 @@ class AssignedConsumer:
         if partition in is_missing():
             raise self._failures.get(partition) or ClosedError("the consumer was closed")
 
+    @property
+    def _listener(self) -> RebalanceListener | None:
+        """The listener of the subscription to topics; partitions of ``assign`` have none."""
+        return None if self._subscription.is_manual() else self._subscription.listener
+
+    async def revoke(self) -> None:
+        """Stop the delivery of topics, and notify the listener. Positions remain until its hook has returned."""
+        owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
+        if assigned and self._listener is not None:
+            owned.ready.remove(assigned)
+            owned.drop(assigned)
+            await self._calls.revoked(assigned)
+
     async def close(self) -> None:
-        """Stop reading, and close the connections. Nothing is committed, so records in flight delay nothing."""
+        """
+        Stop reading, notify the listener, and close the connections.
+
+        Nothing is committed, so records in flight delay nothing.
+        """
+        self.reader.end(None)
+        await self.revoke()
         for task in (self._look_up, self._renewal):
             if task is not None:
                 task.cancel()

@@ -16,6 +16,7 @@ from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
+from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions, checked_partitions
 from kiel_groups.clients.methods.record_access import RecordAccess
@@ -25,6 +26,7 @@ from kiel_groups.config import ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionKind, SubscriptionState
+from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.wording import counted
 
@@ -51,6 +53,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         self._starts: dict[str, StartAt | None] = {}
         #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
         self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._unsubscribing = asyncio.Lock()
         #: Replaced by ``unsubscribe``, which voids the calls of ``subscribe`` under way.
         self._round = object()
 
@@ -116,8 +119,10 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         for lookup in self._lookups.values():
             lookup.cancel()
         self._whole_topics, self._starts = set(), {}
-        self._subscription.unsubscribe()
-        connected.follow()
+        async with self._unsubscribing:
+            await connected.revoke()
+            self._subscription.unsubscribe()
+            connected.follow()
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics; none with partitions from ``assign``."""
@@ -127,7 +132,11 @@ class SingleTopics(RecordAccess, AssignedPartitions):
 
     @starts_at_call
     async def subscribe(
-        self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
+        self,
+        topics: str | Iterable[str],
+        start: Start = END,
+        partitions: Collection[int] | None = None,
+        listener: RebalanceListener | None = None,
     ) -> None:
         """
         Add topics. The future is done once their start positions are known: with END, later records are delivered.
@@ -137,15 +146,21 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
                 offsets by partition. Brokers resolve a time only to the start of a log segment.
             partitions: The partition numbers to read in every topic; by default all, including partitions added later.
+            listener: Notified, until the next call of ``subscribe``, of partitions before their first record is
+                delivered, and of all partitions at ``unsubscribe`` and ``close``. Nothing is ever lost or rebalanced.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
             ConfigError: A name is not legal, the start is invalid, or a partition does not exist.
+            ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
         """
+        check_listener(listener)
         cluster, this_round = self._require_cluster(), self._round
+        async with self._unsubscribing:
+            pass  # The hook of an `unsubscribe` under way ends before topics are added.
         self._subscription.check_kind(SubscriptionKind.TOPICS, "subscribe()")
         fresh = [name for name in topic_names(topics) if name not in self._subscription.topics]
         chosen = [
@@ -155,6 +170,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         ]
         positions = await _start_positions(cluster, chosen, start)
         if self._round is this_round:
+            self._subscription.listener = listener
             self._add(fresh, positions)
             if partitions is None:
                 self._whole_topics.update(fresh)

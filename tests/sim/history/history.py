@@ -277,6 +277,8 @@ class History:
             write.by.continue_in_epoch(partition, self._epochs[partition])
         if write.kind is WriteKind.COMMIT:
             self.commits += write.offset != write.before
+            # A seek in a log that is gone begins no epoch, and the next claim writes its offset again.
+            self._processed[partition] = max(self._processed[partition], write.offset)
         elif write.seek is not None:
             self._record_seek(write.by, partition, write.seek)
         else:
