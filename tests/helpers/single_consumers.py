@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,3 +22,9 @@ async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[Fake
         quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
         async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
             yield broker, consumer
+
+
+async def take_values(consumer: SingleConsumer, count: int) -> list[Any]:
+    """Return the values of the next ``count`` records."""
+    async with asyncio.timeout(30):
+        return [(await anext(consumer)).value for _ in range(count)]

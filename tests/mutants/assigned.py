@@ -14,9 +14,30 @@ MUTANTS = (
     Mutant(
         "another assignment starts the partitions anew that stay",
         _ASSIGNED_CONSUMER,
-        "gone = ready - assigned\n",
+        "gone = (ready | self._subscription.offsets.open_partitions()) - assigned\n",
         "gone, ready = ready, frozenset()\n",
         _ASSIGNED_CONSUMER_TESTS,
+    ),
+    Mutant(
+        "records are delivered before the assigned hook of a listener without a group has returned",
+        _ASSIGNED_CONSUMER,
+        'spawn(self.reader.owned.ready.assigned(opened), "on_partitions_assigned")',
+        'spawn(self._calls.assigned(opened), "x"), self.reader.owned.ready.add(opened)',
+        "tests/unit/clients/test_single_listener.py",
+    ),
+    Mutant(
+        "without a group, the revoked hook runs after the positions are gone",
+        "clients/methods/single_topics.py",
+        "            await connected.revoke()\n            self._subscription.unsubscribe()\n",
+        "            self._subscription.unsubscribe()\n            await connected.revoke()\n",
+        "tests/unit/clients/test_single_listener.py",
+    ),
+    Mutant(
+        "topics are added while the revoked hook of an unsubscribe runs",
+        "clients/methods/single_topics.py",
+        "        async with self._unsubscribing:\n            pass",
+        "        if True:\n            pass",
+        "tests/unit/clients/test_single_listener.py",
     ),
     Mutant(
         "partitions that left the assignment are still read",

@@ -188,7 +188,9 @@ class History:
         writer = self.sessions.writer(entry)
         if before is None or before <= offset <= processed:
             return False
-        if self.chosen.allow(entry, writer, partition, offset) and not writer.has_pending_reset(partition):
+        # A reset is stored only while nothing is processed (see ``ResetStoredWhenDrained``).
+        cannot_reset = writer.is_processing(partition) or not writer.has_pending_reset(partition)
+        if cannot_reset and self.chosen.allow(entry, writer, partition, offset):
             return False
         if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
             return False
@@ -274,7 +276,8 @@ class History:
             self.damaged.discard(partition)
         if write.adopts:
             self._begin_epoch(partition, write.processed)
-            write.by.continue_in_epoch(partition, self._epochs[partition])
+            if not self.seeks.is_pending(write.by, partition, write.by.token(partition)):
+                write.by.continue_in_epoch(partition, self._epochs[partition])
         if write.kind is WriteKind.COMMIT:
             self.commits += write.offset != write.before
             # A seek in a log that is gone begins no epoch, and the next claim writes its offset again.

@@ -50,6 +50,11 @@ class Seeks:
         seeks = self._seeks.get((consumer, partition))
         return seeks[-1] if seeks else None
 
+    def is_pending(self, consumer: Consumer, partition: TopicPartition, token: int) -> bool:
+        """Return whether the consumer has sought under the claim ``token``, and the offset is not stored."""
+        seek = self.newest(consumer, partition)
+        return seek is not None and seek.token == token
+
     def of_epoch(self, epoch: int) -> Seek | None:
         """Return the seek after which records of this epoch were delivered, or None."""
         return self._by_epoch.get(epoch)

@@ -29,15 +29,9 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log, message_set
-from tests.helpers.single_consumers import T0, T1, consuming
+from tests.helpers.single_consumers import T0, T1, consuming, take_values
 
 pytestmark = pytest.mark.unit
-
-
-async def take_values(consumer: SingleConsumer, count: int) -> list[Any]:
-    """Return the values of the next ``count`` records."""
-    async with asyncio.timeout(30):
-        return [(await anext(consumer)).value for _ in range(count)]
 
 
 async def test_consuming_from_the_beginning() -> None:
@@ -420,64 +414,3 @@ async def test_a_topic_without_leaders_is_requested_again_within_the_call(start:
         loop.call_later(away_s + 1.5, broker.append, T0, message_set(b"2"))
         async with SingleConsumer([str(broker.address)], bytes, max_wait_time=8_000) as consumer, asyncio.timeout(8):
             assert await consumer.consume("t", start) == [b"1" if start == BEGINNING else b"2"]
-
-
-# The listener of a subscription
-
-
-class HookLog:
-    """A listener that records the calls of its hooks, with the positions that it finds."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[TopicPartition], list[int]]] = []
-        self.consumer: SingleConsumer | None = None
-
-    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        await self._record("assigned", partitions)
-
-    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        await self._record("revoked", partitions)
-
-    async def _record(self, hook: str, partitions: list[TopicPartition]) -> None:
-        assert self.consumer is not None
-        self.calls.append((hook, partitions, [await self.consumer.position(each) for each in partitions]))
-        if hook == "assigned":
-            self.consumer.seek(T0, 1)
-
-
-async def test_a_listener_is_notified_of_partitions_that_are_read_and_of_their_end() -> None:
-    """The assigned hook may seek before the first record; the revoked hook still finds the positions."""
-    hooks = HookLog()
-    async with consuming(b"0", b"1", b"2") as (_, consumer):
-        hooks.consumer = consumer
-        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
-        assert await take_values(consumer, 1) == [b"1"]
-        await consumer.unsubscribe()
-        assert consumer.assignment() == frozenset()
-    assert hooks.calls == [("assigned", [T0, T1], [0, 0]), ("revoked", [T0, T1], [2, 0])]
-
-
-async def test_a_listener_is_notified_at_the_close_and_a_new_one_replaces_it() -> None:
-    """Partitions of ``assign`` have no listener, and nothing is read after the revoked hook."""
-    first, second = HookLog(), HookLog()
-    async with consuming(b"0") as (_, consumer):
-        first.consumer = second.consumer = consumer
-        await consumer.subscribe("t", start=BEGINNING, listener=first)
-        await consumer.subscribe("t", listener=second)
-        with pytest.raises(TypeError, match="listener: 5 given"):
-            await consumer.subscribe("t", listener=5)  # type: ignore[arg-type]
-    assert [call[0] for call in second.calls] == ["revoked"]
-    assert [call[0] for call in first.calls] == ["assigned"]
-
-
-async def test_topics_that_are_subscribed_to_while_the_revoked_hook_runs_remain() -> None:
-    """The subscription begins after the unsubscribing has ended."""
-    hooks = HookLog()
-    async with consuming(b"0") as (_, consumer):
-        hooks.consumer = consumer
-        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
-        unsubscribed = consumer.unsubscribe()
-        await consumer.subscribe("t", start=BEGINNING)
-        assert unsubscribed.done()
-        assert consumer.assignment() == {T0, T1}
-        assert await take_values(consumer, 1) == [b"0"]

@@ -1,0 +1,86 @@
+"""The listener of a consumer without a group: its hooks, and when they are called."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.model import TopicPartition
+from tests.helpers.single_consumers import T0, T1, consuming, take_values
+
+pytestmark = pytest.mark.unit
+
+
+class HookLog:
+    """A listener that records the calls of its hooks, with the positions that it finds."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[TopicPartition], list[int]]] = []
+        self.consumer: SingleConsumer | None = None
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        await self._record("assigned", partitions)
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        await self._record("revoked", partitions)
+
+    async def _record(self, hook: str, partitions: list[TopicPartition]) -> None:
+        assert self.consumer is not None
+        self.calls.append((hook, partitions, [await self.consumer.position(each) for each in partitions]))
+        if hook == "assigned":
+            self.consumer.seek(T0, 1)
+
+
+async def test_a_listener_is_notified_of_partitions_that_are_read_and_of_their_end() -> None:
+    """The assigned hook may seek before the first record; the revoked hook still finds the positions."""
+    hooks = HookLog()
+    async with consuming(b"0", b"1", b"2") as (_, consumer):
+        hooks.consumer = consumer
+        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
+        assert await take_values(consumer, 1) == [b"1"]
+        await consumer.unsubscribe()
+        assert consumer.assignment() == frozenset()
+    assert hooks.calls == [("assigned", [T0, T1], [0, 0]), ("revoked", [T0, T1], [2, 0])]
+
+
+async def test_no_record_is_delivered_before_the_assigned_hook_has_returned() -> None:
+    """A program may load the state of a partition there."""
+    is_loaded = asyncio.Event()
+
+    class Loader:
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            await is_loaded.wait()
+
+    async with consuming(b"0") as (broker, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Loader())  # type: ignore[arg-type]
+        assert await consumer.getmany(timeout_ms=300) == {}
+        is_loaded.set()
+        assert [record.value for record in (await consumer.getmany(timeout_ms=10_000))[T0]] == [b"0"]
+
+
+async def test_a_listener_is_notified_at_the_close_and_a_new_one_replaces_it() -> None:
+    """Partitions of ``assign`` have no listener, and nothing is read after the revoked hook."""
+    first, second = HookLog(), HookLog()
+    async with consuming(b"0") as (_, consumer):
+        first.consumer = second.consumer = consumer
+        await consumer.subscribe("t", start=BEGINNING, listener=first)
+        await consumer.subscribe("t", listener=second)
+        with pytest.raises(TypeError, match="listener: 5 given"):
+            await consumer.subscribe("t", listener=5)  # type: ignore[arg-type]
+    assert [call[0] for call in second.calls] == ["revoked"]
+    assert [call[0] for call in first.calls] == ["assigned"]
+
+
+async def test_topics_that_are_subscribed_to_while_the_revoked_hook_runs_remain() -> None:
+    """The subscription begins after the unsubscribing has ended."""
+    hooks = HookLog()
+    async with consuming(b"0") as (_, consumer):
+        hooks.consumer = consumer
+        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
+        unsubscribed = consumer.unsubscribe()
+        await consumer.subscribe("t", start=BEGINNING)
+        assert unsubscribed.done()
+        assert consumer.assignment() == {T0, T1}
+        assert await take_values(consumer, 1) == [b"0"]
