@@ -53,7 +53,7 @@ async def test_no_record_is_delivered_before_the_assigned_hook_has_returned() ->
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             await is_loaded.wait()
 
-    async with consuming(b"0") as (broker, consumer):
+    async with consuming(b"0") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING, listener=Loader())  # type: ignore[arg-type]
         assert await consumer.getmany(timeout_ms=300) == {}
         is_loaded.set()
