@@ -19,6 +19,34 @@ _PUT_BACK_TESTS = "tests/unit/clients/fetch/test_put_back.py"
 _POISON_TESTS = "tests/sim/test_poison.py"
 
 MUTANTS = (
+    Mutant(
+        "a call that skips everything counts as received, with what it returns later",
+        _VALUE_DELIVERY,
+        "            call = ConsumeCall()\n            call.received = call.superseded = True\n",
+        "            call.received = True\n",
+        "tests/unit/clients/delivery/test_value_delivery.py",
+    ),
+    Mutant(
+        "a commit counts the record that the loop of another task processes",
+        "clients/methods/record_access.py",
+        "if loop is not None and loop.caller is current_caller():",
+        "if loop is not None:",
+        "tests/unit/clients/methods/test_consumer_commits.py",
+    ),
+    Mutant(
+        "a call of a task supersedes that of the task that has started it",
+        "clients/calls/callers.py",
+        "for each, known in _LATEST.get().items() if not known.call.is_of_another_task()}",
+        "for each, known in _LATEST.get().items()}",
+        "tests/unit/clients/calls/test_consume_calls.py",
+    ),
+    Mutant(
+        "a hook cannot commit while the consumer is being closed",
+        "clients/methods/membership.py",
+        "if self._connected is None or self._closing is None or self._closing.done():",
+        "if True:",
+        "tests/unit/clients/methods/test_consumer_commits.py",
+    ),
     # Errors
     Mutant(
         "a loop drops the record whose error it raises",

@@ -24,6 +24,7 @@ import asyncio
 import weakref
 from collections.abc import Mapping
 from contextvars import Context, ContextVar, copy_context
+from typing import Any
 
 __all__ = [
     "ConsumeCall",
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """Identifies a coroutine that calls ``consume()``, with the tasks it started. Each call replaces ``latest``."""
+    """Identifies a coroutine that calls ``consume()``. Each call replaces ``latest``."""
 
     __slots__ = ("latest",)
 
@@ -51,7 +52,7 @@ class ConsumeCall:
     The call records whether its values were received or redelivered, and whether the call was superseded.
     """
 
-    __slots__ = ("_known_there", "coroutine", "received", "redelivered", "superseded")
+    __slots__ = ("_known_there", "_task", "coroutine", "received", "redelivered", "superseded")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
@@ -63,6 +64,17 @@ class ConsumeCall:
         #: Whether the values are delivered again, by this member or the next owner; a late caller receives [].
         self.redelivered = False
         self._known_there: weakref.ref[_Known] | None = None
+        task = _running_task()
+        self._task = None if task is None else weakref.ref(task)
+
+    def is_of_another_task(self) -> bool:
+        """
+        Return whether the running task is not the one that made this call, which still runs.
+
+        A task inherits the calls of the task that started it, and that may still process what they returned.
+        """
+        made_by, running = None if self._task is None else self._task(), _running_task()
+        return made_by is not None and running is not None and made_by is not running and not made_by.done()
 
     @property
     def ended(self) -> bool:
@@ -77,7 +89,7 @@ class ConsumeCall:
 
 
 class _Known:
-    """A reference to a call, kept by the contexts of its coroutine and of the tasks that the coroutine started."""
+    """A reference to a call, kept by the contexts of its coroutine and of the tasks that it started."""
 
     __slots__ = ("__weakref__", "call")
 
@@ -96,7 +108,8 @@ def new_consume_call(consumer: object, topic: str | None) -> ConsumeCall:
 
     ``topic`` is None for ``getone()`` and ``getmany()``, which ask for any topic.
     """
-    key, latest = (id(consumer), topic), _LATEST.get()
+    key = (id(consumer), topic)
+    latest = {each: known for each, known in _LATEST.get().items() if not known.call.is_of_another_task()}
     if key in latest:
         latest[key].call.superseded = True
     coroutines = [known.call.coroutine for (owner, _), known in latest.items() if owner == id(consumer)]
@@ -116,6 +129,14 @@ def context_without_calls() -> Context:
     context = copy_context()
     context.run(_LATEST.set, {})
     return context
+
+
+def _running_task() -> asyncio.Task[Any] | None:
+    """Return the running task, or None, as in a coroutine of Tornado's or before a loop runs."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 #: The caller in this context, if it is not a coroutine.

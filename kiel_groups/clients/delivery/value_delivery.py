@@ -113,10 +113,12 @@ class ValueDelivery:
         """Track what a call is about to return. ``is_empty``: the deserializer failed on all of it."""
         if not spans:
             return
+        if is_empty:
+            # Nothing that a caller could receive. The call itself may go on, and receive other values or give up.
+            call = ConsumeCall()
+            call.received = call.superseded = True
         self._topics.setdefault(topic, ValuesInFlight()).add(spans, call, self._owned.boot_time_s())
         if is_empty:
-            # Nothing is in flight: finish it without a receiver.
-            call.received = True
             self.finish([topic], {call})
 
     def _poll(self, selection: Selection, most_records: int | None = None, *, or_raise: bool) -> OwnedBatch | None:

@@ -42,7 +42,7 @@ class ConsumerCommits(GroupMembership):
         """
         Commit all finished records and what the caller has in flight, or the offsets that the application chooses.
 
-        Records and values that other coroutines got from ``getone()``, ``getmany()`` or ``consume()`` do not count.
+        Records and values that other tasks are processing do not count, whether a loop or a call returned them.
 
         Chosen offsets may lie between the start of this claim of the partition (or where ``seek()`` went under it) and
         the next offset to deliver. If one of them is refused, none is stored. A chosen commit changes neither the
@@ -79,7 +79,7 @@ class ConsumerCommits(GroupMembership):
         connected = self._require_member("commit()")
         if offsets is None:
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
-            connected.reader.records.in_flight.count()
+            self._count_record()
             connected.reader.values.finish(calls=consume_calls_here(self))
             return spawn(_result_of(connected.commit_shielded), "GroupedConsumer.commit")
         chosen = {partition: value.offset for partition, value in offsets.items()}

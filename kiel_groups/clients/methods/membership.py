@@ -160,20 +160,26 @@ class GroupMembership(RecordAccess, MemberAttributes):
         if self._closed:
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
+    def _check_not_left(self) -> None:
+        """Raise ClosedError once the close has ended. Until then, a hook may commit and ask for offsets."""
+        if self._connected is None or self._closing is None or self._closing.done():
+            self._check_open()
+
     def _require_connected(self) -> ConnectedConsumer | AssignedConsumer:
-        self._check_open()
+        self._check_not_left()
         if self._connected is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
         return self._connected
 
     def _require_reader(self) -> RecordReader:
+        self._check_open()
         return self._require_connected().reader
 
     def _connected_readers(self) -> list[RecordReader]:
         return [*([] if self._connected is None else [self._connected.reader]), *self._leaving.values()]
 
     def _require_cluster(self) -> ClusterMetadata:
-        return self._require_reader().cluster
+        return self._require_connected().reader.cluster
 
     def _require_member(self, call: str) -> ConnectedConsumer:
         """
@@ -183,7 +189,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
             IllegalStateError: The application has assigned the partitions.
             ClosedError: The consumer is not connected, or was closed.
         """
-        self._check_open()
+        self._check_not_left()
         if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):
             raise IllegalStateError(
                 f"{call}: the partitions come from assign(): no claim protects a commit from other members and readers;"

@@ -103,8 +103,8 @@ class RecordAccess:
         Return buffered records by partition, in the order of the log.
 
         The records are finished when the coroutine that received them calls ``getone()`` or ``getmany()`` again, even
-        if that call returns none. Their partitions are not released before that. Records that arrive after their caller
-        has given up are delivered again.
+        if that call returns none, or when another one calls and the coroutine's task has ended. Their partitions are
+        not released before that. Records that arrive after their caller has given up are delivered again.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -195,6 +195,13 @@ class RecordAccess:
                 reader.values.finish(calls=here)
             else:
                 reader.values.drop(here if running else None)
+
+    def _count_record(self) -> None:
+        """Count the record in flight of a loop as finished by a commit, if the caller runs that loop."""
+        loop = self._records() if self._records is not None else None
+        if loop is not None and loop.caller is current_caller():
+            for reader in self._connected_readers():
+                reader.records.in_flight.count()
 
     def _end_record(self, *, finished: bool) -> None:
         """Finish the record in flight of a loop, or deliver it again."""

@@ -104,6 +104,27 @@ async def test_a_task_shares_the_calls_of_its_starter_until_the_starters_next_ca
     assert seen == [{first}, frozenset()]
 
 
+async def test_a_call_of_a_task_does_not_supersede_that_of_its_starter() -> None:
+    """The starter may still process its values. When it has ended, the task's next call finishes them."""
+    consumer = object()
+    own: list[ConsumeCall] = []
+
+    async def asks() -> None:
+        own.append(new_consume_call(consumer, None))
+
+    async def starts() -> ConsumeCall:
+        call = new_consume_call(consumer, None)
+        await asyncio.create_task(asks())
+        assert not call.superseded
+        assert own[0].coroutine is not call.coroutine
+        later = new_consume_call(consumer, None)
+        assert call.superseded
+        assert not own[0].superseded
+        return later
+
+    assert not (await asyncio.create_task(starts())).superseded
+
+
 async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
     """
     A caller receives the values of a call if it awaits the call, yields the call in a coroutine of Tornado, passes the

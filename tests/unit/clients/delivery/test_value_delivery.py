@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import StartPosition
@@ -66,6 +67,19 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
     bench.values.finish()
     assert bench.finished == {P0: 13}
     assert bench.metrics.counter("deserializer_failures") == 2
+
+
+async def test_a_call_that_skips_everything_has_received_nothing() -> None:
+    """The call goes on waiting. What it returns later is delivered again if its caller has given up meanwhile."""
+    bench, call = DeliveryBench(json.loads), ConsumeCall()
+    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
+    assert bench.values.take("t", 1_000, call) == []
+    assert bench.finished == {P0: 11}
+    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 11, None, b"1")], 12, 1, 1))
+    assert bench.values.take("t", 1_000, call) == [1]
+    assert not call.received
+    bench.values.finish()
+    assert bench.finished == {P0: 11}
 
 
 async def test_an_error_does_not_drop_values_of_other_partitions() -> None:

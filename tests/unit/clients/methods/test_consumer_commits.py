@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups import GroupedConsumer, OffsetAndMetadata, TopicPartition
+from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError
 from tests.helpers.waiting import run_ready_tasks
 
@@ -48,6 +49,9 @@ class Connected:
 def consumer_of(**settings: Any) -> tuple[GroupedConsumer, Connected]:
     consumer, connected = GroupedConsumer("127.0.0.1:1", "g", "127.0.0.1:1", **settings), Connected()
     consumer._connected = cast(Any, connected)
+    # A loop of the running task.
+    loop = SimpleNamespace(caller=current_caller())
+    consumer._records = cast(Any, lambda: loop)
     return consumer, connected
 
 
@@ -57,6 +61,17 @@ async def test_only_a_commit_without_offsets_counts_the_record_in_flight() -> No
     assert connected.calls == [{T0: 3}]
     assert await consumer.commit() == {T0}
     assert connected.calls == [{T0: 3}, "count", "commit"]
+
+
+async def test_a_commit_of_another_task_does_not_count_the_record_in_flight() -> None:
+    """The loop still processes it: if the process dies, the next owner must get it again."""
+    consumer, connected = consumer_of()
+
+    async def commit() -> frozenset[TopicPartition]:
+        return await consumer.commit()
+
+    assert await asyncio.create_task(commit()) == {T0}
+    assert connected.calls == ["commit"]
 
 
 @pytest.mark.parametrize("begin", [GroupedConsumer.commit, GroupedConsumer.commit_async])
@@ -69,6 +84,20 @@ async def test_a_commit_has_begun_when_the_call_returns(begin: Callable[..., asy
     assert await committing == {T0}
     with pytest.raises(ClosedError):
         await begin(consumer)
+
+
+async def test_a_commit_is_possible_until_the_close_has_ended() -> None:
+    """A revoked hook may commit at a close, too."""
+    consumer, connected = consumer_of()
+    consumer._closed = True
+    consumer._closing = closing = asyncio.get_running_loop().create_future()
+    assert await consumer.commit({T0: 3}) == {T0}
+    with pytest.raises(ClosedError):
+        consumer.__aiter__()
+    closing.set_result(None)
+    with pytest.raises(ClosedError):
+        await consumer.commit({T0: 3})
+    assert connected.calls == [{T0: 3}]
 
 
 @pytest.mark.parametrize("own", [True, False])
