@@ -397,3 +397,20 @@ def test_the_blocking_consumer_has_the_same_methods(cluster_39: Cluster, topic: 
             consumer.commit_async({partition: 8}).result(10)
         consumer.close(autocommit=False, timeout_s=5.0)
     assert stored(cluster_39, group, topic) == {0: 4}
+
+
+@STORES
+async def test_a_revoked_hook_commits_at_the_close(cluster_39: Cluster, topic: str, group: str, store: str) -> None:
+    """As programs of kafka-python do: what the loop has finished is stored, and the position is still known."""
+    seen: list[int] = []
+
+    class Committer:
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            await consumer.commit()
+            seen.extend([await consumer.position(each) for each in partitions])
+            assert await consumer.committed(partitions[0]) is not None
+
+    async with joined(cluster_39, group, topic, store=store, listener=Committer()) as consumer:
+        await read(consumer, 3)
+    assert seen == [3]
+    assert stored(cluster_39, group, topic) == {0: 3}
