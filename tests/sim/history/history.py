@@ -131,7 +131,9 @@ class History:
             )
         may_reset = self._is_reset(entry, partition, offset)
         repairs = partition in self.damaged or self._mistakes_version(entry, partition)
-        adopts = repairs and not may_reset and (seek is not None or self._was_reached(partition, offset))
+        is_before_seek = self._is_chosen_before_seek(entry, partition, offset)
+        is_known = seek is not None or is_before_seek or self._was_reached(partition, offset)
+        adopts = repairs and not may_reset and is_known
         if adopts:
             # The writer may have finished more records since it sent this write.
             before, processed = min(self._stored[partition], offset), max(offset, self.reached(partition))
@@ -142,7 +144,7 @@ class History:
             kind = WriteKind.NEW_LOG
         elif before is None:
             kind = WriteKind.FIRST
-        elif self._is_chosen_before_seek(entry, partition, offset):
+        elif is_before_seek and not adopts:
             kind = WriteKind.CHOSEN
         else:
             kind = WriteKind.RESET if may_reset else WriteKind.COMMIT
@@ -258,6 +260,9 @@ class History:
 
     def _record_operators(self, write: OffsetWrite) -> None:
         partition = write.partition
+        if self.requests_of_brokers and write.offset == write.before and not write.repairs:
+            # The owner cannot tell this write from one that a broker repeats.
+            return
         if write.repairs:
             self.damaged.discard(partition)
         self._begin_epoch(partition, write.offset)
