@@ -108,6 +108,71 @@ def test_a_commit_beyond_what_was_processed_since_a_seek_is_reported(world: Worl
         world.run_for(7.0)
 
 
+def choose(world: World, consumer: Consumer, offset: int) -> None:
+    """Have the application commit an offset that it chooses."""
+    world.checker.commit_chosen(consumer, P0, consumer.token(P0), offset)
+    committing = consumer.process.start(consumer.member.commit_chosen({P0: offset}))
+    world.timeline.run_until(committing.done, 2.0)
+    committing.result()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_an_offset_that_is_chosen_before_a_seek_is_stored_starts_an_epoch(world: World, deleted: bool) -> None:
+    """
+    The application may commit less than it has sought, also in place of an offset that an operator has deleted. The
+    sought offset is stored by the next commit all the same, and a next owner may start at either.
+    """
+    (consumer,) = world.consumers
+    seek(consumer, 60)
+    if deleted:
+        world.operator.delete_async(world.layout.offset(P0))
+        world.run_for(1.0)
+    choose(world, consumer, 40)
+    assert world.history.stored(P0) == 40
+    consumer.work(0.0, 2, 0.1)
+    world.run_for(7.0)
+    assert world.history.stored(P0) == 62
+    world.close(60.0)
+
+
+def test_an_offset_is_chosen_from_the_start_of_the_claim_on_after_a_seek(world: World) -> None:
+    """The floor stays where the claim was opened, also if the application seeks forward before the first record."""
+    (consumer,) = world.consumers
+    consumer.leave()
+    world.run_for(20.0)
+    other = world.join(["t0"])
+    world.settle(60.0)
+    seek(other, 30)
+    other.process.call(other._open, [P0])
+    choose(world, other, 20)
+    assert world.history.stored(P0) == 20
+
+
+def test_a_seek_that_is_stored_before_the_partition_is_opened_for_delivery_counts(world: World) -> None:
+    """An application may seek in its assigned hook, and a commit may store that before the hook has ended."""
+    (consumer,) = world.consumers
+    opened = consumer.opened.pop(P0)
+    seek(consumer, 5)
+    world.timeline.run_until(lambda: world.history.stored(P0) == 5, 10.0)
+    assert world.history.epoch(P0) == opened + 1
+    consumer.process.call(consumer._open, [P0])
+    consumer.work(0.0, 2, 0.1)
+    world.run_for(7.0)
+    assert world.history.stored(P0) == 7
+
+
+def test_a_pause_ends_when_its_topic_leaves_the_subscription(world: World) -> None:
+    """Nothing of the topic is delivered meanwhile. If the claim outlasts that, the partition is not paused any more."""
+    (consumer,) = world.consumers
+    consumer.process.call(consumer.pause, 0.0)
+    consumer.process.call(consumer.subscribe, ["t1"])
+    assert consumer._idle() == []
+    consumer.process.call(consumer.subscribe, ["t0"])
+    world.timeline.run_until(lambda: consumer.is_assigned(P0), 10.0)
+    consumer.work(0.0, 1, 0.1)
+    assert P0 in consumer.in_flight
+
+
 def test_a_paused_partition_is_not_delivered_until_it_is_resumed(world: World) -> None:
     """The claim stays, and the delivery continues where it was."""
     (consumer,) = world.consumers
