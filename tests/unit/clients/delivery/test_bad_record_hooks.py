@@ -24,6 +24,17 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_records, "_PAUSES", Backoff(3_600.0, 3_600.0))
 
 
+async def running_hook() -> tuple[Hook, DeliveryBench]:
+    """Return a hook that runs for the record at offset 10 of partition 0, until ``may_return`` is set."""
+    hook = Hook()
+    hook.may_return.clear()
+    bench = DeliveryBench(poison(10), hook)
+    bench.fetcher.add(P0, 10)
+    assert bench.take() is None
+    await run_ready_tasks()
+    return hook, bench
+
+
 async def test_a_hook_gets_the_record_and_the_next_one_follows() -> None:
     """While the hook runs, the record is in flight: other partitions continue, a release and the watchdog see it."""
     hook = Hook()
@@ -53,12 +64,7 @@ async def test_a_hook_gets_the_record_and_the_next_one_follows() -> None:
 
 async def test_a_release_waits_for_a_hook_and_stores_its_record() -> None:
     """The next owner does not get the record again."""
-    hook = Hook()
-    hook.may_return.clear()
-    bench = DeliveryBench(poison(10), hook)
-    bench.fetcher.add(P0, 10)
-    assert bench.take() is None
-    await run_ready_tasks()
+    hook, bench = await running_hook()
     assert bench.handler.stop([P0]) == {P0}
     draining = asyncio.ensure_future(bench.handler.drained([P0]))
     await run_ready_tasks()
@@ -112,12 +118,7 @@ async def test_a_hook_waits_for_what_is_in_flight_before_its_record() -> None:
 @pytest.mark.parametrize("event", ["seek", "loss", "offset"])
 async def test_a_hook_does_not_count_after_a_seek_or_a_loss(event: str) -> None:
     """When it returns, neither the position nor what is finished changes."""
-    hook = Hook()
-    hook.may_return.clear()
-    bench = DeliveryBench(poison(10), hook)
-    bench.fetcher.add(P0, 10)
-    assert bench.take() is None
-    await run_ready_tasks()
+    hook, bench = await running_hook()
     state = bench.state()
     if event == "seek":
         bench.subscription.seek(P0, 5)
@@ -135,12 +136,7 @@ async def test_a_hook_does_not_count_after_a_seek_or_a_loss(event: str) -> None:
 
 async def test_one_hook_runs_at_a_time_for_a_partition() -> None:
     """If the record is reached again while its hook runs, as after a seek, the next call waits for the first."""
-    hook = Hook()
-    hook.may_return.clear()
-    bench = DeliveryBench(poison(10), hook)
-    bench.fetcher.add(P0, 10)
-    assert bench.take() is None
-    await run_ready_tasks()
+    hook, bench = await running_hook()
     bench.subscription.seek(P0, 10)
     bench.owned.resume_at(P0, 10)
     bench.fetcher.add(P0, 10)
@@ -245,12 +241,7 @@ async def test_a_hook_gets_damage() -> None:
 
 async def test_a_close_cancels_a_hook_that_still_runs() -> None:
     """Its record is not finished."""
-    hook = Hook()
-    hook.may_return.clear()
-    bench = DeliveryBench(poison(10), hook)
-    bench.fetcher.add(P0, 10)
-    assert bench.take() is None
-    await run_ready_tasks()
+    hook, bench = await running_hook()
     bench.owned.bad.close()
     await run_ready_tasks()
     assert bench.finished == {}
