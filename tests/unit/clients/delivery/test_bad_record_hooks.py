@@ -241,7 +241,7 @@ async def test_a_hook_gets_damage() -> None:
 
 async def test_a_close_cancels_a_hook_that_still_runs() -> None:
     """Its record is not finished."""
-    hook, bench = await running_hook()
+    _, bench = await running_hook()
     bench.owned.bad.close()
     await run_ready_tasks()
     assert bench.finished == {}
