@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
+from kiel_groups.group.member.subscription_arguments import check_offset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
 __all__ = ["is_partition", "offsets_of", "partition_of", "partitions_of"]
-
-#: The largest offset of the protocol, an int64.
-_MOST_OFFSET = (1 << 63) - 1
 
 
 def is_partition(given: object) -> bool:
@@ -68,8 +66,4 @@ def _offset_of(given: object, where: str) -> OffsetAndMetadata:
         if len(given) != 2 or not (given[1] is None or isinstance(given[1], str)):
             raise ConfigError(f"{where}: {given!r} given; expected OffsetAndMetadata(offset, text)")
         offset, metadata = given[0], given[1] or ""
-    if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
-        raise ConfigError(
-            f"{where}: {offset!r} given; expected the next offset to read, a whole number from 0 to 2**63 - 1"
-        )
-    return OffsetAndMetadata(offset, metadata)
+    return OffsetAndMetadata(check_offset(offset, where), metadata)

@@ -70,7 +70,7 @@ class AssignedPartitions(ClusterQueries):
             offset: The offset of the next record. If the log does not have it, ``auto_offset_reset`` applies.
 
         Raises:
-            ConfigError: The offset is not a whole number of at least 0.
+            ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
             IllegalStateError: The partition is not assigned; the text names those that are.
         """
         (partition,) = checked_partitions([partition], "seek()")

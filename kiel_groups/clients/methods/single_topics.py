@@ -13,6 +13,7 @@ from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.calls.offset_arguments import offsets_of
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
@@ -315,8 +316,7 @@ async def _start_positions(
 ) -> dict[TopicPartition, int]:
     if not isinstance(start, Mapping):
         return await list_offsets(cluster, partitions, offset_time(start, datetime.now(UTC)))
-    unknown = [str(tp) for tp in start if tp not in partitions]
-    if unknown:
+    given = {each: offset for each, (offset, _) in offsets_of(start, "start").items()}
+    if unknown := [str(each) for each in given if each not in partitions]:
         raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
-    rest = await list_offsets(cluster, [tp for tp in partitions if tp not in start], BEGINNING)
-    return rest | dict(start)
+    return await list_offsets(cluster, [each for each in partitions if each not in given], BEGINNING) | given
