@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
+from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
@@ -82,6 +83,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         ConfigError: A setting is not valid.
     """
 
+    @check_setting_names
     def __init__(
         self,
         brokers: str | Iterable[str],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self, Unpack
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions, compression_name
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.compat.attributes import ProducerAttributes
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
@@ -74,6 +75,7 @@ class Producer(ProducerAttributes):
         ConfigError: A setting is not valid, or the compression is unknown.
     """
 
+    @check_setting_names
     def __init__(
         self,
         brokers: str | Iterable[str],

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn, Self, Unpack
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config
 from kiel_groups.clients.calls.eager_methods import starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
@@ -59,6 +60,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     BEGINNING: ClassVar[int] = BEGINNING
     END: ClassVar[int] = END
 
+    @check_setting_names
     def __init__(
         self,
         brokers: str | Iterable[str],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from typing import Any, TypedDict, Unpack
 
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
@@ -36,10 +35,6 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
     Raises:
         ConfigError: There is no address, or an address or a setting is not valid.
     """
-    if unknown := sorted(settings.keys() - BrokerSettings.__annotations__.keys()):
-        near = get_close_matches(unknown[0], BrokerSettings.__annotations__, 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; known ones are {', '.join(BrokerSettings.__annotations__)}"
-        raise ConfigError(f"{unknown[0]}: there is no such setting{hint}")
     return BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
 
 
