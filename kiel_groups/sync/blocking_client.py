@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import logging
 import sys
 import threading
@@ -213,6 +214,10 @@ def takes_arguments_of(
         def init(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
             self._set_up(make(*args, **kwargs))
 
+        # A class's signature has no ``self``: without one, tools would drop the first argument in its place.
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        arguments = inspect.signature(make).parameters.values()
+        vars(init)["__signature__"] = inspect.Signature([own, *arguments])
         return init
 
     return decorate

@@ -85,7 +85,7 @@ async def test_calls_that_fail_do_so_as_the_page_says(cluster_39: Cluster, uniqu
         await consumer.getone()
     async with consumer:
         await eventually(consumer.assignment, "the partition is assigned")
-        assert await consumer.committed([partition, other]) == {partition: None, other: None}
+        assert await consumer.committed([partition, other]) == {partition: 0, other: None}
         assert await consumer.position(partition) == 0
         assert await consumer.commit() == frozenset()
         assert await consumer.getmany() == {}
@@ -192,14 +192,14 @@ async def test_the_committer_is_killed_and_its_offsets_are_what_it_committed(
     with started("manual_committer.py", cluster_39, topic, group, str(file)) as killed:
         killed.wait_for_lines(5)
         killed.end(signal.SIGKILL)
-    printed = [int(line.split()[2]) for line in killed.lines if line.count(" ") == 2]
+    printed = [int(line.split()[2]) for line in killed.lines]
     with zookeeper(cluster_39) as zk:
         stored = stored_offsets(zk, group, topic)[0]
-        # The kill may come between the commit and its line, or the line may be incomplete.
-        assert printed[-1] <= stored <= printed[-1] + 20
+        # The kill may come between a commit and its line, or between a write and its commit.
+        assert stored in (printed[-1], printed[-1] + 10)
         assert stored < 3_000
         rows = file.read_bytes().splitlines()
-        assert rows[:stored] == values[:stored]
+        assert rows in (values[:stored], values[: stored + 10])
         with started("manual_committer.py", cluster_39, topic, group, str(file)) as other:
             assert re.fullmatch(rf"committed {topic}:0 \d+", other.wait_for_lines(1)[0])
             assert stored < int(other.lines[0].split()[2]) <= stored + 10

@@ -14,6 +14,7 @@ _FETCHER = "clients/fetch/fetcher.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _VALUES_IN_FLIGHT = "clients/delivery/values_in_flight.py"
 _CONNECTION = "clients/net/connection.py"
+_SETTING_NAMES = "clients/calls/setting_names.py"
 
 _CLUSTER_METADATA_TESTS = "tests/unit/clients/net/test_cluster_metadata.py"
 _SINGLE_TESTS = "tests/unit/clients/test_single.py"
@@ -21,8 +22,24 @@ _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
 _VALUE_DELIVERY_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
 _DEPOSED_LEADERS_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
+_SETTING_NAMES_TESTS = "tests/unit/clients/calls/test_setting_names.py"
 
 MUTANTS = (
+    # Arguments
+    Mutant(
+        "a setting under its name in kafka-python is not answered with the name here",
+        _SETTING_NAMES,
+        "    if _RENAMED.get(name) in known:\n",
+        "    if False:\n",
+        _SETTING_NAMES_TESTS,
+    ),
+    Mutant(
+        "a client without a group names an argument that it does not have",
+        _SETTING_NAMES,
+        "    if _RENAMED.get(name) in known:\n",
+        "    if name in _RENAMED:\n",
+        _SETTING_NAMES_TESTS,
+    ),
     # Start positions
     Mutant(
         "the error of a leader counts as an answer without offsets",

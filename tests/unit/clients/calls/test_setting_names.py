@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import kiel_groups
 from kiel_groups import GroupedConsumer, Producer, SingleConsumer, sync
 from kiel_groups.errors import ConfigError
 
@@ -66,6 +67,14 @@ def test_all_unknown_names_are_in_one_error() -> None:
 def test_a_missing_argument_is_pythons_error() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'zk_hosts'"):
         GroupedConsumer("localhost", "clicks")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["GroupedConsumer", "SingleConsumer", "Producer"])
+def test_tools_see_all_arguments(name: str) -> None:
+    """Editors and ``help()`` show the arguments of a client, of the blocking one as well."""
+    asynchronous, blocking = inspect.signature(getattr(kiel_groups, name)), inspect.signature(getattr(sync, name))
+    assert next(iter(asynchronous.parameters)) == "brokers"
+    assert blocking.parameters == asynchronous.parameters
 
 
 def test_a_subclass_may_have_arguments_of_its_own() -> None:
