@@ -33,6 +33,13 @@ MUTANTS = (
         "offset < 0",
         "tests/unit/group/member/test_subscribed_partitions.py",
     ),
+    Mutant(
+        "one partition is taken for a list of partitions",
+        "clients/calls/offset_arguments.py",
+        " or isinstance(given, (str, bytes)) or is_partition(given)",
+        " or isinstance(given, (str, bytes))",
+        "tests/unit/clients/calls/test_offset_arguments.py",
+    ),
     # Pauses
     Mutant(
         "a paused partition is fetched",

@@ -13,13 +13,13 @@ from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import running_loop
-from kiel_groups.clients.calls.offset_arguments import offsets_of
+from kiel_groups.clients.calls.offset_arguments import offsets_of, partitions_of
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions, checked_partitions
+from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
@@ -98,13 +98,14 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
             ClosedError: The consumer was closed.
         """
         if self._ended:
             raise ClosedError("the consumer was closed")
-        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._require_connected().follow()
 
     @starts_at_call

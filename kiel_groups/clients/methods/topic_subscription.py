@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.calls.offset_arguments import partitions_of
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.clients.methods.assigned_partitions import checked_partitions
 from kiel_groups.clients.methods.membership import GroupMembership
 from kiel_groups.config import topic_names
 from kiel_groups.errors import ConfigError
@@ -100,12 +100,13 @@ class TopicSubscription(GroupMembership):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
             ClosedError: The consumer was closed.
         """
         self._check_open()
-        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._follow_assignment()
 
     def _follow_assignment(self) -> None:
