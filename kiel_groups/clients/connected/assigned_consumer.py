@@ -164,10 +164,15 @@ class AssignedConsumer:
         """The listener of the subscription to topics; partitions of ``assign`` have none."""
         return None if self._subscription.is_manual() else self._subscription.listener
 
+    @property
+    def must_revoke(self) -> bool:
+        """Whether there is a listener to notify, before the partitions of topics may leave."""
+        return bool(self._subscription.assigned_partitions()) and self._listener is not None
+
     async def revoke(self) -> None:
         """Stop the delivery of topics, and notify the listener. Positions remain until its hook has returned."""
-        owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
-        if assigned and self._listener is not None:
+        if self.must_revoke:
+            owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
             owned.ready.remove(assigned)
             owned.drop(assigned)
             await self._calls.revoked(assigned)

@@ -108,23 +108,38 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._require_connected().follow()
 
-    @starts_at_call
-    async def unsubscribe(self) -> None:
+    def unsubscribe(self) -> asyncio.Future[None]:
         """
         Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+
+        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
+        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
 
         Raises:
             ClosedError: The consumer was closed.
         """
-        connected = self._require_connected()
+        try:
+            connected = self._require_connected()
+        except ClosedError as error:
+            return failed_future(error, "SingleConsumer.unsubscribe")
         self._round = object()
         for lookup in self._lookups.values():
             lookup.cancel()
         self._whole_topics, self._starts = set(), {}
-        async with self._unsubscribing:
-            await connected.revoke()
-            self._subscription.unsubscribe()
-            connected.follow()
+        is_pending = self._unsubscribing.locked() or connected.must_revoke
+        if not is_pending:
+            self._leave_all(connected)
+        return spawn(self._revoke(connected, is_pending), "SingleConsumer.unsubscribe")
+
+    async def _revoke(self, connected: AssignedConsumer, is_pending: bool) -> None:
+        if is_pending:
+            async with self._unsubscribing:
+                await connected.revoke()
+                self._leave_all(connected)
+
+    def _leave_all(self, connected: AssignedConsumer) -> None:
+        self._subscription.unsubscribe()
+        connected.follow()
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics; none with partitions from ``assign``."""
@@ -141,7 +156,10 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         listener: RebalanceListener | None = None,
     ) -> None:
         """
-        Add topics. The future is done once their start positions are known: with END, later records are delivered.
+        Add topics; those of former calls remain. (``GroupedConsumer.subscribe`` replaces them.)
+
+        The future is done once their start positions are known: with END, later records are delivered. Until then, the
+        topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.

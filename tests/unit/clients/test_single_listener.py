@@ -45,6 +45,29 @@ async def test_a_listener_is_notified_of_partitions_that_are_read_and_of_their_e
     assert hooks.calls == [("assigned", [T0, T1], [0, 0]), ("revoked", [T0, T1], [2, 0])]
 
 
+async def test_unsubscribe_takes_effect_at_the_call_unless_a_hook_comes_first() -> None:
+    """The hook finds the positions, so with a listener an application awaits the future, as in the test above."""
+    async with consuming(b"0", b"1") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        left = consumer.unsubscribe()
+        assert consumer.assignment() == consumer.subscription() == frozenset()
+        consumer.assign([T0])
+        consumer.seek(T0, 1)
+        await left
+        assert consumer.assignment() == {T0}
+        assert await take_values(consumer, 1) == [b"1"]
+        consumer.unsubscribe()
+        hooks = HookLog()
+        hooks.consumer = consumer
+        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
+        left = consumer.unsubscribe()
+        assert consumer.assignment() == {T0, T1}
+        again = consumer.unsubscribe()
+        await left
+        assert consumer.assignment() == frozenset()
+        await again
+
+
 async def test_no_record_is_delivered_before_the_assigned_hook_has_returned() -> None:
     """A program may load the state of a partition there."""
     is_loaded = asyncio.Event()
