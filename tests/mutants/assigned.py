@@ -40,6 +40,13 @@ MUTANTS = (
         "tests/unit/clients/test_single_listener.py",
     ),
     Mutant(
+        "a later call with a limit does not shorten the close of a consumer without a group",
+        "clients/single.py",
+        "        if running_loop() is not None:\n            self._limit.shorten(timeout_s)\n",
+        "",
+        "tests/unit/clients/test_single_listener.py",
+    ),
+    Mutant(
         "topics are added while the revoked hook of an unsubscribe runs",
         "clients/methods/single_topics.py",
         "        async with self._unsubscribing:\n            pass",

@@ -15,6 +15,7 @@ from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.config import ResetPolicy
 from kiel_groups.constants import BEGINNING, END
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import ClosedError, KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -177,14 +178,18 @@ class AssignedConsumer:
             owned.drop(assigned)
             await self._calls.revoked(assigned)
 
-    async def close(self) -> None:
+    async def close(self, limit: CloseLimit) -> None:
         """
         Stop reading, notify the listener, and close the connections.
 
-        Nothing is committed, so records in flight delay nothing.
+        Nothing is committed, so records in flight delay nothing. A hook that runs beyond the limit is cancelled.
         """
         self.reader.end(None)
-        await self.revoke()
+        try:
+            async with limit.timeout():
+                await self.revoke()
+        except TimeoutError:
+            log.warning("closing although the listener's on_partitions_revoked has not returned: it was cancelled")
         for task in (self._look_up, self._renewal):
             if task is not None:
                 task.cancel()

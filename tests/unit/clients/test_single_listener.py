@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from tests.helpers.single_consumers import T0, T1, consuming, take_values
 
@@ -76,7 +77,7 @@ async def test_no_record_is_delivered_before_the_assigned_hook_has_returned() ->
         async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             await is_loaded.wait()
 
-    async with consuming(b"0") as (broker, consumer):
+    async with consuming(b"0") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING, listener=Loader())  # type: ignore[arg-type]
         assert await consumer.getmany(timeout_ms=300) == {}
         is_loaded.set()
@@ -107,3 +108,27 @@ async def test_topics_that_are_subscribed_to_while_the_revoked_hook_runs_remain(
         assert unsubscribed.done()
         assert consumer.assignment() == {T0, T1}
         assert await take_values(consumer, 1) == [b"0"]
+
+
+async def test_a_close_with_a_limit_does_not_wait_for_the_hook() -> None:
+    """A later call shortens a close that runs already; the hook is cancelled."""
+    is_cancelled = asyncio.Event()
+
+    class Hanging:
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_cancelled.set()
+
+    async with consuming(b"0") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Hanging())  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"close\(\): timeout_s: -1 given"):
+            consumer.close(timeout_s=-1)
+        closing = consumer.close(timeout_s=600)
+        await asyncio.sleep(0)
+        assert not closing.done()
+        async with asyncio.timeout(10):
+            await consumer.close(timeout_s=0.01)
+        assert is_cancelled.is_set()
+        assert closing.done()
