@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, Self, Unpack
 
-from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config
+from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_close_timeout
 from kiel_groups.clients.calls.eager_methods import starts_at_call
-from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.connected.record_reader import ReaderSettings
@@ -18,6 +19,7 @@ from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.methods.single_topics import SingleTopics, Start
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.constants import BEGINNING, END
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
@@ -98,6 +100,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         super().__init__(settings)
         self._closing: asyncio.Future[None] | None = None
         self._left_loop = LeftLoop(abandon=self._abandon)
+        self._limit = CloseLimit()
         #: The loop of ``anext(consumer)``, if there is one.
         self._own_loop: RecordLoop | None = None
 
@@ -179,6 +182,26 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         raise _groupless("commit()")
 
     @starts_at_call
+    async def commit_async(self, offsets: object = None, callback: object = None) -> NoReturn:
+        """
+        Refuse to commit, because there is no group. No callback is called.
+
+        Raises:
+            IllegalStateError: Always; the text says what to do.
+        """
+        raise _groupless("commit_async()")
+
+    @starts_at_call
+    async def fetch_committed_offsets(self, partitions: object = None) -> NoReturn:
+        """
+        Refuse to look for committed offsets, because there is no group.
+
+        Raises:
+            IllegalStateError: Always; the text says what to do.
+        """
+        raise _groupless("fetch_committed_offsets()")
+
+    @starts_at_call
     async def committed(self, partition: object) -> NoReturn:
         """
         Refuse to look for committed offsets, because there is no group.
@@ -190,25 +213,41 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
 
     # ------------------------------------------------------------------ the end
 
-    def close(self) -> asyncio.Future[None]:
+    def close(self, *, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
-        Stop reading, end iteration, and close the connections. Further calls do nothing.
+        Stop reading, end iteration, notify the listener, and close the connections.
+
+        Further calls return the same outcome; their ``timeout_s`` may end the close earlier.
 
         If the event loop does not run any more, as after a Ctrl-C, the close is complete when this method returns.
+
+        Args:
+            timeout_s: How long the listener's ``on_partitions_revoked`` may delay the close, in seconds. After it, the
+                hook is cancelled.
+
+        Raises:
+            ConfigError: The argument is not valid; nothing is closed.
         """
-        self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
+        check_close_timeout(timeout_s)
+        if running_loop() is not None:
+            self._limit.shorten(timeout_s)
+        self._closing = self._left_loop.close(
+            self._closing, functools.partial(self._close, timeout_s), "SingleConsumer.close"
+        )
         return self._closing
 
     @starts_at_call
     async def wind_down(self) -> None:
         """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
 
-    async def _close(self) -> None:
+    async def _close(self, timeout_s: float | None) -> None:
+        # Without a running loop, ``close`` could not tell when the time began.
+        self._limit.shorten(timeout_s)
         self._ended = True
         for lookup in self._lookups.values():
             lookup.cancel()
         if self._connected is not None:
-            await self._connected.close()
+            await self._connected.close(self._limit)
 
     def _abandon(self) -> None:
         if self._connected is not None:

@@ -169,8 +169,13 @@ async def test_commits_are_refused(cluster_39: Cluster, unique: Unique, make: Ma
             with zookeeper(cluster_39) as client:
                 assert stored_offsets(client, consumer.group_name, topic) == {}
         else:
-            with pytest.raises(IllegalStateError, match="SingleConsumer has no group"):
-                await consumer.committed(partition)
+            for name, refused in [
+                ("commit_async", consumer.commit_async({partition: 2})),
+                ("committed", consumer.committed(partition)),
+                ("fetch_committed_offsets", consumer.fetch_committed_offsets()),
+            ]:
+                with pytest.raises(IllegalStateError, match=rf"^{name}\(\): SingleConsumer has no group"):
+                    await refused
 
 
 @pytest.mark.parametrize("policy", ["latest", "none"])
@@ -317,6 +322,28 @@ async def test_changes_in_quick_succession(cluster_39: Cluster, unique: Unique) 
         assert (await take(consumer, 1))[0].offset == 3, "the group's offset"
         await eventually(lambda: members(cluster_39, group) == [], "the member has left")
     await eventually(lambda: asyncio.all_tasks() == before, "no task is left")
+
+
+async def test_a_member_assigns_right_after_an_unsubscribe(cluster_39: Cluster, unique: Unique) -> None:
+    """No call is awaited, as in programs for aiokafka. A partition that the member still owns is refused."""
+    (topic, _), (other, _) = await topic_of(cluster_39, unique, 5), await topic_of(cluster_39, unique, 5)
+    group, owned, partition = unique("group"), TopicPartition(topic, 0), TopicPartition(other, 0)
+    async with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer, asyncio.timeout(60):
+        consumer.subscribe(topic)
+        assert consumer.subscription() == {topic}
+        assert [record.offset for record in await take(consumer, 2)] == [0, 1]
+        await consumer.commit()
+        left = consumer.unsubscribe()
+        with pytest.raises(IllegalStateError, match="not released"):
+            consumer.assign([owned])
+        consumer.assign([partition])
+        consumer.seek(partition, 3)
+        assert [record.offset for record in await take(consumer, 2)] == [3, 4]
+        await left
+        await eventually(lambda: members(cluster_39, group) == [], "the member has left")
+        consumer.unsubscribe()
+        consumer.subscribe(topic)
+        assert [record.offset for record in await take(consumer, 1)] == [2], "the group's offset"
 
 
 async def test_a_close_in_the_loop_of_a_former_member(cluster_39: Cluster, unique: Unique) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-from kiel_groups import GroupedConsumer, Record, TopicPartition
+from kiel_groups import GroupedConsumer, Producer, Record, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import IllegalStateError
 from tests.helpers.cluster_data import produce
@@ -60,23 +60,45 @@ async def test_a_replayer_seeks_in_its_hook(cluster_39: Cluster, unique: Unique)
     assert seen == list(range(15, 25))
 
 
+async def uneven(cluster: Cluster, unique: Unique, *counts: int) -> tuple[str, dict[TopicPartition, list[int]]]:
+    """Make a topic whose partitions have these numbers of records; return it, and their offsets."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, len(counts))
+    async with Producer(cluster.brokers) as producer:
+        numbers = [number for number, count in enumerate(counts) for _ in range(count)]
+        await asyncio.gather(*(producer.produce(topic, b"value", partition=number) for number in numbers))
+    return topic, {TopicPartition(topic, number): list(range(count)) for number, count in enumerate(counts)}
+
+
+def offsets_of(records: Iterable[Record]) -> dict[TopicPartition, list[int]]:
+    offsets = defaultdict[TopicPartition, list[int]](list)
+    for record in records:
+        offsets[record.topic_partition].append(record.offset)
+    return dict(offsets)
+
+
 async def test_a_program_pauses_what_waits_for_its_sink(cluster_39: Cluster, unique: Unique) -> None:
-    topic, stored = await filled(cluster_39, unique, 20), list[list[int]]()
+    """A partition that has nothing more, or nothing at all, keeps no other from being stored."""
+    topic, expected = await uneven(cluster_39, unique, 100, 3, 0)
+    stored = list[Record]()
 
     async def store(rows: dict[TopicPartition, list[Record]]) -> None:
-        stored.append([record.offset for records in rows.values() for record in records])
-        if len(stored) == 4:
+        assert max(len(records) for records in rows.values()) < 10, "a paused partition delivers nothing"
+        stored.extend(record for records in rows.values() for record in records)
+        if len(stored) == 103:
             raise Done
 
     with pytest.raises(Done):
         await run(cluster_39, 1, topic, unique("group"), rows=defaultdict(list), store=store)
-    assert stored == [list(range(first, first + 5)) for first in range(0, 20, 5)]
+    assert offsets_of(stored) == {partition: offsets for partition, offsets in expected.items() if offsets}
 
 
-async def test_a_program_ends_without_lag(cluster_39: Cluster, unique: Unique) -> None:
-    topic, seen = await filled(cluster_39, unique, 30), list[Record]()
+@pytest.mark.parametrize("counts", [(30,), (1, 200), (40, 0)])
+async def test_a_program_ends_without_lag(cluster_39: Cluster, unique: Unique, counts: tuple[int, ...]) -> None:
+    """Also if a partition is short, and another was not fetched yet; and if one is empty."""
+    (topic, expected), seen = await uneven(cluster_39, unique, *counts), list[Record]()
     await run(cluster_39, 2, topic, unique("group"), handle=seen.append)
-    assert [record.offset for record in seen] == list(range(30))
+    assert offsets_of(seen) == {partition: offsets for partition, offsets in expected.items() if offsets}
 
 
 async def test_a_record_that_is_read_too_late_was_delivered_again(cluster_39: Cluster, unique: Unique) -> None:

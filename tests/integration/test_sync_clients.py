@@ -245,6 +245,8 @@ def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topi
         assert consumer.getone().offset == 0
         with pytest.raises(IllegalStateError, match="SingleConsumer has no group"):
             consumer.commit()
+        with pytest.raises(IllegalStateError, match="SingleConsumer has no group"):
+            consumer.commit_async()
         consumer.unsubscribe()
         assert consumer.assignment() == frozenset()
     with SingleConsumer(cluster_39.brokers) as consumer:

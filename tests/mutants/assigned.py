@@ -28,8 +28,22 @@ MUTANTS = (
     Mutant(
         "without a group, the revoked hook runs after the positions are gone",
         "clients/methods/single_topics.py",
-        "            await connected.revoke()\n            self._subscription.unsubscribe()\n",
-        "            self._subscription.unsubscribe()\n            await connected.revoke()\n",
+        "                await connected.revoke()\n                self._leave_all(connected)\n",
+        "                self._leave_all(connected)\n                await connected.revoke()\n",
+        "tests/unit/clients/test_single_listener.py",
+    ),
+    Mutant(
+        "an unsubscribe that is not awaited takes effect later",
+        "clients/methods/single_topics.py",
+        "self._unsubscribing.locked() or connected.must_revoke",
+        "True",
+        "tests/unit/clients/test_single_listener.py",
+    ),
+    Mutant(
+        "a later call with a limit does not shorten the close of a consumer without a group",
+        "clients/single.py",
+        "        if running_loop() is not None:\n            self._limit.shorten(timeout_s)\n",
+        "",
         "tests/unit/clients/test_single_listener.py",
     ),
     Mutant(

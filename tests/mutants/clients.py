@@ -86,8 +86,8 @@ MUTANTS = (
     Mutant(
         "a partition without a given start offset starts at its end",
         _SINGLE,
-        "[tp for tp in partitions if tp not in start], BEGINNING)",
-        "[tp for tp in partitions if tp not in start], END)",
+        "[each for each in partitions if each not in given], BEGINNING)",
+        "[each for each in partitions if each not in given], END)",
         _SINGLE_TESTS,
     ),
     Mutant(

@@ -25,6 +25,21 @@ _TRACKER_TESTS = "tests/unit/group/member/test_offset_tracker.py"
 _SIM = "tests/sim/test_seeks.py"
 
 MUTANTS = (
+    # Offsets
+    Mutant(
+        "an offset may be beyond what the protocol can carry",
+        "group/member/subscription_arguments.py",
+        "not 0 <= offset <= _MOST_OFFSET",
+        "offset < 0",
+        "tests/unit/group/member/test_subscribed_partitions.py",
+    ),
+    Mutant(
+        "one partition is taken for a list of partitions",
+        "clients/calls/offset_arguments.py",
+        " or isinstance(given, (str, bytes)) or is_partition(given)",
+        " or isinstance(given, (str, bytes))",
+        "tests/unit/clients/calls/test_offset_arguments.py",
+    ),
     # Pauses
     Mutant(
         "a paused partition is fetched",

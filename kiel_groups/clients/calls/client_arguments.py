@@ -10,7 +10,14 @@ from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.codecs.compression import codec_by_name, codec_by_number
 
-__all__ = ["BrokerSettings", "broker_config", "check_functions", "check_on_bad_record", "compression_name"]
+__all__ = [
+    "BrokerSettings",
+    "broker_config",
+    "check_close_timeout",
+    "check_functions",
+    "check_on_bad_record",
+    "compression_name",
+]
 
 
 class BrokerSettings(TypedDict, total=False):
@@ -48,6 +55,17 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
     for setting, function in settings.items():
         if function is not None and not callable(function):
             raise ConfigError(f"{setting}: {function!r} given; expected a function")
+
+
+def check_close_timeout(timeout_s: object) -> None:
+    """
+    Check how long a consumer's close may take.
+
+    Raises:
+        ConfigError: It is neither None nor seconds.
+    """
+    if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
+        raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
 
 
 def check_on_bad_record(on_bad_record: object) -> None:

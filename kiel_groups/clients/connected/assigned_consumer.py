@@ -15,6 +15,7 @@ from kiel_groups.clients.fetch.start_lookup import StartLookup
 from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.config import ResetPolicy
 from kiel_groups.constants import BEGINNING, END
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import ClosedError, KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -164,22 +165,31 @@ class AssignedConsumer:
         """The listener of the subscription to topics; partitions of ``assign`` have none."""
         return None if self._subscription.is_manual() else self._subscription.listener
 
+    @property
+    def must_revoke(self) -> bool:
+        """Whether there is a listener to notify, before the partitions of topics may leave."""
+        return bool(self._subscription.assigned_partitions()) and self._listener is not None
+
     async def revoke(self) -> None:
         """Stop the delivery of topics, and notify the listener. Positions remain until its hook has returned."""
-        owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
-        if assigned and self._listener is not None:
+        if self.must_revoke:
+            owned, assigned = self.reader.owned, self._subscription.assigned_partitions()
             owned.ready.remove(assigned)
             owned.drop(assigned)
             await self._calls.revoked(assigned)
 
-    async def close(self) -> None:
+    async def close(self, limit: CloseLimit) -> None:
         """
         Stop reading, notify the listener, and close the connections.
 
-        Nothing is committed, so records in flight delay nothing.
+        Nothing is committed, so records in flight delay nothing. A hook that runs beyond the limit is cancelled.
         """
         self.reader.end(None)
-        await self.revoke()
+        try:
+            async with limit.timeout():
+                await self.revoke()
+        except TimeoutError:
+            log.warning("closing although the listener's on_partitions_revoked has not returned: it was cancelled")
         for task in (self._look_up, self._renewal):
             if task is not None:
                 task.cancel()

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.offset_arguments import partition_of
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.cluster_queries import ClusterQueries
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
-__all__ = ["AssignedPartitions", "checked_partitions"]
-
-
-def checked_partitions(partitions: Iterable[object], call: str) -> list[TopicPartition]:
-    """
-    Return partitions that the application has passed, plain tuples as TopicPartition.
-
-    Raises:
-        ConfigError: One of them is neither.
-    """
-    checked: list[TopicPartition] = []
-    for each in partitions:
-        match each:
-            case (str() as topic, int() as number) if isinstance(each, tuple) and not isinstance(number, bool):
-                checked.append(TopicPartition(topic, number))
-            case _:
-                raise ConfigError(f"{call}: {each!r} given; expected TopicPartition(topic, number)")
-    return checked
+__all__ = ["AssignedPartitions"]
 
 
 class AssignedPartitions(ClusterQueries):
@@ -70,10 +54,10 @@ class AssignedPartitions(ClusterQueries):
             offset: The offset of the next record. If the log does not have it, ``auto_offset_reset`` applies.
 
         Raises:
-            ConfigError: The offset is not a whole number of at least 0.
+            ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
             IllegalStateError: The partition is not assigned; the text names those that are.
         """
-        (partition,) = checked_partitions([partition], "seek()")
+        partition = partition_of(partition, "seek()")
         self._subscription.seek(partition, offset)
         if (owned := self._owned_records()) is not None:
             owned.resume_at(partition, offset)
@@ -109,8 +93,8 @@ class AssignedPartitions(ClusterQueries):
     ) -> asyncio.Future[dict[TopicPartition, int]]:
         # The marks are set at the call, not when its task starts: the later of two seeks must win.
         try:
+            wanted = [partition_of(each, call) for each in partitions] or sorted(self.assignment())
             self._require_cluster()
-            wanted = checked_partitions(partitions, call) or sorted(self.assignment())
             self._subscription.check_assigned(wanted, call)
         except KielGroupsError as error:
             return failed_future(error, call)
@@ -140,7 +124,7 @@ class AssignedPartitions(ClusterQueries):
             KielGroupsError: Of an ``assign``: no start position can be chosen.
             ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
         """
-        (partition,) = checked_partitions([partition], "position()")
+        partition = partition_of(partition, "position()")
         if (position := self._subscription.position(partition)) is None:
             await self._await_position(partition)
             position = self._subscription.position(partition)
@@ -156,7 +140,7 @@ class AssignedPartitions(ClusterQueries):
         Raises:
             IllegalStateError: The partition is not assigned.
         """
-        (partition,) = checked_partitions([partition], "highwater()")
+        partition = partition_of(partition, "highwater()")
         return self._subscription.highwater(partition)
 
     @overload
@@ -180,7 +164,7 @@ class AssignedPartitions(ClusterQueries):
             IllegalStateError: The partition is not assigned.
         """
         if partition is not None:
-            (partition,) = checked_partitions([partition], "lag()")
+            partition = partition_of(partition, "lag()")
             return self._lag(partition)
         lags = {each: self._lag(each) for each in sorted(self.assignment())}
         return {each: lag for each, lag in lags.items() if lag is not None}
@@ -202,7 +186,7 @@ class AssignedPartitions(ClusterQueries):
         Raises:
             IllegalStateError: A partition is not assigned; none is paused.
         """
-        wanted = checked_partitions(partitions, "pause()")
+        wanted = [partition_of(each, "pause()") for each in partitions]
         self._subscription.check_assigned(wanted, "pause()")
         for partition in wanted:
             self._subscription.pause(partition)
@@ -216,7 +200,7 @@ class AssignedPartitions(ClusterQueries):
         Raises:
             IllegalStateError: A partition is not assigned; no pause ends.
         """
-        wanted = checked_partitions(partitions, "resume()")
+        wanted = [partition_of(each, "resume()") for each in partitions]
         self._subscription.check_assigned(wanted, "resume()")
         for partition in wanted:
             self._subscription.resume(partition)

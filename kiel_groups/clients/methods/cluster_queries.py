@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.calls.offset_arguments import partitions_of, times_of
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import At, list_offsets
-from kiel_groups.errors import ConfigError, UnknownTopicError
+from kiel_groups.errors import UnknownTopicError
 from kiel_groups.model import OffsetAndTimestamp, TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
@@ -34,20 +35,22 @@ class ClusterQueries:
         Return the first offset in the log of each partition.
 
         Raises:
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: A topic's name is not legal, or a number is negative.
             UnknownTopicError: A partition does not exist.
             BrokerError: A leader did not answer in time, or refused.
             ClosedError: The consumer is not connected, or was closed.
         """
-        return await self._list(partitions, EARLIEST)
+        return await self._list(partitions_of(partitions, "beginning_offsets()"), EARLIEST)
 
     @starts_at_call
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the next message of each partition. The errors are those of ``beginning_offsets``."""
-        return await self._list(partitions, LATEST)
+        return await self._list(partitions_of(partitions, "end_offsets()"), LATEST)
 
     @starts_at_call
     async def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
+        self, timestamps: Mapping[TopicPartition, float]
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """
         Return an offset for each partition from which no message is missed that was written at its time or later.
@@ -58,22 +61,18 @@ class ClusterQueries:
         end of the log. Copying a log to another disk changes the times of its segments.
 
         Args:
-            timestamps: Times in milliseconds since 1970, by partition.
+            timestamps: Times in milliseconds since 1970, by partition; fractions of a millisecond do not count.
 
         Returns:
             An entry for each partition; its ``timestamp`` is -1, "none".
 
         Raises:
-            ConfigError: A time is negative.
+            ArgumentTypeError: The argument is no dict of partitions to numbers. It is a TypeError and a ConfigError.
+            ConfigError: A time is negative, or 2**63 or more.
             UnknownTopicError: As for ``beginning_offsets``, and so are the other errors.
         """
-        for partition, time_ms in timestamps.items():
-            if time_ms < 0:
-                raise ConfigError(
-                    f"offsets_for_times: {time_ms} given for {partition}; expected milliseconds since 1970;"
-                    " beginning_offsets and end_offsets return the ends of the log"
-                )
-        found = await self._list(timestamps, dict(timestamps))
+        times = times_of(timestamps, "offsets_for_times()")
+        found = await self._list(list(times), times)
         return {partition: OffsetAndTimestamp(offset) for partition, offset in found.items()}
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
@@ -99,9 +98,8 @@ class ClusterQueries:
         """
         return set(await self._require_cluster().all_topics() - _INTERNAL_TOPICS)
 
-    async def _list(self, partitions: Collection[TopicPartition], at: At) -> dict[TopicPartition, int]:
+    async def _list(self, wanted: list[TopicPartition], at: At) -> dict[TopicPartition, int]:
         cluster = self._require_cluster()
-        wanted = [TopicPartition(*partition) for partition in partitions]
         for topic in sorted({partition.topic for partition in wanted}):
             known = await cluster.partitions_of(topic)
             missing = [

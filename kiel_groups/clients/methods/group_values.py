@@ -81,5 +81,5 @@ class GroupValues(TopicSubscription):
             return None
         connecting.result()
         if changed:
-            await self._register()
+            await self._registered(changed, "GroupedConsumer.consume")
         return await self._require_reader().next_values(topic, call)

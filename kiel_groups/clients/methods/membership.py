@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from kiel_groups.clients.calls.client_arguments import check_close_timeout
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
@@ -116,10 +117,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
     ) -> None:
         if starting is not None and not starting.done():
             await cancelled_by({starting}, self._limit)
-        if isinstance(connected, ConnectedConsumer):
-            await connected.close(self._limit)
-        else:
-            await connected.close()
+        await connected.close(self._limit)
 
     async def _start_next(self, connected: ConnectedConsumer | AssignedConsumer) -> None:
         try:
@@ -224,8 +222,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         """
         if not isinstance(autocommit, bool):
             raise ConfigError(f"close(): autocommit: {autocommit!r} given; expected True or False")
-        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s >= 0):
-            raise ConfigError(f"close(): timeout_s: {timeout_s!r} given; expected seconds, at least 0, or None")
+        check_close_timeout(timeout_s)
         self._closed = True
         running = running_loop() is not None
         if running:
@@ -258,7 +255,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
         if isinstance(self._connected, ConnectedConsumer):
             await self._connected.close(self._limit, autocommit=autocommit)
         elif self._connected is not None:
-            await self._connected.close()
+            await self._connected.close(self._limit)
         if self._leaving:
             with suppress(TimeoutError):
                 async with self._limit.timeout():

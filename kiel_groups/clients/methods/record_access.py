@@ -13,9 +13,9 @@ from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle, StyleChoice
 from kiel_groups.clients.calls.eager_methods import failed_future
 from kiel_groups.clients.calls.left_loop import LeftLoop
+from kiel_groups.clients.calls.offset_arguments import partition_of
 from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.delivery.record_loop import RecordLoop
-from kiel_groups.clients.methods.assigned_partitions import checked_partitions
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.model import Record, TopicPartition
 
@@ -147,7 +147,7 @@ class RecordAccess:
         """Start a call that returns records, and finish what the caller's earlier calls returned."""
         label = self._label(name.rstrip("()"))
         try:
-            wanted = frozenset(checked_partitions(partitions, name)) or None
+            wanted = frozenset(partition_of(each, name) for each in partitions) or None
             reader = self._require_reader()
             self._style.choose(DeliveryStyle.RECORDS)
         except KielGroupsError as error:

@@ -13,12 +13,13 @@ from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.calls.offset_arguments import offsets_of, partitions_of
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.listener_calls import check_listener
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
-from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions, checked_partitions
+from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LEADERLESS_PATIENCE_S, find_offsets, list_offsets
@@ -97,32 +98,48 @@ class SingleTopics(RecordAccess, AssignedPartitions):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics; call ``unsubscribe()`` first.
             ClosedError: The consumer was closed.
         """
         if self._ended:
             raise ClosedError("the consumer was closed")
-        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._require_connected().follow()
 
-    @starts_at_call
-    async def unsubscribe(self) -> None:
+    def unsubscribe(self) -> asyncio.Future[None]:
         """
         Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+
+        It takes effect at the call, so ``assign`` may follow at once. With a listener whose partitions are revoked, it
+        takes effect once the listener's hook has returned, because the hook finds the positions: await the future.
 
         Raises:
             ClosedError: The consumer was closed.
         """
-        connected = self._require_connected()
+        try:
+            connected = self._require_connected()
+        except ClosedError as error:
+            return failed_future(error, "SingleConsumer.unsubscribe")
         self._round = object()
         for lookup in self._lookups.values():
             lookup.cancel()
         self._whole_topics, self._starts = set(), {}
-        async with self._unsubscribing:
-            await connected.revoke()
-            self._subscription.unsubscribe()
-            connected.follow()
+        is_pending = self._unsubscribing.locked() or connected.must_revoke
+        if not is_pending:
+            self._leave_all(connected)
+        return spawn(self._revoke(connected, is_pending), "SingleConsumer.unsubscribe")
+
+    async def _revoke(self, connected: AssignedConsumer, is_pending: bool) -> None:
+        if is_pending:
+            async with self._unsubscribing:
+                await connected.revoke()
+                self._leave_all(connected)
+
+    def _leave_all(self, connected: AssignedConsumer) -> None:
+        self._subscription.unsubscribe()
+        connected.follow()
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics; none with partitions from ``assign``."""
@@ -139,7 +156,10 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         listener: RebalanceListener | None = None,
     ) -> None:
         """
-        Add topics. The future is done once their start positions are known: with END, later records are delivered.
+        Add topics; those of former calls remain. (``GroupedConsumer.subscribe`` replaces them.)
+
+        The future is done once their start positions are known: with END, later records are delivered. Until then, the
+        topics are not in ``subscription()``.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
@@ -315,8 +335,7 @@ async def _start_positions(
 ) -> dict[TopicPartition, int]:
     if not isinstance(start, Mapping):
         return await list_offsets(cluster, partitions, offset_time(start, datetime.now(UTC)))
-    unknown = [str(tp) for tp in start if tp not in partitions]
-    if unknown:
+    given = {each: offset for each, (offset, _) in offsets_of(start, "start").items()}
+    if unknown := [str(each) for each in given if each not in partitions]:
         raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
-    rest = await list_offsets(cluster, [tp for tp in partitions if tp not in start], BEGINNING)
-    return rest | dict(start)
+    return await list_offsets(cluster, [each for each in partitions if each not in given], BEGINNING) | given

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from kiel_groups.clients.calls.eager_methods import starts_at_call
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn
+from kiel_groups.clients.calls.offset_arguments import partitions_of
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
+from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.clients.methods.assigned_partitions import checked_partitions
 from kiel_groups.clients.methods.membership import GroupMembership
 from kiel_groups.config import topic_names
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 
@@ -21,15 +22,16 @@ __all__ = ["TopicSubscription"]
 class TopicSubscription(GroupMembership):
     """Subscribes a consumer to topics, and registers the subscription with its group."""
 
-    @starts_at_call
-    async def subscribe(
+    def subscribe(
         self,
         topics: str | Iterable[str] = (),
         pattern: str | None = None,
         listener: RebalanceListener | None = None,
-    ) -> None:
+    ) -> asyncio.Future[None]:
         """
-        Replace the subscription. Topics that remain in it are delivered without a pause.
+        Replace the subscription at the call. The future is done once the member has registered it.
+
+        Topics that remain in it are delivered without a pause.
 
         Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
         A topic that does not exist is logged, and consumed as soon as it is created.
@@ -49,39 +51,50 @@ class TopicSubscription(GroupMembership):
                 ``connect``.
             ClosedError: The consumer was closed.
         """
-        self._check_open()
-        if pattern is not None:
-            raise ConfigError(
-                f"subscribe(): pattern {pattern!r} given; the group's leader cannot match topics yet: subscribe to"
-                " names, such as those of topics() that match"
-            )
-        check_listener(listener)
-        wanted = topic_names(topics)
-        await self._subscribe(wanted, lambda: self._subscription.subscribe(wanted, listener=listener))
+        try:
+            self._check_open()
+            if pattern is not None:
+                raise ConfigError(
+                    f"subscribe(): pattern {pattern!r} given; the group's leader cannot match topics yet: subscribe to"
+                    " names, such as those of topics() that match"
+                )
+            check_listener(listener)
+            wanted = topic_names(topics)
+            changed = self._change(wanted, lambda: self._subscription.subscribe(wanted, listener=listener))
+        except KielGroupsError as error:
+            return failed_future(error, "GroupedConsumer.subscribe")
+        return self._registered(changed, "GroupedConsumer.subscribe")
 
-    @starts_at_call
-    async def unsubscribe(self) -> None:
+    def unsubscribe(self) -> asyncio.Future[None]:
         """
-        Leave all topics, or end an assignment of ``assign``. Nothing is delivered any more.
+        Leave all topics, or end an assignment of ``assign``. Nothing is delivered after the call.
 
-        A member remains in its group. Its records in flight are finished and committed as usual, and then their
-        partitions are released.
+        The future is done once the member has registered that it has no topics. A member remains in its group. Its
+        records in flight are finished and committed as usual, and then their partitions are released.
 
         Raises:
             ClosedError: The consumer was closed.
         """
-        self._check_open()
+        try:
+            self._check_open()
+            changed = self._leave_all()
+        except KielGroupsError as error:
+            return failed_future(error, "GroupedConsumer.unsubscribe")
+        return self._registered(changed, "GroupedConsumer.unsubscribe")
+
+    def _leave_all(self) -> bool:
+        """Have no topics and no partitions. Return whether the member must register that."""
         if self._subscription.is_manual():
             self._subscription.unsubscribe()
             self._follow_assignment()
-            return
+            return False
 
         def change() -> bool:
             changed = bool(self._subscription.topics)
             self._subscription.unsubscribe()
             return changed
 
-        await self._subscribe([], change)
+        return self._change([], change)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """
@@ -100,12 +113,13 @@ class TopicSubscription(GroupMembership):
             partitions: At least one. A partition that does not exist yet is read once it does.
 
         Raises:
-            ConfigError: There is no partition, or one is not a TopicPartition with a legal topic and number.
+            ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
+            ConfigError: There is no partition, or one has no legal topic and number.
             IllegalStateError: The consumer has subscribed to topics, or has not released one of the partitions yet.
             ClosedError: The consumer was closed.
         """
         self._check_open()
-        self._subscription.assign_from_user(checked_partitions(partitions, "assign()"))
+        self._subscription.assign_from_user(partitions_of(partitions, "assign()"))
         self._follow_assignment()
 
     def _follow_assignment(self) -> None:
@@ -128,16 +142,24 @@ class TopicSubscription(GroupMembership):
         wanted = self._subscription.topics | {topic}
         return self._change(wanted, lambda: self._subscription.change_subscription(wanted))
 
-    async def _subscribe(self, topics: Iterable[str], change: Callable[[], bool]) -> None:
-        if self._change(topics, change):
-            await self._register()
+    def _registered(self, changed: bool, name: str) -> asyncio.Future[None]:
+        """
+        Have the member register the subscription if it has changed; join the group if the consumer has left it.
 
-    async def _register(self) -> None:
-        """Have the member register the changed subscription; join the group if the consumer has left it."""
-        if isinstance(self._connected, AssignedConsumer):
-            await asyncio.shield(self._reconnect())
-        elif self._connected is not None:
-            await self._connected.member.resubscribe()
+        The consumer leaves an assignment at the call, because another call may assign partitions before a task runs.
+        """
+        has_left = isinstance(self._connected, AssignedConsumer) and not self._subscription.is_manual()
+        joining = self._reconnect() if changed and has_left else None
+        return spawn(self._register(joining, self._connected if changed else None), name)
+
+    async def _register(
+        self, joining: asyncio.Task[None] | None, connected: ConnectedConsumer | AssignedConsumer | None
+    ) -> None:
+        if joining is not None:
+            await asyncio.shield(joining)
+        # A former member does not register what the application has chosen since.
+        elif isinstance(connected, ConnectedConsumer) and self._connected is connected:
+            await connected.member.resubscribe()
 
     def _change(self, topics: Iterable[str], change: Callable[[], bool]) -> bool:
         """Replace the subscription, and return whether it changed. Raise ConfigError if the topics are not allowed."""

@@ -31,7 +31,7 @@ from kiel_groups.config import GroupConfig, ResetPolicy, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
-from kiel_groups.group.member.subscription_arguments import assignable_partitions, compiled_pattern
+from kiel_groups.group.member.subscription_arguments import assignable_partitions, check_offset, compiled_pattern
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
@@ -296,11 +296,10 @@ class SubscriptionState:
         Continue at ``offset``. A requested reset and one that the policy chose are void.
 
         Raises:
-            ConfigError: The offset is not a whole number of at least 0.
+            ConfigError: The offset is not a whole number from 0 to 2**63 - 1.
             IllegalStateError: The partition is not assigned, or its member has not opened the claim yet.
         """
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise ConfigError(f"seek(): {offset!r} given for {partition}; expected a whole number of at least 0")
+        check_offset(offset, f"seek(): {partition}")
         state = self._require(partition, "seek()")
         if self.offsets.is_open(partition):
             self.offsets.seek(partition, offset)

@@ -1,4 +1,4 @@
-"""Check the pattern and the partitions that an application passes to its subscription."""
+"""Check the pattern, the partitions and the offsets that an application passes to its subscription."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 
-__all__ = ["assignable_partitions", "compiled_pattern"]
+__all__ = ["assignable_partitions", "check_offset", "compiled_pattern"]
+
+#: The largest offset of the protocol, an int64.
+_MOST_OFFSET = (1 << 63) - 1
 
 
 def compiled_pattern(pattern: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
@@ -44,3 +47,21 @@ def assignable_partitions(partitions: Iterable[TopicPartition]) -> frozenset[Top
             raise ConfigError(f"assign(): {partition!r} given; expected TopicPartition(topic, number of at least 0)")
         check_name(partition.topic, "topic")
     return frozenset(listed)
+
+
+def check_offset(offset: object, where: str) -> int:
+    """
+    Return an offset at which an application wants to continue.
+
+    Args:
+        offset: The argument.
+        where: The call and the partition, for the error.
+
+    Raises:
+        ConfigError: It is no whole number, or negative, or beyond what the protocol can carry.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
+        raise ConfigError(
+            f"{where}: {offset!r} given; expected the next offset to read, a whole number from 0 to 2**63 - 1"
+        )
+    return offset

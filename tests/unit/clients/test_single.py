@@ -65,7 +65,16 @@ async def test_consuming_from_given_offsets() -> None:
         assert sorted(await take_values(consumer, 2)) == [b"2", b"other"]
 
 
-@pytest.mark.parametrize(("start", "words"), [(7, "start: 7 given"), ({TopicPartition("t", 9): 0}, "t:9 given")])
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (7, "start: 7 given"),
+        ({TopicPartition("t", 9): 0}, "t:9 given"),
+        ({T0: 1 << 63}, "start: t:0: 9223372036854775808 given; expected the next offset to read"),
+        ({T0: -3}, "start: t:0: -3 given"),
+        ({"t": 0}, "start: 't' given; expected TopicPartition"),
+    ],
+)
 async def test_an_invalid_start_is_refused(start: Any, words: str) -> None:
     """An invalid start is refused with an error that has the given value."""
     async with consuming() as (_, consumer):

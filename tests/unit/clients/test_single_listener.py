@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from tests.helpers.single_consumers import T0, T1, consuming, take_values
 
@@ -43,6 +44,29 @@ async def test_a_listener_is_notified_of_partitions_that_are_read_and_of_their_e
         await consumer.unsubscribe()
         assert consumer.assignment() == frozenset()
     assert hooks.calls == [("assigned", [T0, T1], [0, 0]), ("revoked", [T0, T1], [2, 0])]
+
+
+async def test_unsubscribe_takes_effect_at_the_call_unless_a_hook_comes_first() -> None:
+    """The hook finds the positions, so with a listener an application awaits the future, as in the test above."""
+    async with consuming(b"0", b"1") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        left = consumer.unsubscribe()
+        assert consumer.assignment() == consumer.subscription() == frozenset()
+        consumer.assign([T0])
+        consumer.seek(T0, 1)
+        await left
+        assert consumer.assignment() == {T0}
+        assert await take_values(consumer, 1) == [b"1"]
+        consumer.unsubscribe()
+        hooks = HookLog()
+        hooks.consumer = consumer
+        await consumer.subscribe("t", start=BEGINNING, listener=hooks)
+        left = consumer.unsubscribe()
+        assert consumer.assignment() == {T0, T1}
+        again = consumer.unsubscribe()
+        await left
+        assert consumer.assignment() == frozenset()
+        await again
 
 
 async def test_no_record_is_delivered_before_the_assigned_hook_has_returned() -> None:
@@ -84,3 +108,27 @@ async def test_topics_that_are_subscribed_to_while_the_revoked_hook_runs_remain(
         assert unsubscribed.done()
         assert consumer.assignment() == {T0, T1}
         assert await take_values(consumer, 1) == [b"0"]
+
+
+async def test_a_close_with_a_limit_does_not_wait_for_the_hook() -> None:
+    """A later call shortens a close that runs already; the hook is cancelled."""
+    is_cancelled = asyncio.Event()
+
+    class Hanging:
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                is_cancelled.set()
+
+    async with consuming(b"0") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Hanging())  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"close\(\): timeout_s: -1 given"):
+            consumer.close(timeout_s=-1)
+        closing = consumer.close(timeout_s=600)
+        await asyncio.sleep(0)
+        assert not closing.done()
+        async with asyncio.timeout(10):
+            await consumer.close(timeout_s=0.01)
+        assert is_cancelled.is_set()
+        assert closing.done()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kiel_groups import OffsetAndMetadata, TopicPartition
-from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of
-from kiel_groups.errors import ConfigError
+from kiel_groups import GroupedConsumer, OffsetAndMetadata, SingleConsumer, TopicPartition
+from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of, times_of
+from kiel_groups.errors import ArgumentTypeError, ConfigError
 
 pytestmark = pytest.mark.unit
 
@@ -66,6 +66,60 @@ def test_one_partition_or_several() -> None:
     assert not is_partition([T0])
     assert partition_of(("t", 3), "committed()") == ("t", 3)
     assert partitions_of([("t", 1), T0, ("t", 0)], "committed()") == [("t", 1), T0]
-    for wrong in (3, "t", None, b"t"):
-        with pytest.raises(ConfigError, match=r"committed\(\): .* given; expected partitions"):
+    for wrong in (3, "t", None, b"t", T0):
+        with pytest.raises(ConfigError, match=r"committed\(\): .* given; expected a list of partitions"):
             partitions_of(wrong, "committed()")
+
+
+def test_the_forms_of_a_time() -> None:
+    """kafka-python drops fractions of a millisecond, too; the earlier millisecond misses nothing."""
+    found = times_of({T0: 7, ("t", 1): 7.9}, "offsets_for_times()")
+    assert found == {T0: 7, TopicPartition("t", 1): 7}
+    assert [type(time) for time in found.values()] == [int, int]
+
+
+_A_LIST = r"given; expected a list of partitions, \[TopicPartition\(topic, number\)\]"
+_A_PARTITION = r"given; expected TopicPartition\(topic, number of at least 0\)"
+_A_TIME = "given; expected milliseconds since 1970"
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "error", "text"),
+    [
+        ("end_offsets", T0, ArgumentTypeError, _A_LIST),
+        ("end_offsets", "t", ArgumentTypeError, _A_LIST),
+        ("end_offsets", None, ArgumentTypeError, _A_LIST),
+        ("end_offsets", [("t", "0")], ArgumentTypeError, _A_PARTITION),
+        ("end_offsets", ["t"], ArgumentTypeError, _A_PARTITION),
+        ("end_offsets", [("t", -1)], ConfigError, _A_PARTITION),
+        ("beginning_offsets", T0, ArgumentTypeError, _A_LIST),
+        ("beginning_offsets", None, ArgumentTypeError, _A_LIST),
+        ("offsets_for_times", [T0], ArgumentTypeError, "given; expected a dict of TopicPartition"),
+        ("offsets_for_times", T0, ArgumentTypeError, "given; expected a dict of TopicPartition"),
+        ("offsets_for_times", {"t": 5}, ArgumentTypeError, _A_PARTITION),
+        ("offsets_for_times", {T0: None}, ArgumentTypeError, f"t:0: None {_A_TIME}"),
+        ("offsets_for_times", {T0: "5"}, ArgumentTypeError, f"t:0: '5' {_A_TIME}"),
+        ("offsets_for_times", {T0: True}, ArgumentTypeError, _A_TIME),
+        ("offsets_for_times", {T0: -1}, ConfigError, f"{_A_TIME}; beginning_offsets and end_offsets"),
+        ("offsets_for_times", {T0: float("nan")}, ConfigError, _A_TIME),
+        ("offsets_for_times", {T0: 1 << 63}, ConfigError, _A_TIME),
+        ("assign", None, ArgumentTypeError, _A_LIST),
+        ("assign", T0, ArgumentTypeError, _A_LIST),
+        ("assign", ["t"], ArgumentTypeError, _A_PARTITION),
+        ("seek_to_end", [T0], ArgumentTypeError, _A_PARTITION),
+        ("pause", [T0], ArgumentTypeError, _A_PARTITION),
+        ("resume", "t", ArgumentTypeError, _A_PARTITION),
+        ("position", None, ArgumentTypeError, _A_PARTITION),
+        ("highwater", "t", ArgumentTypeError, _A_PARTITION),
+        ("lag", "t", ArgumentTypeError, _A_PARTITION),
+        ("getmany", [T0], ArgumentTypeError, _A_PARTITION),
+    ],
+)
+async def test_likely_mistakes_are_named(call: str, argument: object, error: type[ConfigError], text: str) -> None:
+    """Each error names the call, what was given, and what was expected; both consumers check alike."""
+    single = SingleConsumer("localhost")
+    for consumer in (single, GroupedConsumer("localhost", "group", "localhost")):
+        with pytest.raises(error, match=rf"^{call}\(\): .*{text}") as refused:
+            await getattr(consumer, call)(argument)
+        assert refused.type is error
+    await single.close()

@@ -15,6 +15,7 @@ from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.record_reader import ReaderSettings
 from kiel_groups.config import FetchConfig, GroupConfig
+from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError, NoOffsetsError
 from kiel_groups.errors import RetriableBrokerError as Passing
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -74,7 +75,7 @@ async def bench(policy: str = "earliest") -> AsyncIterator[Bench]:
         found = Bench(broker, policy)
         await found.consumer.start()
         yield found
-        await found.consumer.close()
+        await found.consumer.close(CloseLimit())
 
 
 async def test_a_partition_starts_at_its_stored_offset_or_by_the_policy() -> None:
@@ -173,7 +174,7 @@ async def test_a_close_ends_the_wait_for_a_position() -> None:
         it.assign(T0)
         waiting = asyncio.ensure_future(it.positions(T0))
         await eventually(lambda: bool(it.asked), "the stored offset is asked for")
-        await it.consumer.close()
+        await it.consumer.close(CloseLimit())
         with pytest.raises(ClosedError):
             await waiting
 
