@@ -22,6 +22,7 @@ _LISTENER = "clients/delivery/listener_calls.py"
 _PAUSES = "tests/unit/clients/fetch/test_fetch_pauses.py"
 _DELIVERY = "tests/unit/clients/delivery/test_pauses_and_seeks.py"
 _TRACKER_TESTS = "tests/unit/group/member/test_offset_tracker.py"
+_SEEK_TESTS = "tests/unit/group/member/test_seeks.py"
 _SIM = "tests/sim/test_seeks.py"
 
 MUTANTS = (
@@ -146,14 +147,14 @@ MUTANTS = (
         _OFFSETS,
         " or any(offset != self.finished for offset in self.sent)",
         "",
-        _TRACKER_TESTS,
+        _SEEK_TESTS,
     ),
     Mutant(
         "a look-up for a seek overrides a later seek",
         _TRACKER,
         "offsets.floor, offsets.seek_mark = min(offsets.floor, offset), object()",
         "offsets.floor = min(offsets.floor, offset)",
-        _TRACKER_TESTS,
+        _SEEK_TESTS,
     ),
     Mutant(
         "a draining partition is not assigned any more",
