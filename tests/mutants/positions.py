@@ -21,7 +21,6 @@ _LISTENER = "clients/delivery/listener_calls.py"
 
 _PAUSES = "tests/unit/clients/fetch/test_fetch_pauses.py"
 _DELIVERY = "tests/unit/clients/delivery/test_pauses_and_seeks.py"
-_TRACKER_TESTS = "tests/unit/group/member/test_offset_tracker.py"
 _SEEK_TESTS = "tests/unit/group/member/test_seeks.py"
 _SIM = "tests/sim/test_seeks.py"
 
