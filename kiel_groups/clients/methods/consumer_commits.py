@@ -95,9 +95,10 @@ class ConsumerCommits(GroupMembership):
 
         Args:
             offsets: As for ``commit``.
-            callback: Called on the event loop as ``callback(offsets, outcome)``: with the offsets of this commit, by
-                partition, and the partitions that were stored, or the error. By default it is
-                ``default_offset_commit_callback`` of the constructor. It may be a coroutine function.
+            callback: Called on the event loop (with ``kiel_groups.sync``: on a thread beside it) as
+                ``callback(offsets, outcome)``: with the offsets of this commit, by partition, and the partitions that
+                were stored, or the error. By default it is ``default_offset_commit_callback`` of the constructor. It
+                may be a coroutine function.
 
         Returns:
             A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
