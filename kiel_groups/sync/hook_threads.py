@@ -81,8 +81,6 @@ class HookThreads:
         # The client refuses what is not a function, and classes.
         if not callable(function) or isinstance(function, type) or inspect.iscoroutinefunction(function):
             return function
-        if inspect.iscoroutinefunction(type(function).__call__):
-            return function
 
         @functools.wraps(function)
         async def call(*args: Any) -> None:
@@ -122,5 +120,6 @@ class HookThreads:
             called.close()
         if cancelled:
             raise asyncio.CancelledError
+        # Of an object whose call is a coroutine function, for instance.
         if inspect.isawaitable(called):
             await called

@@ -397,3 +397,28 @@ def test_the_blocking_consumer_has_the_same_methods(cluster_39: Cluster, topic: 
             consumer.commit_async({partition: 8}).result(10)
         consumer.close(autocommit=False, timeout_s=5.0)
     assert stored(cluster_39, group, topic) == {0: 4}
+
+
+@STORES
+async def test_the_revoked_hook_commits_during_a_close(cluster_39: Cluster, topic: str, group: str, store: str) -> None:
+    """It reads and stores the group's offsets, too. Once the close has ended, commits raise ClosedError."""
+    outcomes: list[object] = []
+
+    class Commits:
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            assert consumer.closing
+            (partition,) = partitions
+            outcomes.append(await consumer.commit({partition: 2}))
+            outcomes.append(await consumer.committed(partition))
+            outcomes.append(await consumer.commit())
+
+    async with joined(cluster_39, group, topic, store=store, listener=Commits()) as consumer:
+        await read(consumer, 3)
+        await consumer.close()
+        p0 = TopicPartition(topic, 0)
+        assert outcomes == [{p0}, 2, {p0}]
+        with pytest.raises(ClosedError):
+            await consumer.commit()
+        with pytest.raises(ClosedError):
+            await consumer.committed(p0)
+    assert (await asyncio.to_thread(stored, cluster_39, group, topic) if store == "zookeeper" else {0: 3}) == {0: 3}

@@ -49,6 +49,8 @@ class ConsumerCommits(GroupMembership):
         position nor what is finished: the next automatic commit, or ``commit()`` without offsets, stores the finished
         offsets again. Applications that choose offsets usually set ``autocommit=False``.
 
+        While ``close()`` runs, hooks may still commit, such as ``on_partitions_revoked``.
+
         Args:
             offsets: The next offset to read of some partitions that this member owns: a number, or an
                 ``OffsetAndMetadata``, whose text Kafka 0.8 does not keep. None: what is finished, of all partitions.
@@ -220,7 +222,7 @@ class ConsumerCommits(GroupMembership):
     async def _group_offsets(
         self, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, int | None]:
-        connected = self._require_connected()
+        connected = self._require_connected(in_close=True)
         if not isinstance(connected, AssignedConsumer):
             return await connected.stored_offsets(partitions)
         if partitions is None:

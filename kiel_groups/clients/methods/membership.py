@@ -156,12 +156,15 @@ class GroupMembership(RecordAccess, MemberAttributes):
                 ) from error
             raise
 
-    def _check_open(self) -> None:
-        if self._closed:
+    def _check_open(self, *, in_close: bool = False) -> None:
+        """Raise ClosedError once the consumer was closed; ``in_close``: once the close has ended."""
+        is_closing = self._connected is not None and self._closing is not None and not self._closing.done()
+        if self._closed and not (in_close and is_closing):
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
-    def _require_connected(self) -> ConnectedConsumer | AssignedConsumer:
-        self._check_open()
+    def _require_connected(self, *, in_close: bool = False) -> ConnectedConsumer | AssignedConsumer:
+        """Return the connected parts; ``in_close``: also while a close runs, because its hooks commit."""
+        self._check_open(in_close=in_close)
         if self._connected is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
         return self._connected
@@ -183,13 +186,13 @@ class GroupMembership(RecordAccess, MemberAttributes):
             IllegalStateError: The application has assigned the partitions.
             ClosedError: The consumer is not connected, or was closed.
         """
-        self._check_open()
+        self._check_open(in_close=True)
         if self._subscription.is_manual() or isinstance(self._connected, AssignedConsumer):
             raise IllegalStateError(
                 f"{call}: the partitions come from assign(): no claim protects a commit from other members and readers;"
                 " get partitions by subscribe(), or store position() yourself"
             )
-        connected = self._require_connected()
+        connected = self._require_connected(in_close=True)
         assert not isinstance(connected, AssignedConsumer)
         return connected
 
