@@ -16,9 +16,10 @@ class RebalanceListener(Protocol):
     """
     Hooks that a member calls when it gains, gives up or loses partitions.
 
-    Hooks run on the member's event loop, one at a time; each may be a plain function or a coroutine function. An
-    exception in a hook is logged and counted, and the rebalance continues. A running hook is cancelled if all of its
-    partitions are lost.
+    Hooks run on the member's event loop, one at a time; each may be a plain function or a coroutine function. Plain
+    functions of a consumer of ``kiel_groups.sync`` run on a thread beside the loop, and may call that consumer. An
+    exception in a hook is logged and counted, and the rebalance continues. A running coroutine is cancelled if all
+    of its partitions are lost.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:

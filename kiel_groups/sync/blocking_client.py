@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.errors import ClosedError, KielGroupsError
+from kiel_groups.sync.hook_threads import HOOK_ARGUMENTS, HookThreads
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "ending",
     "immediate",
     "in_background",
+    "takes_hook",
     "until_closed",
 ]
 
@@ -73,13 +75,15 @@ class Blocking(Generic[C]):
 
     _client: C
 
-    def _set_up(self, client: C) -> None:
-        name = type(client).__name__
-        self._client = client
+    def _set_up(self, make: Callable[..., C], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        name = make.__name__
         self._instead = f"use kiel_groups.{name} there, and await"
         self._thread = LoopThread(f"sync.{name}", self._instead)
         self._ending = threading.RLock()
         self._callers = threading.local()
+        self._hooks = HookThreads(self._thread, f"sync.{name}", self._caller_context)
+        hooks = {argument: self._hooks.replace(argument, kwargs[argument]) for argument in HOOK_ARGUMENTS & set(kwargs)}
+        self._client = make(*args, **{**kwargs, **hooks})
         _open.add(self)
 
     def __enter__(self) -> Self:
@@ -212,7 +216,7 @@ def takes_arguments_of(
     def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Blocking[C], P], None]:
         @functools.wraps(make)
         def init(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
-            self._set_up(make(*args, **kwargs))
+            self._set_up(make, args, kwargs)
 
         # A class's signature has no ``self``: without one, tools would drop the first argument in its place.
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -241,6 +245,25 @@ def in_background(
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
         return self._begin(method, self._client, *args, **kwargs)
+
+    return call
+
+
+def takes_hook(
+    argument: str, method: Callable[Concatenate[Blocking[Any], P], T]
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a blocking method of which one argument is a hook, to be called on a thread beside the loop."""
+    index = list(inspect.signature(method).parameters).index(argument) - 1
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        positional: Any = args
+        if argument in kwargs:
+            kwargs[argument] = self._hooks.replace(argument, kwargs[argument])
+        elif len(args) > index:
+            hook = self._hooks.replace(argument, args[index])
+            positional = (*args[:index], hook, *args[index + 1 :])
+        return method(self, *positional, **kwargs)
 
     return call
 

@@ -14,6 +14,7 @@ from kiel_groups.sync.blocking_client import (
     immediate,
     in_background,
     takes_arguments_of,
+    takes_hook,
     until_closed,
 )
 from kiel_groups.sync.blocking_records import BlockingRecords
@@ -29,15 +30,16 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
     ``with GroupedConsumer(...) as consumer`` joins the group, and leaves it at the end of the block, also after Ctrl-C.
     ``for record in consumer`` returns records until the consumer is closed. While the program is busy, heartbeats,
-    commits and releases continue in the background. Hooks of a listener, the deserializers, ``on_bad_record`` and the
-    allocator are called on the loop's thread, where they cannot call methods of this object.
+    commits and releases continue in the background. Hooks of a listener, ``on_bad_record`` and callbacks of commits are
+    called on a thread of their own, and may call methods of this object; ``async`` functions run on the loop's thread,
+    as the deserializers and the allocator do, and may not.
     """
 
     @takes_arguments_of(clients.GroupedConsumer)
     def __init__(self) -> None: ...
 
     connect = blocking(clients.GroupedConsumer.connect)
-    subscribe = blocking(clients.GroupedConsumer.subscribe)
+    subscribe = takes_hook("listener", blocking(clients.GroupedConsumer.subscribe))
     unsubscribe = blocking(clients.GroupedConsumer.unsubscribe)
     getone = blocking(clients.GroupedConsumer.getone)
     getmany = blocking(clients.GroupedConsumer.getmany)
@@ -50,7 +52,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     topics = blocking(clients.GroupedConsumer.topics)
     consume = until_closed(clients.GroupedConsumer.consume)
     commit = blocking(clients.GroupedConsumer.commit)
-    commit_async = in_background(clients.GroupedConsumer.commit_async)
+    commit_async = takes_hook("callback", in_background(clients.GroupedConsumer.commit_async))
     committed = blocking(clients.GroupedConsumer.committed)
     fetch_committed_offsets = blocking(clients.GroupedConsumer.fetch_committed_offsets)
     commit_offsets = blocking(clients.GroupedConsumer.commit_offsets)

@@ -15,6 +15,7 @@ from kiel_groups.sync.blocking_client import (
     ending,
     immediate,
     takes_arguments_of,
+    takes_hook,
     until_closed,
 )
 from kiel_groups.sync.blocking_records import BlockingRecords
@@ -29,7 +30,8 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
 
     ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` returns records until the consumer
-    is closed. The deserializer is called on the loop's thread.
+    is closed. Hooks of a listener and ``on_bad_record`` are called on a thread of their own, and may call methods of
+    this object. The deserializer is called on the loop's thread, and may not.
     """
 
     BEGINNING: ClassVar[int] = BEGINNING
@@ -39,7 +41,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     def __init__(self) -> None: ...
 
     connect = blocking(clients.SingleConsumer.connect)
-    subscribe = blocking(clients.SingleConsumer.subscribe)
+    subscribe = takes_hook("listener", blocking(clients.SingleConsumer.subscribe))
     unsubscribe = blocking(clients.SingleConsumer.unsubscribe)
     getone = blocking(clients.SingleConsumer.getone)
     getmany = blocking(clients.SingleConsumer.getmany)

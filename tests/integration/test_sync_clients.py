@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, UnknownTopicError
-from kiel_groups.model import Batch, TopicPartition
+from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
@@ -299,3 +300,101 @@ def test_a_program_that_never_closes_leaves_the_group(
     assert members(cluster_39, group) == []
     # All five records were printed. The Ctrl-C may have come before the program asked for a sixth one.
     assert committed(cluster_39, group, topic) in (4, 5)
+
+
+class Positions:
+    """A listener that starts each partition at offset 3, and commits what is revoked."""
+
+    def __init__(self) -> None:
+        self.consumer: GroupedConsumer | None = None
+        self.starts: dict[TopicPartition, int] = {}
+        self.stored: list[frozenset[TopicPartition]] = []
+        self.later: list[object] = []
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.consumer is not None
+        for partition in partitions:
+            self.starts[partition] = self.consumer.position(partition)
+            assert self.consumer.committed(partition) == 0
+            self.consumer.seek(partition, 3)
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        assert self.consumer is not None
+        assert self.consumer.assignment() >= set(partitions)
+        self.stored.append(self.consumer.commit())
+
+    def committed(self, _: Any, outcome: object) -> None:
+        assert self.consumer is not None
+        # A callback may start another commit, and wait for that one's callback.
+        if not self.later:
+            self.later.append(outcome)
+            self.consumer.commit_async().result(30)
+        else:
+            self.later.append(outcome)
+
+
+def test_the_hooks_of_a_listener_seek_and_commit(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """
+    The program waits meanwhile: in its loop for the assigned hook, in ``close()`` for the revoked hook. Without
+    automatic commits, only the hook stores offsets.
+    """
+    group, listener = unique("group"), Positions()
+    fill(producer, topic, 10)
+    consumer = GroupedConsumer(
+        cluster_39.brokers,
+        group,
+        cluster_39.zk_hosts,
+        autocommit=False,
+        default_offset_commit_callback=listener.committed,
+    )
+    listener.consumer = consumer
+    both = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    with consumer:
+        consumer.subscribe(topic, listener=listener)
+        got = []
+        for record in consumer:
+            got.append(record.offset)
+            if len(got) == 4:
+                break
+        assert sorted(got) == [3, 3, 4, 4]
+        assert listener.starts == dict.fromkeys(both, 0)
+        assert consumer.commit_async({TopicPartition(topic, 0): 4}).result(30) == {TopicPartition(topic, 0)}
+    assert listener.later[0] == {TopicPartition(topic, 0)}
+    assert len(listener.later) == 2
+    assert len(listener.stored) == 1
+    assert consumer.metrics.counter("listener_failures") == 0
+    assert consumer.metrics.counter("commit_callbacks_failed") == 0
+    assert committed(cluster_39, group, topic) == 10
+
+
+def test_a_dead_letter_hook_uses_the_blocking_producer(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """The hook of a bad record waits for the producer's outcome, and the record is finished."""
+    group, dead = unique("group"), unique("dead")
+    asyncio.run(cluster_39.create_topic(dead, 1))
+    values = [*fill(producer, topic, 4), b"bad"]
+    producer.produce(topic, b"bad", partition=0).result(30)
+    offsets: list[int] = []
+
+    def to_dead_letters(record: Record, _: object) -> None:
+        offsets.append(producer.produce(dead, record.value, partition=0).result(30).offset)
+        consumer.commit()
+
+    consumer = GroupedConsumer(
+        cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=int, on_bad_record=to_dead_letters
+    )
+    with consumer:
+        consumer.subscribe(topic)
+        got = []
+        for record in consumer:
+            got.append(record.value)
+            if len(got) == 4:
+                break
+        eventually_blocking(lambda: consumer.metrics.counter("bad_records_passed"), "the hook has returned")
+    assert offsets == [0]
+    assert sorted(got) == [0, 1, 2, 3]
+    assert consumer.metrics.counter("bad_record_hooks_failed") == 0
+    assert committed(cluster_39, group, topic) == len(values)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.mutants import (
     assigned,
     bad_records,
+    blocking,
     brokers,
     chosen_commits,
     clients,
@@ -48,4 +49,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *producer.MUTANTS,
     *delivery.MUTANTS,
     *bad_records.MUTANTS,
+    *blocking.MUTANTS,
 )

@@ -49,6 +49,8 @@ class ConsumerCommits(GroupMembership):
         position nor what is finished: the next automatic commit, or ``commit()`` without offsets, stores the finished
         offsets again. Applications that choose offsets usually set ``autocommit=False``.
 
+        While ``close()`` runs, hooks may still commit, such as ``on_partitions_revoked``.
+
         Args:
             offsets: The next offset to read of some partitions that this member owns: a number, or an
                 ``OffsetAndMetadata``, whose text Kafka 0.8 does not keep. None: what is finished, of all partitions.
@@ -95,9 +97,10 @@ class ConsumerCommits(GroupMembership):
 
         Args:
             offsets: As for ``commit``.
-            callback: Called on the event loop as ``callback(offsets, outcome)``: with the offsets of this commit, by
-                partition, and the partitions that were stored, or the error. By default it is
-                ``default_offset_commit_callback`` of the constructor. It may be a coroutine function.
+            callback: Called on the event loop (with ``kiel_groups.sync``: on a thread beside it) as
+                ``callback(offsets, outcome)``: with the offsets of this commit, by partition, and the partitions that
+                were stored, or the error. By default it is ``default_offset_commit_callback`` of the constructor. It
+                may be a coroutine function.
 
         Returns:
             A future with the outcome of the commit. Without a callback, an error that is not retrieved is logged.
