@@ -96,7 +96,7 @@ MUTANTS = (
         _OFFSET_TRACKER,
         "state.start = state.position = state.finished = state.floor = offset",
         "state.start = state.position = state.finished = offset",
-        "tests/property/test_offset_tracker_laws.py",
+        "tests/unit/group/member/test_chosen_offsets.py",
     ),
     Mutant(
         "a close without automatic commits commits",

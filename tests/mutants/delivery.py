@@ -31,13 +31,6 @@ MUTANTS = (
         "            pass\n",
         "tests/unit/clients/net/test_connection.py",
     ),
-    Mutant(
-        "the error that stops a member keeps the loop that it has ended active",
-        "clients/connected/record_reader.py",
-        "raise copy(error) from error.__cause__",
-        "raise error",
-        "tests/unit/clients/connected/test_connected_consumer.py",
-    ),
     # Drains
     Mutant(
         "a drain does not wait for values in flight behind values that no caller received",

@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "the release of a session that is over continues",
         _GROUP_SESSION,
-        "            releasing.cancel()\n",
-        "",
+        "                releasing.cancel()\n",
+        "                pass\n",
         _GROUP_SESSION_TESTS,
     ),
     Mutant(

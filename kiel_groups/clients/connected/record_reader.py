@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -260,8 +259,7 @@ class RecordReader:
     def _raise_failure(self) -> None:
         error = self._over.result()
         if error is not None:
-            # A copy: the traceback of an error that is kept here would keep the loop that it has ended active.
-            raise copy(error) from error.__cause__
+            raise error
 
     # ------------------------------------------------------------------ what is finished
 

@@ -152,3 +152,11 @@ def test_a_release_commits_nothing_more_once_automatic_commits_were_stopped() ->
     assert tracker.offset_to_restore(T0) == 5
     tracker.choose_reset(T0, PendingReset(9, 8, 20, 8))
     assert tracker.release(T0, None) == Release(8, 1)
+
+
+def test_an_offset_may_be_chosen_from_the_start_of_a_new_log_on() -> None:
+    """The offsets of the old log, and its floor, mean nothing in the new one."""
+    tracker = claimed()
+    tracker.recreated("t", 50)
+    tracker.restart(T0, 0, 2, 50)
+    assert tracker.choose({T0: 0}) == ChosenCommits({T0: Commit(0, 2)}, {})
