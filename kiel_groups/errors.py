@@ -116,7 +116,7 @@ class CommitFailedError(CoordinationError):
     """
     Offsets that the application chose were not stored: the partition is not owned, or another writer was faster.
 
-    The member goes on. The same offsets may succeed only if the message says so.
+    The member continues. The same offsets may succeed only if the message says so.
     """
 
 
@@ -227,8 +227,8 @@ class BadRecordError(KielGroupsError):
     """
     A record cannot be delivered. It is not finished, and is raised again until the consumer seeks past it.
 
-    ``offset`` is where the partition stands, ``next_offset`` where a seek continues behind the record. ``key`` and
-    ``value`` are bytes as they were received, or None.
+    ``offset`` is that of the record, and ``next_offset`` is where a seek continues after it. ``key`` and ``value`` are
+    bytes as they were received, or None.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ async def test_a_later_commit_stores_what_is_finished_again(
 async def test_each_refusal_says_why_and_stores_nothing(
     cluster_39: Cluster, topic: str, group: str, store: str, offsets: Any, error: type[KielGroupsError], text: str
 ) -> None:
-    """The member goes on: the same consumer can commit another offset at once."""
+    """The member continues: the same consumer can commit another offset at once."""
     partition = TopicPartition(topic, 0)
     async with joined(cluster_39, group, topic, store=store) as consumer:
         await read(consumer, 3)

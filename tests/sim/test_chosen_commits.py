@@ -104,7 +104,7 @@ def test_offsets_outside_of_the_claim_are_refused(both: World) -> None:
 
 
 def test_a_partition_of_another_member_is_refused() -> None:
-    """The error names the owner. Nothing is stored of the own partition, either, and the member goes on."""
+    """The error names the owner. Nothing is stored of the own partition, either, and the member continues."""
     with at_rest(members=2, topics=(2,), reset="earliest") as world:
         one, other = world.consumers
         process_some(world, one)

@@ -184,7 +184,7 @@ class ConnectedConsumer:
         self, partitions: Collection[TopicPartition] | None
     ) -> Mapping[TopicPartition, int | None]:
         """
-        Read the group's offsets from its store; None stands for all partitions that have an offset.
+        Read the group's offsets from its store: those of ``partitions``, or of all that have one if it is None.
 
         Returns:
             The offset of each partition that has one, or None where the stored data is no offset.

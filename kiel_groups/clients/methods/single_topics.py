@@ -238,7 +238,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         Returns:
             Values that the deserializer made (``json.loads`` by default), or [] if none came within ``max_wait_time``,
             or None once the consumer is closed. A value on which the deserializer raises is logged, counted and
-            skipped.
+            skipped, unless ``on_bad_record`` is a function, which is then called.
 
         Raises:
             ConfigError: The start is invalid, the name is not legal for a topic of Kafka 0.8, or the consumer is used

@@ -70,7 +70,7 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
 
 
 async def test_a_call_that_skips_everything_has_received_nothing() -> None:
-    """The call goes on waiting. What it returns later is delivered again if its caller has given up meanwhile."""
+    """The call continues to wait. What it returns later is delivered again if its caller has given up meanwhile."""
     bench, call = DeliveryBench(json.loads), ConsumeCall()
     bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
     assert bench.values.take("t", 1_000, call) == []
