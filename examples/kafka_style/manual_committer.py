@@ -5,6 +5,7 @@ import os
 import sys
 
 from kiel_groups import GroupedConsumer, Record
+from kiel_groups.errors import CommitFailedError, SessionLostError
 
 
 def store(file: str, records: list[Record]) -> None:
@@ -22,8 +23,12 @@ async def main(broker: str, zookeeper: str, topic: str, group: str, file: str) -
             for partition, records in found.items():
                 store(file, records)
                 offset = records[-1].offset + 1
-                await consumer.commit({partition: offset})
-                print("committed", partition, offset, flush=True)
+                try:
+                    await consumer.commit({partition: offset})
+                except (CommitFailedError, SessionLostError) as error:
+                    print("not committed, so records may come again:", error, file=sys.stderr)
+                else:
+                    print("committed", partition, offset, flush=True)
 
 
 if len(sys.argv) != 6:

@@ -14,7 +14,7 @@ from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
 
-__all__ = ["starts_at_call", "spawn", "failed_future", "home_loop", "keep_alive", "LoggedTask"]
+__all__ = ["cancels_this_task", "starts_at_call", "spawn", "failed_future", "home_loop", "keep_alive", "LoggedTask"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +45,16 @@ def home_loop() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
     except RuntimeError:
         return cast(AsyncIOLoop, IOLoop.current()).asyncio_loop
+
+
+def cancels_this_task(error: BaseException) -> bool:
+    """
+    Return whether an error is the CancelledError of the running task's own cancellation.
+
+    Otherwise a CancelledError comes from something that the task awaited, and is a failure like any other.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.callers import context_without_calls
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import BadRecordInFlight, ConsumerInFlight, DeliveryProgress
 from kiel_groups.errors import BadRecordError, DamagedRecordError
@@ -154,7 +154,9 @@ class BadRecords:
         self._records.in_flight.bad[partition] = in_flight
         try:
             await self._call_hook(error)
-        except Exception as hook_error:
+        except (Exception, asyncio.CancelledError) as hook_error:
+            if cancels_this_task(hook_error):
+                raise
             self._keep_failure(error, hook_error)
         else:
             self._metrics.count("bad_records_passed")
@@ -176,7 +178,7 @@ class BadRecords:
         if inspect.isawaitable(called):
             await called
 
-    def _keep_failure(self, error: BadRecordError, hook_error: Exception) -> None:
+    def _keep_failure(self, error: BadRecordError, hook_error: BaseException) -> None:
         self._metrics.count("bad_record_hooks_failed")
         log.error("%s: on_bad_record failed, so the record is kept", error.topic_partition, exc_info=hook_error)
         kept = error.with_traceback(None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.errors import ArgumentTypeError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
@@ -146,12 +146,11 @@ class ListenerCalls:
             result = hook(partitions)
             if inspect.isawaitable(result):
                 await result
-        except asyncio.CancelledError:
-            text = "the listener's %s was cancelled: all of its partitions were lost: %s"
-            log.warning(text, hook.__name__, some(sorted(partitions)))
-            raise
-        except Exception:
-            # An error of the application. The rebalance continues: other members may wait for these partitions.
+        except (Exception, asyncio.CancelledError) as error:
             names = some(sorted(partitions))
+            if cancels_this_task(error):
+                log.warning("the listener's %s was cancelled: all of its partitions were lost: %s", hook.__name__, names)
+                raise
+            # An error of the application. The rebalance continues: other members may wait for these partitions.
             log.exception("the listener's %s failed for %s; the rebalance continues", hook.__name__, names)
             self._metrics.count("listener_failures")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast, overload
 
 from kiel_groups.clients.calls.callers import consume_calls_here
 from kiel_groups.clients.calls.client_arguments import check_functions
-from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
+from kiel_groups.clients.calls.eager_methods import cancels_this_task, failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of, partition_of, partitions_of
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
@@ -35,6 +35,8 @@ class ConsumerCommits(GroupMembership):
 
     metrics: Metrics
     _default_callback: CommitCallback | None
+    #: Set when the callback of the last ``commit_async`` is called; the next callback waits for it.
+    _called: asyncio.Event | None = None
 
     # ------------------------------------------------------------------ commits
 
@@ -61,9 +63,10 @@ class ConsumerCommits(GroupMembership):
         Raises:
             ConfigError: An offset is malformed, before the start of the claim, beyond the next offset to deliver, or
                 beyond the end of a log that was truncated.
-            CommitFailedError: A partition is not owned (the message names its owner), its topic was created again, or
-                another writer has changed its offset, from which delivery continues. Brokers (``store="broker-v0"``)
-                may also have refused an offset. The message says which offsets were stored.
+            CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
+                another writer has changed its offset, from which delivery continues, or the offset was delivered
+                before the claim was lost and taken again. Brokers (``store="broker-v0"``) may also have refused an
+                offset. The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -93,7 +96,8 @@ class ConsumerCommits(GroupMembership):
         """
         Start a commit as ``commit`` does, and report its outcome to a callback: kafka-python's way to commit.
 
-        A callback that raises is logged and counted (``commit_callbacks_failed``).
+        Callbacks are called in the order of the commits. A callback that raises is logged and counted
+        (``commit_callbacks_failed``).
 
         Args:
             offsets: As for ``commit``.
@@ -122,7 +126,8 @@ class ConsumerCommits(GroupMembership):
             committing = failed_future(error, "GroupedConsumer.commit_async")
         if notify is None:
             return committing
-        notified = spawn(self._notify(committing, reported, notify), "GroupedConsumer.commit_async")
+        before, self._called = self._called, asyncio.Event()
+        notified = spawn(self._notify(committing, reported, notify, before, self._called), "GroupedConsumer.commit_async")
         # The callback has the error.
         notified.add_done_callback(lambda done: done.cancelled() or done.exception())
         return notified
@@ -136,14 +141,24 @@ class ConsumerCommits(GroupMembership):
         committing: asyncio.Future[frozenset[TopicPartition]],
         offsets: dict[TopicPartition, OffsetAndMetadata],
         callback: CommitCallback,
+        before: asyncio.Event | None,
+        called_now: asyncio.Event,
     ) -> frozenset[TopicPartition]:
-        await asyncio.wait({committing})
+        """Call a callback after the commit, and after the callback of the commit before this one was called."""
+        try:
+            await asyncio.wait({committing})
+            if before is not None:
+                await before.wait()
+        finally:
+            called_now.set()
         error = committing.exception()
         try:
             called = callback(offsets, committing.result() if error is None else error)
             if inspect.isawaitable(called):
                 await called
-        except Exception:
+        except (Exception, asyncio.CancelledError) as failure:
+            if cancels_this_task(failure):
+                raise
             log.exception("group %s: the callback of a commit failed", self.group_name)
             self.metrics.count("commit_callbacks_failed")
         return committing.result()

@@ -40,8 +40,9 @@ class ChosenCommits:
 
         Raises:
             ConfigError: An offset is before the floor of the claim, beyond its position, or beyond a truncated log.
-            CommitFailedError: A partition is not owned or has a new log, another writer has changed an offset, or
-                brokers have not stored one. Other offsets of the call may be stored: the message names them.
+            CommitFailedError: A partition is not owned or has a new log, another writer has changed an offset, an
+                offset was delivered before delivery started again elsewhere, as after a lost session, or brokers have
+                not stored one. Other offsets of the call may be stored: the message names them.
             SessionLostError: The session is over; it is unknown which offsets were stored.
         """
         stored: frozenset[TopicPartition] = frozenset()
@@ -75,6 +76,11 @@ class ChosenCommits:
                 raise CommitFailedError(f"{call}: {offset} is not committed: {_OUTDATED}{_also(stored)}")
         state = self._tracker.of(partition)
         assert state is not None
+        if refusal is Refusal.DELIVERED_EARLIER:
+            raise CommitFailedError(
+                f"{call}: {offset} is not committed: it was delivered before delivery started again at {state.start}"
+                f" ({state.origin.value}); commit what has been delivered since{_also(stored)}"
+            )
         if refusal is Refusal.BEFORE_FLOOR:
             why = (
                 f"is before {state.floor}, where this claim began or was set; seek() there first to have the records"

@@ -20,7 +20,8 @@ Rules
   8. The state of a partition ends with the claim: nothing of an earlier claim is written.
   9. The application may commit offsets that it chooses: from the floor, where the claim, another writer, a reset or a
      new log started it, or the application's own seek, up to the position. If one of them is refused, none is stored.
-     Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again.
+     Neither the position nor ``finished`` changes, so a later automatic commit stores ``finished`` again. The tracker
+     remembers the range in which commits were allowed before such a start: a refused offset in it is no mistake.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from kiel_groups.group.member.partition_offsets import (
     ChosenCommits,
     ClaimedPartition,
     Commit,
+    DeliveredRange,
     Finding,
     PartitionOffsets,
     Phase,
@@ -77,6 +79,8 @@ class OffsetTracker:
         self._claims: dict[TopicPartition, ClaimedPartition] = {}
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}
+        #: What the application could commit before delivery started again, by partition, also after the claim.
+        self._earlier: dict[TopicPartition, DeliveredRange] = {}
 
     # The claim
 
@@ -104,6 +108,7 @@ class OffsetTracker:
     def end(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget claims that were released or lost."""
         for partition in partitions:
+            self._remember_delivered(partition)
             self._claims.pop(partition, None)
             self._open.pop(partition, None)
 
@@ -145,6 +150,8 @@ class OffsetTracker:
         """Continue delivery at ``offset``: it is the position and the finished offset. A chosen reset is void."""
         offsets = self._open[partition]
         before = offsets.phase
+        if origin is not StartOrigin.SEEK:
+            self._remember_delivered(partition)
         offsets.start = offsets.position = offsets.finished = offset
         offsets.origin, offsets.reset = origin, None
         if origin is StartOrigin.SEEK:
@@ -231,14 +238,23 @@ class OffsetTracker:
         for partition, offset in sorted(offsets.items()):
             state = self._open.get(partition)
             refusal = Refusal.NOT_OPEN if state is None else state.refusal_of(offset)
+            earlier = self._earlier.get(partition)
+            if refusal in (Refusal.BEFORE_FLOOR, Refusal.BEYOND_POSITION) and earlier and earlier.has(offset):
+                refusal = Refusal.DELIVERED_EARLIER
             if refusal is not None:
                 refusals[partition] = refusal
             elif state is not None:
                 commits[partition] = Commit(offset, state.version)
         return ChosenCommits({} if refusals else commits, refusals)
 
+    def _remember_delivered(self, partition: TopicPartition) -> None:
+        """Remember what the application may commit now, because delivery is about to start again elsewhere."""
+        if (state := self._open.get(partition)) is not None:
+            delivered = DeliveredRange(state.floor, state.position)
+            self._earlier[partition] = delivered.union(self._earlier.get(partition))
+
     def may_store(self, partition: TopicPartition) -> bool:
-        """Return whether offsets of the claim may still be stored (rule 5); asked right before they are sent."""
+        """Return whether offsets of the claim may still be stored (rule 5). Writers ask right before they send."""
         claim = self._claims.get(partition)
         return claim is None or not claim.outdated
 
@@ -345,6 +361,7 @@ class OffsetTracker:
         """Restart a partition at ``offset`` of the topic incarnation that ``created`` identifies."""
         state = self._open[partition]
         before = state.phase
+        self._remember_delivered(partition)
         state.created = created
         state.start = state.position = state.finished = state.floor = offset
         state.origin, state.reset, state.seek_mark = StartOrigin.NEW_LOG, None, object()

@@ -19,6 +19,7 @@ __all__ = [
     "ChosenCommits",
     "ClaimedPartition",
     "Commit",
+    "DeliveredRange",
     "Finding",
     "MOVES",
     "PartitionOffsets",
@@ -130,6 +131,24 @@ class Refusal(Enum):
     BEYOND_POSITION = auto()
     #: The log was truncated, and the offset is beyond its end.
     BEYOND_LOG = auto()
+    #: The offset was delivered earlier: before the present claim, or before the start of delivery was moved.
+    DELIVERED_EARLIER = auto()
+
+
+class DeliveredRange(NamedTuple):
+    """The offsets that the application could commit at some time, both ends included (rule 9)."""
+
+    first: int
+    last: int
+
+    def has(self, offset: int) -> bool:
+        return self.first <= offset <= self.last
+
+    def union(self, other: DeliveredRange | None) -> DeliveredRange:
+        """Return the range from the first offset of both to the last."""
+        if other is None:
+            return self
+        return DeliveredRange(min(self.first, other.first), max(self.last, other.last))
 
 
 class ChosenCommits(NamedTuple):

@@ -98,6 +98,21 @@ async def test_a_record_whose_hook_raises_stays() -> None:
     assert bench.take() == 11
 
 
+async def test_a_hook_that_ends_in_a_cancellation_of_something_else_has_failed() -> None:
+    """Such as a send of a producer that was closed. The error is raised, and the hook is called after a pause."""
+    hook = Hook(asyncio.CancelledError())
+    bench = DeliveryBench(poison(10), hook)
+    bench.fetcher.add(P0, 10, 11)
+    assert bench.take() is None
+    await run_ready_tasks()
+    with pytest.raises(RecordDeserializationError, match="on_bad_record failed: CancelledError"):
+        bench.take()
+    assert bench.metrics.counter("bad_record_hooks_failed") == 1
+    assert bench.take() is None
+    await run_ready_tasks()
+    assert len(hook.called) == 1, "not before the pause has ended"
+
+
 async def test_a_hook_waits_for_what_is_in_flight_before_its_record() -> None:
     """Otherwise a commit would get past records that another coroutine still processes."""
     hook = Hook()

@@ -26,6 +26,9 @@ class Connected:
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.outcome: Any = frozenset({T0})
+        #: The futures of the commits. Those that begin while ``is_pending`` is set have no outcome yet.
+        self.commits: list[asyncio.Future[Any]] = []
+        self.is_pending = False
         self.reader = self
         self.records = SimpleNamespace(in_flight=SimpleNamespace(count=lambda: self.calls.append("count")))
         self.values = SimpleNamespace(finish=lambda calls: None)
@@ -39,6 +42,9 @@ class Connected:
     def _committed(self, call: object) -> asyncio.Future[Any]:
         self.calls.append(call)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.commits.append(done)
+        if self.is_pending:
+            return done
         if isinstance(self.outcome, Exception):
             done.set_exception(self.outcome)
         else:
@@ -152,6 +158,51 @@ async def test_a_callback_that_raises_is_logged_and_counted(caplog: pytest.LogCa
     assert consumer.metrics.total("commit_callbacks_failed") == 1
     assert [record.getMessage() for record in caplog.records] == ["group g: the callback of a commit failed"]
     assert caplog.records[0].exc_info is not None
+
+
+async def test_a_callback_that_ends_in_a_cancellation_of_something_else_has_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The commit is not cancelled, and neither is the coroutine that awaits it."""
+    consumer, _ = consumer_of()
+
+    async def awaits_cancelled(offsets: object, outcome: object) -> None:
+        sending = asyncio.get_running_loop().create_future()
+        sending.cancel()
+        await sending
+
+    assert await consumer.commit_async({T0: 3}, awaits_cancelled) == {T0}
+    assert consumer.metrics.total("commit_callbacks_failed") == 1
+    assert [record.getMessage() for record in caplog.records] == ["group g: the callback of a commit failed"]
+
+
+async def test_callbacks_are_called_in_the_order_of_the_commits() -> None:
+    """The second commit fails at once, as after a lost session, while the first one has no outcome yet."""
+    consumer, connected = consumer_of()
+    order = list[int]()
+    connected.is_pending = True
+    first = consumer.commit_async({T0: 3}, lambda *_: order.append(1))
+    second = consumer.commit_async({T0: -1}, lambda *_: order.append(2))
+    await run_ready_tasks()
+    assert order == []
+    connected.commits[0].set_result({T0})
+    assert await first == {T0}
+    with pytest.raises(ConfigError):
+        await second
+    assert order == [1, 2]
+
+
+async def test_a_callback_may_await_another_commit() -> None:
+    """The order concerns the calls of the callbacks. If it concerned their ends, this would wait for itself."""
+    consumer, _ = consumer_of()
+    order = list[str]()
+
+    async def commits_again(offsets: object, outcome: object) -> None:
+        await consumer.commit_async({T0: 4}, lambda *_: order.append("inner"))
+        order.append("outer")
+
+    await asyncio.wait_for(consumer.commit_async({T0: 3}, commits_again), 5)
+    assert order == ["inner", "outer"]
 
 
 async def test_a_callback_that_is_no_function_is_refused() -> None:

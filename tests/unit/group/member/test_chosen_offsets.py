@@ -74,11 +74,13 @@ def test_an_adopted_offset_is_the_new_floor() -> None:
     """An operator has moved the group there: an application that does not know of it commits nothing before it."""
     tracker = claimed()
     assert tracker.read(T0, StoredOffset(8, 2)) is Finding.ADOPTED
-    assert tracker.choose({T0: 7}).refusals == {T0: Refusal.BEFORE_FLOOR}
+    assert tracker.choose({T0: 7}).refusals == {T0: Refusal.DELIVERED_EARLIER}
+    assert tracker.choose({T0: 4}).refusals == {T0: Refusal.BEFORE_FLOOR}
     assert tracker.choose({T0: 8}).commits == {T0: Commit(8, 2)}
     assert tracker.read(T0, StoredOffset(1, 3)) is Finding.ADOPTED
     assert tracker.choose({T0: 1}).commits == {T0: Commit(1, 3)}
-    assert tracker.choose({T0: 7}).refusals == {T0: Refusal.BEYOND_POSITION}
+    assert tracker.choose({T0: 7}).refusals == {T0: Refusal.DELIVERED_EARLIER}
+    assert tracker.choose({T0: 10}).refusals == {T0: Refusal.BEYOND_POSITION}
 
 
 def test_a_new_log_has_bounds_of_its_own() -> None:
@@ -87,8 +89,51 @@ def test_a_new_log_has_bounds_of_its_own() -> None:
     tracker.recreated("t", 3)
     assert tracker.choose({T0: 6, T1: 3}).refusals == {T0: Refusal.OUTDATED, T1: Refusal.OUTDATED}
     tracker.restart(T0, 0, 2, 3)
-    assert tracker.choose({T0: 6}).refusals == {T0: Refusal.BEYOND_POSITION}
+    assert tracker.choose({T0: 6}).refusals == {T0: Refusal.DELIVERED_EARLIER}
+    assert tracker.choose({T0: 4}).refusals == {T0: Refusal.BEYOND_POSITION}
     assert tracker.choose({T0: 0}).commits == {T0: Commit(0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("offset", "refusal"),
+    [
+        (4, Refusal.BEFORE_FLOOR),
+        (5, Refusal.DELIVERED_EARLIER),
+        (6, Refusal.DELIVERED_EARLIER),
+        (7, None),
+        (9, Refusal.DELIVERED_EARLIER),
+        (10, Refusal.BEYOND_POSITION),
+    ],
+)
+def test_an_offset_of_an_earlier_claim_is_no_mistake_of_the_application(offset: int, refusal: Refusal | None) -> None:
+    """A claim that is lost takes what was delivered with it, and the application cannot know that yet."""
+    tracker = claimed()
+    tracker.end([T0])
+    assert tracker.choose({T0: offset}).refusals == {T0: Refusal.NOT_OPEN}
+    tracker.open({T0: StartPosition(7, 4, 50, created=2)})
+    assert tracker.choose({T0: offset}).refusals == ({} if refusal is None else {T0: refusal})
+
+
+def test_offsets_of_several_earlier_claims_are_remembered() -> None:
+    """An application may commit late what two claims ago delivered. Its own seek within the claim is its own act."""
+    tracker = claimed()
+    tracker.seek(T0, 2)
+    assert tracker.choose({T0: 9}).refusals == {T0: Refusal.BEYOND_POSITION}
+    of(tracker).position = 4
+    for version, start in ((4, 20), (5, 30)):
+        tracker.end([T0])
+        tracker.open({T0: StartPosition(start, version, 50 + version, created=2)})
+    refusals = {offset: tracker.choose({T0: offset}).refusals.get(T0) for offset in (1, 2, 4, 20, 21, 30, 31)}
+    earlier, late = Refusal.DELIVERED_EARLIER, Refusal.BEYOND_POSITION
+    assert refusals == {
+        1: Refusal.BEFORE_FLOOR,
+        2: earlier,
+        4: earlier,
+        20: earlier,
+        21: Refusal.BEFORE_FLOOR,
+        30: None,
+        31: late,
+    }
 
 
 def test_an_offset_beyond_the_end_of_a_truncated_log_is_refused() -> None:
