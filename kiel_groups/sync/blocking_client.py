@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from kiel_groups.clients.calls.callers import set_caller
+from kiel_groups.clients.calls.consume_future import give_back
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.sync.hook_threads import HOOK_ARGUMENTS, HookThreads
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
@@ -118,11 +119,19 @@ class Blocking(Generic[C]):
     ) -> T:
         """Call ``begin`` on the loop, and wait for the outcome of the awaitable that it returns."""
         context = self._caller_context()
+        begun: Awaitable[T] | None = None
 
         async def call() -> T:
-            return await context.run(begin, *args, **kwargs)
+            nonlocal begun
+            begun = context.run(begin, *args, **kwargs)
+            return await begun
 
-        return self._thread.call(call)
+        try:
+            return self._thread.call(call)
+        except BaseException:
+            # Records may arrive together with a Ctrl-C, or with an alarm's exception: the program never gets them.
+            self._thread.post(lambda: give_back(begun))
+            raise
 
     def _begin(
         self,

@@ -86,6 +86,8 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._stopped = False
+        #: The exception that ended the loop, such as the SystemExit of a deserializer.
+        self._failure: BaseException | None = None
         #: The futures that callers wait for. When the loop ends, it cancels them, even if their work has not started.
         self._waiting: set[concurrent.futures.Future[Any]] = set()
 
@@ -183,7 +185,8 @@ class LoopThread:
         try:
             return outcome.result()
         except concurrent.futures.CancelledError:
-            raise ClosedError(f"{self._name}: closed before this was done") from None
+            why = "closed before this was done" if self._failure is None else self._ended_by()
+            raise ClosedError(f"{self._name}: {why}") from self._failure
 
     def post(self, function: Callable[[], object]) -> None:
         """Call a function on the loop soon, without waiting for it; do nothing if the loop was stopped."""
@@ -241,8 +244,13 @@ class LoopThread:
                 " its threads and connections; make another one here"
             )
 
+    def _ended_by(self) -> str:
+        return f"its event loop was ended by {self._failure!r}; make another one"
+
     def _running(self) -> asyncio.AbstractEventLoop:
         """Return the loop, and start it if needed; the caller holds the lock."""
+        if self._failure is not None:
+            raise ClosedError(f"{self._name}: {self._ended_by()}") from self._failure
         if self._stopped:
             raise ClosedError(f"{self._name} was closed; make another one")
         if self._loop is None:
@@ -257,7 +265,8 @@ class LoopThread:
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(self._end.wait())
-        except BaseException:
+        except BaseException as error:
+            self._failure = error
             log.exception("%s: its event loop has failed; further calls raise ClosedError", self._name)
         finally:
             with self._lock:

@@ -158,6 +158,27 @@ async def test_a_deserializer_that_fails_on_every_value(
     assert await offsets(cluster_39, group, topic) == {0: 300}
 
 
+@pytest.mark.filterwarnings("error:coroutine:RuntimeWarning")
+async def test_a_call_that_is_cancelled_at_once_does_not_count_as_waiting(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    A caller that waits for the next values has finished its earlier ones. A cancelled call waits for nothing.
+
+    So values of another topic that are in flight at an exception are delivered again.
+    """
+    one, other, group = unique("topic"), unique("topic"), unique("group")
+    for topic in (one, other):
+        await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, one, 1, 2)
+    with pytest.raises(ZeroDivisionError):
+        async with consumer_of(cluster_39, group) as consumer:
+            assert await values(consumer, one, 2) == [1, 2]
+            consumer.consume(other).cancel()
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+    async with consumer_of(cluster_39, group) as consumer:
+        assert await values(consumer, one, 2) == [1, 2]
+
+
 async def test_unreadable_values_are_finished_without_a_further_call(cluster_39: Cluster, unique: Unique) -> None:
     """Unreadable values were not delivered, so they are not in flight and are committed."""
     topic, group = unique("topic"), unique("group")

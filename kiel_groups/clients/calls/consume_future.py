@@ -32,7 +32,7 @@ from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive
 from kiel_groups.model import Batch
 
-__all__ = ["start_consume_call", "Values"]
+__all__ = ["give_back", "start_consume_call", "Values"]
 
 #: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
 Values: TypeAlias = Batch | None
@@ -75,6 +75,10 @@ class _ConsumeTask(LoggedTask[T]):
         self._call.received = self._call.received or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 
+    def give_back(self) -> None:
+        """Declare that no caller has the values, although the call was awaited to its end."""
+        self._call.received, self._call.superseded = False, True
+
     def _unless_given_up(self, values: T) -> T:
         """Return the values, unless they are delivered again because no caller received them in time."""
         return self._late() if self._call.redelivered and values else values
@@ -82,6 +86,16 @@ class _ConsumeTask(LoggedTask[T]):
 
 def _only_drops_outcome(frame: FrameType) -> bool:
     return frame.f_code in _DROPS_OUTCOME
+
+
+def give_back(call: object) -> None:
+    """
+    Have the values of a call delivered again, if the object is what ``start_consume_call`` returned.
+
+    A thread that waited for the call was interrupted, so the values that the event loop received for it are lost.
+    """
+    if isinstance(call, _ConsumeTask):
+        call.give_back()
 
 
 def start_consume_call(

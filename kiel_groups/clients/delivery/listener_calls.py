@@ -149,7 +149,9 @@ class ListenerCalls:
         except (Exception, asyncio.CancelledError) as error:
             names = some(sorted(partitions))
             if cancels_this_task(error):
-                log.warning("the listener's %s was cancelled: all of its partitions were lost: %s", hook.__name__, names)
+                log.warning(
+                    "the listener's %s was cancelled: all of its partitions were lost: %s", hook.__name__, names
+                )
                 raise
             # An error of the application. The rebalance continues: other members may wait for these partitions.
             log.exception("the listener's %s failed for %s; the rebalance continues", hook.__name__, names)

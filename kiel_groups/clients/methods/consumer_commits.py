@@ -127,7 +127,9 @@ class ConsumerCommits(GroupMembership):
         if notify is None:
             return committing
         before, self._called = self._called, asyncio.Event()
-        notified = spawn(self._notify(committing, reported, notify, before, self._called), "GroupedConsumer.commit_async")
+        notified = spawn(
+            self._notify(committing, reported, notify, before, self._called), "GroupedConsumer.commit_async"
+        )
         # The callback has the error.
         notified.add_done_callback(lambda done: done.cancelled() or done.exception())
         return notified

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
-from kiel_groups.clients.calls.consume_future import Values, start_consume_call
+from kiel_groups.clients.calls.callers import ConsumeCall, new_consume_call
+from kiel_groups.clients.calls.consume_future import Values
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn
 from kiel_groups.clients.calls.left_loop import running_loop
@@ -57,18 +57,14 @@ class GroupValues(TopicSubscription):
         call = new_consume_call(self, topic)
         if isinstance(self._connected, ConnectedConsumer):
             self._connected.finish_topic(topic)
-        self._waiting_calls[call] = consume_calls_here(self)
-        return start_consume_call(self._consume(topic, call), call, "GroupedConsumer.consume", Batch)
+        return self._start_waiting(self._consume(topic, call), call, "GroupedConsumer.consume", Batch)
 
     async def _consume_later(self, topic: str) -> Values:
         """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
         return await self.consume(topic)
 
     async def _consume(self, topic: str, call: ConsumeCall) -> Values:
-        try:
-            values = None if self._closed else await self._values(topic, call)
-        finally:
-            del self._waiting_calls[call]
+        values = None if self._closed else await self._values(topic, call)
         if values is None:
             await self._left_loop.closed.wait()
         return values

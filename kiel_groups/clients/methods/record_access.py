@@ -37,7 +37,7 @@ class RecordAccess:
     def __init__(self) -> None:
         self._style = StyleChoice()
         #: Calls in progress; for each, the latest calls of its coroutine, one for each topic.
-        self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
+        self._waiting_calls: dict[asyncio.Future[Any], frozenset[ConsumeCall]] = {}
 
     def _require_reader(self) -> RecordReader:
         """Return the reader of a consumer that is connected. Raise ClosedError for any other consumer."""
@@ -154,17 +154,20 @@ class RecordAccess:
             return failed_future(error, label)
         call = new_consume_call(self, None)
         reader.finish_records()
-        self._waiting_calls[call] = consume_calls_here(self)
-        return start_consume_call(self._get(get(call, wanted), call), call, label, late)
+        return self._start_waiting(get(call, wanted), call, label, late)
 
     def _label(self, method: str) -> str:
         return f"{type(self).__name__}.{method}"
 
-    async def _get(self, work: Coroutine[Any, Any, T], call: ConsumeCall) -> T:
-        try:
-            return await work
-        finally:
-            del self._waiting_calls[call]
+    def _start_waiting(
+        self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]
+    ) -> asyncio.Task[T]:
+        """Start a call, as ``start_consume_call`` does. The caller waits in it until it is done."""
+        started = start_consume_call(work, call, label, late)
+        self._waiting_calls[started] = consume_calls_here(self)
+        # Not removed by the coroutine: a task that is cancelled before its first step does not run it.
+        started.add_done_callback(self._waiting_calls.pop)
+        return started
 
     async def _next_records(
         self,
@@ -188,9 +191,10 @@ class RecordAccess:
         here = consume_calls_here(self)
         for call in here if finished else ():
             call.superseded = True
+        waiting = [calls for started, calls in self._waiting_calls.items() if not started.done()]
         for reader in self._connected_readers():
             # A coroutine that waits in a call has finished what its earlier calls returned.
-            reader.values.finish(calls=frozenset().union(*self._waiting_calls.values()))
+            reader.values.finish(calls=frozenset().union(*waiting))
             if finished:
                 reader.values.finish(calls=here)
             else:

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
-from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.calls.callers import ConsumeCall, new_consume_call
 from kiel_groups.clients.calls.delivery_style import DeliveryStyle
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import running_loop
@@ -262,10 +261,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         call = new_consume_call(self, topic)
         if self._connected is not None:
             self._connected.reader.finish_topic(topic)
-        self._waiting_calls[call] = consume_calls_here(self)
-        return start_consume_call(
-            self._get(self._values(topic, start, call), call), call, "SingleConsumer.consume", Batch
-        )
+        return self._start_waiting(self._values(topic, start, call), call, "SingleConsumer.consume", Batch)
 
     async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
         """Call ``consume()`` on the running loop, for an application that called it before a loop ran."""
