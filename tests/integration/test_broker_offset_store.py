@@ -14,7 +14,7 @@ from kiel_groups.clients.net.offset_requests import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import KAFKAS
-from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.errors import CommitFailedError, ConfigError, GroupConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -96,6 +96,27 @@ async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[...
             await cluster.kafka[0].restart()
             await produce(cluster, "t", 5, first=20)
             await eventually(lambda: stored_offsets(client, "g", "t") == {0: 25}, "the next commit", timeout_s=60)
+
+
+@pytest.mark.parametrize("offset", [None, 1])
+async def test_a_commit_that_brokers_do_not_confirm_raises(
+    start_cluster: Callable[..., Cluster], offset: int | None
+) -> None:
+    """A frozen broker stores nothing. A program that does not look at the result of ``commit()`` must learn of it."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", 1)
+    await produce(cluster, "t", 2)
+    settings = {"store": "broker-v0", "autocommit": False, "request_timeout_ms": 500}
+    async with GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, **settings) as consumer:
+        await consumer.subscribe("t")
+        record = await consumer.getone()
+        cluster.kafka[0].pause()
+        try:
+            with pytest.raises(CommitFailedError, match=r"t:0.* not stored: brokers did not confirm it in time"):
+                await consumer.commit(offset if offset is None else {record.topic_partition: offset})
+        finally:
+            cluster.kafka[0].resume()
+        assert await consumer.commit() == {record.topic_partition}
 
 
 async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, unique: Unique) -> None:

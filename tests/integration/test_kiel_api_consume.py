@@ -169,12 +169,16 @@ async def test_a_call_that_is_cancelled_at_once_does_not_count_as_waiting(cluste
     for topic in (one, other):
         await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, one, 1, 2)
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail() -> None:
         async with consumer_of(cluster_39, group) as consumer:
             assert await values(consumer, one, 2) == [1, 2]
             consumer.consume(other).cancel()
             await asyncio.sleep(0)
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     async with consumer_of(cluster_39, group) as consumer:
         assert await values(consumer, one, 2) == [1, 2]
 

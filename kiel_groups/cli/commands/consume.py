@@ -73,7 +73,8 @@ _WITHOUT_A_GROUP = ("partitions",)
     "template",
     metavar="TEXT",
     help=r"Print records in this format, as kcat -f does: %t topic, %p partition, %o offset, %k key, %s value, %K %S"
-    r" their lengths (-1 for null), %% a percent sign, \n \t \xNN. No newline is added.",
+    r" their lengths (-1 for null), %R the value's length as 4 bytes, %% a percent sign, \n \r \t \\ \xNN; %T is -1 and"
+    " %h empty, as Kafka 0.8 has no timestamps and headers. No newline is added.",
 )
 @click.option(
     "--max",

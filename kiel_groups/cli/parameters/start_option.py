@@ -33,7 +33,7 @@ def parse_position(text: str) -> Position:
     """
     Parse ``earliest``, ``latest``, an offset, a time in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
 
-    ``-N`` stands for N offsets before the end of each partition.
+    ``-N`` starts N offsets before the end of each partition; N is 1 or more.
 
     Raises:
         ConfigError: The text is none of these.
@@ -50,6 +50,6 @@ def parse_position(text: str) -> Position:
         return datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, '-N' for the last N of each partition,"
-            " a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
+            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, '-N' for the last N (1 or more) of each"
+            " partition, a time such as '2026-11-21T17:45', or how long ago: '90s', '10m', '2h', '7d'"
         ) from None

@@ -19,7 +19,7 @@ def _length(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-#: What each token stands for. Records of Kafka 0.8 have neither a timestamp nor headers, so ``%T`` is kcat's -1 for a
+#: What each token prints. Records of Kafka 0.8 have neither a timestamp nor headers, so ``%T`` is kcat's -1 for a
 #: missing timestamp, and ``%h`` is empty. A null key or value is empty, with the length -1.
 TOKENS: Mapping[str, _Part] = {
     "%s": lambda record: record.value or b"",

@@ -76,7 +76,8 @@ class AssignedPartitions(ClusterQueries):
 
         Raises:
             IllegalStateError: A partition is not assigned.
-            BrokerError: A leader did not answer in time, or refused. No position was set.
+            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
+                No position was set.
             ClosedError: The consumer is not connected, or was closed.
         """
         return self._seek_to("seek_to_beginning()", partitions, self.beginning_offsets)

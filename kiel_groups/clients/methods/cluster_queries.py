@@ -38,7 +38,7 @@ class ClusterQueries:
             ArgumentTypeError: The argument is not a list of partitions. It is a TypeError and a ConfigError.
             ConfigError: A topic's name is not legal, or a number is negative.
             UnknownTopicError: A partition does not exist.
-            BrokerError: A leader did not answer in time, or refused.
+            BrokerError: A leader did not answer, or refused, in 8 tries; each waits for ``request_timeout_ms`` at most.
             ClosedError: The consumer is not connected, or was closed.
         """
         return await self._list(partitions_of(partitions, "beginning_offsets()"), EARLIEST)

@@ -15,9 +15,10 @@ from kiel_groups.clients.calls.offset_arguments import is_partition, offsets_of,
 from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.methods.membership import GroupMembership
-from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
+from kiel_groups.errors import ClosedError, CommitFailedError, IllegalStateError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wording import some
 
 __all__ = ["CommitCallback", "ConsumerCommits"]
 
@@ -65,8 +66,8 @@ class ConsumerCommits(GroupMembership):
                 beyond the end of a log that was truncated.
             CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
                 another writer has changed its offset, from which delivery continues, or the offset was delivered
-                before the claim was lost and taken again. Brokers (``store="broker-v0"``) may also have refused an
-                offset. The message says which offsets were stored.
+                before the claim was lost and taken again. Or brokers (``store="broker-v0"``) have not stored an offset,
+                chosen or not. The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -86,9 +87,22 @@ class ConsumerCommits(GroupMembership):
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
             self._count_record()
             connected.reader.values.finish(calls=consume_calls_here(self))
-            return spawn(_result_of(connected.commit_shielded), "GroupedConsumer.commit")
+            return spawn(self._commit_finished(connected), "GroupedConsumer.commit")
         chosen = {partition: value.offset for partition, value in offsets.items()}
         return spawn(_result_of(lambda: connected.commit_chosen_shielded(chosen)), "GroupedConsumer.commit")
+
+    async def _commit_finished(self, connected: ConnectedConsumer) -> frozenset[TopicPartition]:
+        tracker = self._subscription.offsets
+        due = tracker.commits().keys()
+        stored = await connected.commit_shielded()
+        left = tracker.commits(due - stored)
+        if left and tracker.rules.through_brokers:
+            raise CommitFailedError(
+                f"group {self.group_name}: commit(): {some(sorted(left))} not stored: brokers did not confirm it in"
+                f" time, or refused it as the log says; they may still store it. Commit again"
+                + (f" (stored: {some(sorted(stored))})" if stored else "")
+            )
+        return stored
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None

@@ -47,7 +47,7 @@ class GroupMembership(RecordAccess, MemberAttributes):
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Connect to the brokers and join the group. Further calls return the same future. After an error, they try again.
+        Connect to the brokers and join the group. Further calls return the same future, or try again after an error.
 
         With partitions from ``assign``, the consumer only connects to the brokers.
 

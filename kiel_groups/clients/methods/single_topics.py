@@ -155,7 +155,7 @@ class SingleTopics(RecordAccess, AssignedPartitions):
         listener: RebalanceListener | None = None,
     ) -> None:
         """
-        Add topics; those of former calls remain. (``GroupedConsumer.subscribe`` replaces them.)
+        Add topics to those of former calls. (``GroupedConsumer.subscribe`` replaces the topics.)
 
         The future is done once their start positions are known: with END, later records are delivered. Until then, the
         topics are not in ``subscription()``.

@@ -250,7 +250,7 @@ class PartitionOffsets(ClaimedPartition):
 
     @property
     def uncommitted(self) -> bool:
-        """Whether a commit has an offset to store (rules 1, 4, 5 and 6)."""
+        """Whether a commit has an offset to store (rules 1, 4, 5 and 6 of ``offset_tracker``)."""
         beyond_log = self.reset is not None and self.finished > self.reset.end
         # A seek back to the committed offset is stored, too, if the outcome of a commit before it is unknown.
         may_differ = self.finished != self.committed or any(offset != self.finished for offset in self.sent)
@@ -290,7 +290,7 @@ class PartitionOffsets(ClaimedPartition):
         return stored.version == self.version != self.adopted or self.wrote(stored)
 
     def judge(self, stored: StoredOffset) -> Finding:
-        """Return what a stored offset means (rules 2 to 4)."""
+        """Return what a stored offset means (rules 2 to 4 of ``offset_tracker``)."""
         if stored.version == self.version:
             return Finding.UNCHANGED
         if stored.offset is None:
