@@ -237,7 +237,7 @@ def peer_packages() -> str | None:
     python = available_peer("kafka-python")
     if python is None:
         return None
-    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 

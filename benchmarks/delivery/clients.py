@@ -14,7 +14,18 @@ from benchmarks.peers import available_peer
 from kiel_groups.embedded.jars.classpaths import class_path
 from kiel_groups.embedded.jars.jar_cache import java_class_path
 
-__all__ = ["CONFLUENT", "HERE", "OUR_WAYS", "Client", "Run", "kiel_clients", "peers", "program"]
+__all__ = [
+    "CONFLUENT",
+    "HERE",
+    "OUR_WAYS",
+    "Client",
+    "Run",
+    "java_report",
+    "kiel_clients",
+    "peer_program",
+    "peers",
+    "program",
+]
 
 HERE = Path(__file__).parents[2]
 OUR_WAYS = ("async for", "consume()", "getmany()", "consume_batches()", "sync")
@@ -124,13 +135,13 @@ def _java(run: Run) -> Command:
     return Command(
         [*start, "kafka.tools.ConsumerPerformance", *arguments],
         os.environ,
-        report=_java_report,
+        report=java_report,
         reports=_JAVA_REPORTS,
         orderly=False,
     )
 
 
-def _java_report(line: str) -> dict[str, int] | None:
+def java_report(line: str) -> dict[str, int] | None:
     """Return what ``time, thread, fetch size, MiB, MiB/s, messages, messages/s`` reports."""
     columns: Sequence[str] = line.split(", ")
     if len(columns) != 7:

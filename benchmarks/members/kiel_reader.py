@@ -34,7 +34,7 @@ async def by_loop(consumer: GroupedConsumer, topic: str, progress: Progress) -> 
 
 async def by_consume(consumer: GroupedConsumer, topic: str, progress: Progress) -> None:
     while not progress.done:
-        values = await consumer.consume(topic)
+        values = await consumer.consume(topic) or ()
         progress.add(len(values), sum(map(len, values)))
 
 
