@@ -13,9 +13,9 @@ its last, and touches each value. ``client us`` and ``broker us`` are microsecon
 confluent-kafka's ``consume()`` in the same round. A client that is slow is stopped after some seconds. The figures are
 medians of five rounds, in which the clients take turns.
 
-``crc`` has librdkafka check each message; kiel-groups and Java always do. Java's program starts its virtual machine
-within the measurement's first report, and is measured from then on. ``--against`` names another checkout of this
-project, whose runs alternate with the runs of this checkout, on the same servers.
+``crc`` has librdkafka check each message; kiel-groups and Java always do. Java's program reports ten times, and is
+measured from its first report to its last. ``--against`` names another checkout of this project, whose runs alternate
+with the runs of this checkout, on the same servers.
 
 Each peer has an environment of its own in the cache folder, created at the first run. A peer that cannot be installed
 is left out.
@@ -68,15 +68,13 @@ class Contest:
         with filled_topic(self._cluster, cell, quick=self._quick) as topic:
             click.echo(f"{cell.name}: {topic.records:,} records; a byte of values is {topic.log_share:.2f} in the log")
             clients = [each for each in self._clients if everything or each.everywhere]
-            found: dict[str, list[Measurement]] = {each.name: [] for each in clients}
+            found: dict[str, list[Measurement | None]] = {each.name: [] for each in clients}
             for number in range(QUICK_ROUNDS if self._quick else ROUNDS):
                 for client in clients:
-                    measured = self._measure(client, cell, topic, number)
-                    if measured:
-                        found[client.name].append(measured)
-            base = [rate(each) for each in found.get(CONFLUENT, [])]
+                    found[client.name].append(self._measure(client, cell, topic, number))
+            base = found.get(CONFLUENT, [])
             for name, measurements in found.items():
-                if measurements:
+                if any(measurements):
                     yield {"cell": cell.name, "client": name, "records": topic.records, **figures(measurements, base)}
 
     def _measure(self, client: Client, cell: Cell, topic: FilledTopic, number: int) -> Measurement | None:
@@ -111,13 +109,18 @@ def rate(found: Measurement) -> float:
     return found.records / found.elapsed_s
 
 
-def figures(found: Sequence[Measurement], base: Sequence[float]) -> Row:
-    """Return the medians of a client's measurements, and the median ratio to the rates of the same rounds."""
+def figures(found: Sequence[Measurement | None], base: Sequence[Measurement | None]) -> Row:
+    """
+    Return the medians of a client's measurements, and the median ratio to the rates of the same rounds.
+
+    A run that failed is None. ``base`` is empty if that client was not measured.
+    """
 
     def middle(figure: Callable[[Measurement], float], digits: int) -> float:
-        return round(median(map(figure, found)), digits)
+        return round(median(figure(each) for each in found if each), digits)
 
-    ratios = [rate(each) / other for each, other in zip(found, base, strict=False)]
+    pairs = zip(found, base, strict=True) if base else ()
+    ratios = [rate(each) / rate(other) for each, other in pairs if each and other]
     return {
         "records_per_s": middle(rate, 0),
         "client_us": middle(lambda each: 1e6 * each.client_s / each.records, 3),

@@ -20,8 +20,8 @@ class Progress:
     """
     Counts what was read, and says when to stop: after ``count`` records, or ``limit_s`` seconds after the first.
 
-    The values are touched by whoever adds their length. At the end, the program waits until its standard input ends, so
-    that the process that started it can look at its clocks first.
+    The caller touches the values by adding up their lengths. At the end, the program waits until its standard input
+    ends, so that the process that started it can read the clocks first.
     """
 
     def __init__(self, count: int, limit_s: float) -> None:

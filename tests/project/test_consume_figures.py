@@ -75,9 +75,10 @@ def test_a_topic_has_whole_sets_in_each_partition() -> None:
 
 
 def test_figures_are_medians_and_ratios_are_of_the_same_round() -> None:
-    """A slow round of both clients leaves the ratio as it is."""
-    found = [measured(1_000, 1.0), measured(1_000, 4.0), measured(1_000, 2.0)]
-    row = figures(found, [2_000, 500, 1_000])
+    """A slow round of both clients leaves the ratio as it is, and so does a round in which one of them failed."""
+    found = [None, measured(1_000, 1.0), measured(1_000, 4.0), measured(1_000, 2.0), measured(1_000, 2.0)]
+    base = [measured(10, 1.0), measured(2_000, 1.0), measured(500, 1.0), measured(1_000, 1.0), None]
+    row = figures(found, base)
     assert row == {"records_per_s": 500, "client_us": 2_000, "broker_us": 1_000, "peak_mib": 50, "ratio": 0.5}
     assert figures(found, [])["ratio"] is None
 
