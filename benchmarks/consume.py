@@ -1,7 +1,8 @@
 """
 Measure how fast consumers deliver records, beside other clients for the same brokers.
 
-    python -m benchmarks.consume [--quick] [--list] [--cells NAME,NAME] [--only TEXT] [--against FOLDER] [--json FILE]
+    python -m benchmarks.consume [--quick] [--list] [--cells NAME,NAME] [--only TEXT] [--rounds N] [--against FOLDER]
+        [--json FILE]
 
 A cell is a topic: ``100B-snappy-16p-500`` has values of 100 bytes in 16 partitions, in snappy sets of 500 messages.
 ``large`` sets have 900 kB or 5,000 messages, ``16k`` sets 16 KiB, both before compression. By default sixteen cells are
@@ -55,11 +56,12 @@ Row = dict[str, Any]
 class Contest:
     """Measures clients on topics of one cluster. ``failures`` counts runs that failed."""
 
-    def __init__(self, cluster: Cluster, clients: Sequence[Client], *, quick: bool) -> None:
+    def __init__(self, cluster: Cluster, clients: Sequence[Client], rounds: int, *, quick: bool) -> None:
         self.failures = 0
         self._cluster = cluster
         self._servers = [server.pid for server in cluster.servers]
         self._clients = clients
+        self._rounds = rounds
         self._quick = quick
         self._absent: set[str] = set()
 
@@ -69,7 +71,7 @@ class Contest:
             click.echo(f"{cell.name}: {topic.records:,} records; a byte of values is {topic.log_share:.2f} in the log")
             clients = [each for each in self._clients if everything or each.everywhere]
             found: dict[str, list[Measurement | None]] = {each.name: [] for each in clients}
-            for number in range(QUICK_ROUNDS if self._quick else ROUNDS):
+            for number in range(self._rounds):
                 for client in clients:
                     found[client.name].append(self._measure(client, cell, topic, number))
             base = found.get(CONFLUENT, [])
@@ -158,6 +160,7 @@ def show_cells() -> None:
 @click.option("--list", "listed", is_flag=True, help="Show the names of all cells, and which ones are measured.")
 @click.option("--cells", help="Measure these cells, with commas between their names, with all clients.")
 @click.option("--only", multiple=True, help="Measure only clients whose name contains this text. May be repeated.")
+@click.option("--rounds", type=click.IntRange(min=1), help="The number of rounds: 5 by default, 2 with --quick.")
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
@@ -165,7 +168,13 @@ def show_cells() -> None:
 )
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 def main(
-    quick: bool, listed: bool, cells: str | None, only: Sequence[str], against: Path | None, target: Path | None
+    quick: bool,
+    listed: bool,
+    cells: str | None,
+    only: Sequence[str],
+    rounds: int | None,
+    against: Path | None,
+    target: Path | None,
 ) -> None:
     if listed:
         show_cells()
@@ -183,7 +192,7 @@ def main(
     with ExitStack() as stack:
         with running_on(SERVER_CORE):
             cluster = stack.enter_context(Cluster())
-        contest = Contest(cluster, clients, quick=quick)
+        contest = Contest(cluster, clients, rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)
         click.echo(HEADER)
         for name, everything in names.items():
             for row in contest.rows(CELLS[name], everything=everything):
