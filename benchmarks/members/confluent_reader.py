@@ -19,8 +19,8 @@ TIMEOUT_S = 1.0
 #: The most messages of one ``consume()``, which waits for as many.
 AT_ONCE = 10_000
 
-#: Brokers of 0.8 do not limit an answer as a whole: for 200 partitions it has up to 200 MiB, which librdkafka by default
-#: refuses again and again. Its log would warn of brokers before 0.10.
+#: Brokers of 0.8 do not limit an answer as a whole: for 200 partitions it has up to 200 MiB. By default librdkafka
+#: refuses that again and again. Its log would warn of brokers before 0.10.
 SETTINGS: dict[str, Any] = {
     "api.version.request": False,
     "broker.version.fallback": "0.8.2.2",
