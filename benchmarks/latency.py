@@ -5,8 +5,9 @@ Measure the time from produce to delivery, at several rates, beside confluent-ka
 
 confluent-kafka produces for both consumers, messages of 100 bytes to 16 partitions, each with the time at which it was
 produced; it lingers for 1 ms. Each consumer is a process of its own with its defaults: ours reads by ``async for``,
-confluent-kafka by ``poll()``. ``p50`` and ``p99`` are milliseconds. ``busy`` is the processor time of servers, producer
-and consumer divided by the time and the cores that they have: above some 60 % they wait for each other.
+confluent-kafka by ``poll()``. ``p50`` and ``p99`` are milliseconds. ``delivered`` is what arrived in a second: if that
+is not the rate, the machine cannot keep up, or is still catching up. ``busy`` is how much of its core the consumer used,
+or servers and producer of theirs, whichever is more. Other work on the machine does not count there.
 
 The consumer has the last core, and the servers have the first. The producer has a core of its own if there are three,
 otherwise that of the servers. The figures are medians of five rounds, in which the consumers take turns, after a round
@@ -31,7 +32,7 @@ from typing import Any
 import click
 
 from benchmarks.delivery.clients import HERE, peer_program, program
-from benchmarks.delivery.cores import CLIENT_CORE, FEEDER_CORE, SERVER_CORE, on_core, running_on
+from benchmarks.delivery.cores import FEEDER_CORE, SERVER_CORE, on_core, running_on
 from benchmarks.delivery.watched_process import Command, Measurement, measure
 from benchmarks.peers import available_peer
 from kiel_groups.embedded import Cluster
@@ -44,9 +45,10 @@ PARTITIONS = 16
 VALUE_BYTES = 100
 ROUNDS, QUICK_ROUNDS = 5, 1
 DURATION_S, QUICK_DURATION_S = 10.0, 1.0
-CORES = len({SERVER_CORE, FEEDER_CORE, CLIENT_CORE})
+#: The cores of servers and producer.
+OTHER_CORES = len({SERVER_CORE, FEEDER_CORE})
 
-HEADER = f"{'messages/s':>10} {'client':<28} {'p50 ms':>8} {'p99 ms':>8} {'client us':>9} {'busy':>6}"
+HEADER = f"{'messages/s':>10} {'client':<28} {'delivered':>9} {'p50 ms':>8} {'p99 ms':>8} {'client us':>9} {'busy':>6}"
 
 #: Takes the name of a group, and returns the command of a consumer.
 Consumer = Callable[[str], Command]
@@ -87,6 +89,11 @@ def consumers(cluster: Cluster, python: Path, checkouts: Mapping[str, Path], dur
     return {**found, "confluent-kafka poll()": lambda group: theirs}
 
 
+def busy(found: Measurement) -> float:
+    """Return the share of its core that the consumer used, or of theirs that the others used, whichever is more."""
+    return max(found.client_s, found.servers_s / OTHER_CORES) / found.elapsed_s
+
+
 def figures(rate: int, client: str, found: Sequence[Measurement]) -> Row:
     """Return the medians of a consumer's measurements, in which the producer is one of the servers."""
     return {
@@ -95,13 +102,14 @@ def figures(rate: int, client: str, found: Sequence[Measurement]) -> Row:
         "p50_ms": round(median(each.last["p50_ms"] for each in found), 2),
         "p99_ms": round(median(each.last["p99_ms"] for each in found), 2),
         "client_us": round(median(1e6 * each.client_s / each.records for each in found), 2),
-        "busy": round(median((each.client_s + each.servers_s) / each.elapsed_s / CORES for each in found), 3),
+        "delivered_per_s": round(median(each.records / each.elapsed_s for each in found)),
+        "busy": round(median(map(busy, found)), 3),
     }
 
 
 def line(row: Mapping[str, Any]) -> str:
     """Return the line of a row, below ``HEADER``."""
-    times = f"{row['p50_ms']:>8.2f} {row['p99_ms']:>8.2f} {row['client_us']:>9.2f}"
+    times = f"{row['delivered_per_s']:>9,} {row['p50_ms']:>8.2f} {row['p99_ms']:>8.2f} {row['client_us']:>9.2f}"
     return f"{row['rate']:>10,} {row['client']:<28} {times} {row['busy']:>6.0%}"
 
 
@@ -139,7 +147,11 @@ def main(quick: bool, against: Path | None, target: Path | None) -> None:
                 rows.append(figures(rate, name, measurements))
                 click.echo(line(rows[-1]))
     if target:
-        about = {"benchmark": "latency", "date": datetime.now(UTC).isoformat(timespec="seconds"), "cores": CORES}
+        about = {
+            "benchmark": "latency",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "other_cores": OTHER_CORES,
+        }
         machine = {"python": platform.python_version(), "machine": platform.machine()}
         target.write_text(json.dumps({**about, **machine, "runs": rows}, indent=1) + "\n", encoding="utf-8")
 

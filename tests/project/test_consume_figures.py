@@ -1,4 +1,4 @@
-"""The benchmark of consumers: what it writes, how it selects cells, and how it computes figures."""
+"""The benchmarks of delivery: what they write, how cells are selected, and how figures are computed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import latency
 from benchmarks.consume import HEADER, checked, figures, line, main
 from benchmarks.delivery.cells import CELLS, CHOSEN, FULL, QUICK
 from benchmarks.delivery.clients import java_report
@@ -145,6 +146,19 @@ def test_latencies_are_counted_after_the_warm_up(
         wanted.append(latencies.add(b"%0*d" % (STAMP_DIGITS, now_ns - latency_ms * 10**6)))
     assert wanted == [True, True, True, True, False]
     assert reports(capsys.readouterr().out)[-1] == {"records": 3, "bytes": 60, "p50_ms": 2.0, "p99_ms": 5.0}
+
+
+def test_the_figures_of_a_latency_have_the_load_of_the_busier_side() -> None:
+    """Latencies are medians of the rounds, and ``busy`` is that of the core that has the least left."""
+    found = [
+        Measurement(1_000, 0, 10.0, client_s, 4.0, 50.0, {"p50_ms": 2.0, "p99_ms": slow_ms})
+        for client_s, slow_ms in ((8.0, 9.0), (8.0, 7.0), (1.0, 20.0))
+    ]
+    row = latency.figures(100, "ours async for", found)
+    assert row["busy"] == 0.8
+    assert (row["p50_ms"], row["p99_ms"], row["delivered_per_s"], row["client_us"]) == (2.0, 9.0, 100, 8_000.0)
+    assert latency.busy(found[-1]) == pytest.approx(0.4 / latency.OTHER_CORES)
+    assert len(latency.line(row)) == len(latency.HEADER) <= 100
 
 
 def test_all_cells_are_listed() -> None:
