@@ -6,8 +6,8 @@ Measure the time from produce to delivery, at several rates, beside confluent-ka
 confluent-kafka produces for both consumers, messages of 100 bytes to 16 partitions, each with the time at which it was
 produced; it lingers for 1 ms. Each consumer is a process of its own with its defaults: ours reads by ``async for``,
 confluent-kafka by ``poll()``. ``p50`` and ``p99`` are milliseconds. ``delivered`` is what arrived in a second: if that
-is not the rate, the machine cannot keep up, or is still catching up. ``busy`` is how much of its core the consumer used,
-or servers and producer of theirs, whichever is more. Other work on the machine does not count there.
+is not the rate, the machine cannot keep up, or is still catching up. ``busy`` is how much of its core the consumer
+used, or servers and producer of theirs, whichever is more. Other work on the machine does not count there.
 
 The consumer has the last core, and the servers have the first. The producer has a core of its own if there are three,
 otherwise that of the servers. The figures are medians of five rounds, in which the consumers take turns, after a round
