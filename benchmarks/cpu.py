@@ -6,10 +6,15 @@ import time
 from bisect import bisect_left
 from contextlib import suppress
 
-__all__ = ["CpuTime"]
+__all__ = ["CpuTime", "cpu_time_s"]
 
 #: Linux's number for the processor time of all threads of another process: (~pid << 3) | CPUCLOCK_SCHED.
 _CPUCLOCK_SCHED = 2
+
+
+def cpu_time_s(pid: int) -> float:
+    """Return the processor time that all threads of a process have used. Raise OSError if it has ended."""
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 class CpuTime:
@@ -32,7 +37,7 @@ class CpuTime:
         """Take a sample. A process that has ended keeps the time of its last sample."""
         for pid in self._used_s:
             with suppress(OSError):
-                self._used_s[pid] = time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+                self._used_s[pid] = cpu_time_s(pid)
         self._moments_ms.append(time.time_ns() / 1e6)
         self._totals_s.append(sum(self._used_s.values()))
 

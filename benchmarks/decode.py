@@ -22,7 +22,6 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -33,7 +32,7 @@ from statistics import median
 
 import click
 
-from kiel_groups.embedded.jars.jar_cache import cache_folder
+from benchmarks.peers import peer_environment
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.columns import decode_columns
@@ -44,7 +43,6 @@ from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 CODECS = ("plain", "gzip", "snappy", "lz4")
 #: The number of messages in a set, by the bytes of a value.
 MESSAGES_PER_SET = {100: 2_000, 1024: 200}
-PEER_PACKAGES = ("kafka-python==3.0.*", "python-snappy", "lz4", "xxhash")
 
 MOST_BYTES = 64 << 20
 
@@ -113,7 +111,7 @@ def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Ite
     """
     Run kafka-python in a separate process. Raise OSError or CalledProcessError if kafka-python cannot be installed.
     """
-    python = peer_environment()
+    python = peer_environment("kafka-python")
     with tempfile.TemporaryDirectory() as folder:
         for codec, data in sets.items():
             Path(folder, codec).write_bytes(data)
@@ -133,18 +131,6 @@ def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Ite
 
             yield decode
             asked.close()
-
-
-def peer_environment() -> Path:
-    """Return the interpreter of an environment with kafka-python, which the first call installs."""
-    folder = cache_folder() / "benchmarks" / "kafka-python"
-    python, installed = folder / "bin" / "python", folder / "installed"
-    wanted = " ".join(PEER_PACKAGES)
-    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEER_PACKAGES], check=True)
-        installed.write_text(wanted, encoding="utf-8")
-    return python
 
 
 def measure(decoders: Mapping[str, Pass], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:

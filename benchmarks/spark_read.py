@@ -15,7 +15,7 @@ docs/spark.rst. The figures are medians of the rounds, in which the ways to read
 - ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; the figures are
   the times that Spark reports for a micro-batch and its parts, in milliseconds.
 
-kafka-python has an environment of its own (see ``benchmarks.decode``); if it cannot be installed, the benchmark says so
+kafka-python has an environment of its own (see ``benchmarks.peers``); if it cannot be installed, the benchmark says so
 and continues without it.
 """
 
@@ -44,7 +44,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from benchmarks.decode import peer_environment
+from benchmarks.delivery.set_writer import SetWriter
 from benchmarks.members.spark_sources import (
     KEY_BYTES,
     ReadyMade,
@@ -52,13 +52,10 @@ from benchmarks.members.spark_sources import (
     message_set,
     messages_in,
 )
+from benchmarks.peers import available_peer
 from kiel_groups import TopicPartition
-from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.spark.options.schema import READ_SCHEMA
-from kiel_groups.spark.tasks.broker_socket import BrokerSocket
-from kiel_groups.wire.api.produce_v0 import ProduceRequest
-from kiel_groups.wire.error_codes import NO_ERROR
 
 REPOSITORY = Path(__file__).parents[1]
 CORES = os.cpu_count() or 1
@@ -104,8 +101,7 @@ class Feeder:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        host, port = cluster.brokers[0].rsplit(":", 1)
-        self._broker = BrokerSocket(HostPort(host, int(port)), "feeder", connect_timeout_s=LIMIT_S)
+        self._writer = SetWriter(cluster.brokers[0])
 
     def fill(self, topic: Topic) -> None:
         """Create a topic with all of its rows."""
@@ -116,20 +112,11 @@ class Feeder:
             self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
-        """Write ``count`` messages to each of the partitions. Repeat requests for partitions without a leader."""
-        left = dict.fromkeys(partitions, message_set(count, value_bytes))
-        deadline_s = time.monotonic() + LIMIT_S
-        while left:
-            request = ProduceRequest(1, int(LIMIT_S * 1000), left)
-            answer = self._broker.ask(request, most_bytes=1 << 20, timeout_s=LIMIT_S).partitions
-            refused = {each: found.error for each, found in answer.items() if found.error != NO_ERROR}
-            if refused and time.monotonic() > deadline_s:
-                raise click.ClickException(f"the broker refuses messages: {next(iter(refused.values()))}")
-            # A broker learns only after a moment that it is a leader.
-            left = {each: left[each] for each in refused}
+        """Write ``count`` messages to each of the partitions."""
+        self._writer.append(dict.fromkeys(partitions, message_set(count, value_bytes)))
 
     def close(self) -> None:
-        self._broker.close()
+        self._writer.close()
 
 
 # ---------------------------------------------------------------------- ways to read
@@ -247,12 +234,10 @@ def session(stack: ExitStack) -> SparkSession:
 
 
 def peer_packages() -> str | None:
-    try:
-        python = peer_environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
+    python = available_peer("kafka-python")
+    if python is None:
         return None
-    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -6,9 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.consume import main
+from benchmarks.delivery.clients import OUR_WAYS
+from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 
 pytestmark = pytest.mark.integration
@@ -32,3 +37,16 @@ def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Ca
             process.stdin.flush()
         process.communicate()
     assert process.returncode == 0
+
+
+def test_the_benchmark_of_consumers_measures_each_of_our_ways(tmp_path: Path) -> None:
+    """A quick run writes a topic, reads it in each way of this version, and has a figure for everything."""
+    target = tmp_path / "figures.json"
+    outcome = CliRunner().invoke(main, ["--quick", "--only", "ours", "--json", str(target)])
+    assert outcome.exit_code == 0, outcome.output
+    rows = json.loads(target.read_text(encoding="utf-8"))["runs"]
+    ways = OUR_WAYS if hasattr(GroupedConsumer, "consume_batches") else set(OUR_WAYS) - {"consume_batches()"}
+    assert {row["client"] for row in rows} == {f"ours {way}" for way in ways}
+    for row in rows:
+        assert min(row[name] for name in ("records_per_s", "client_us", "broker_us", "peak_mib")) > 0
+        assert row["ratio"] is None

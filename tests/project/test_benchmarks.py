@@ -13,7 +13,7 @@ import benchmarks
 pytestmark = pytest.mark.unit
 
 #: Modules that the benchmarks share.
-PARTS = {"contenders", "cpu", "members", "ownership", "measured_group", "transaction_log"}
+PARTS = {"contenders", "cpu", "delivery", "members", "ownership", "measured_group", "peers", "transaction_log"}
 NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
 
 
