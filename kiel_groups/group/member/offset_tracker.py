@@ -1,8 +1,8 @@
 """
 Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written.
 
-Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` as plain fields, because they change with every
-record. All other changes are calls of ``OffsetTracker``.
+Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` by itself, because they change with every record.
+All other changes are calls of ``OffsetTracker``.
 
 Rules
   1. A commit stores ``finished`` if it differs from ``committed``. The write expects the version that was last seen of
@@ -175,8 +175,10 @@ class OffsetTracker:
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
         if reset is not None:
-            # Offsets beyond the end of the log do not count as finished.
-            offsets.finished, offsets.reset = min(offsets.finished, reset.end), None
+            if offsets.finished > reset.end:
+                # Offsets beyond the end of the log do not count as finished.
+                offsets.finished = reset.end
+            offsets.reset = None
         _check_move(partition, before, offsets)
 
     def reset_of(self, partition: TopicPartition) -> PendingReset | None:
