@@ -31,20 +31,19 @@ class RecordDelivery:
     """
     Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
 
-    A loop takes most records from the ``cursor`` by itself, while ``may_continue``. If it gets none there, it calls
-    ``take``.
+    A loop takes most records from the ``cursor`` by itself, while the gate is open, and on the event loop not after
+    ``pause_at_s``. If it gets none, it calls ``take``.
     """
 
     def __init__(self, owned: OwnedRecords) -> None:
-        self._owned = owned
+        self.owned = owned
         self._progress = owned.progress
         #: The current batch, which has the record in flight.
         self.in_flight = owned.batch
-        # Bound once, since it is used for each record.
-        self._boot_time_s = owned.boot_time_s
         self._most = None if owned.deserializer.keeps_bytes else MOST_AHEAD
         self._looping = False
-        self._pause_at_s = float("inf")
+        #: When the event loop is to run its other tasks.
+        self.pause_at_s = float("inf")
 
     def begin_loop(self) -> None:
         """
@@ -63,25 +62,16 @@ class RecordDelivery:
 
     def begin_quantum(self) -> None:
         """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
-        self._pause_at_s = self._boot_time_s() + QUANTUM_S
+        self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
 
     @property
     def cursor(self) -> Iterator[Record]:
         """
         The records of the current batch that are left. A step finishes the record in flight, and delivers the next one.
 
-        The gate must be asked before each step: see ``may_continue`` and ``gate_is_open``.
+        The gate must be asked before each step.
         """
         return self.in_flight.cursor
-
-    def may_continue(self) -> bool:
-        """Return whether a loop on the event loop may take the next record from the cursor."""
-        now_s = self._boot_time_s()
-        return now_s < self._pause_at_s and self._owned.gate.is_open(now_s)
-
-    def gate_is_open(self) -> bool:
-        """Return whether a loop on another thread may take the next record from the cursor."""
-        return self._owned.gate.is_open(self._boot_time_s())
 
     def take(self) -> Record | None:
         """
@@ -94,7 +84,8 @@ class RecordDelivery:
         batch = self.in_flight
         batch.finish()
         while not batch.used_up or self._next_batch():
-            if not self.may_continue():
+            now_s = self.owned.boot_time_s()
+            if now_s >= self.pause_at_s or not self.owned.gate.is_open(now_s):
                 return None
             for record in batch.cursor:
                 return record
@@ -106,8 +97,8 @@ class RecordDelivery:
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
             self._progress.notify()
-        self._owned.raise_refused()
-        following = self._owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
+        self.owned.raise_refused()
+        following = self.owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
         if following is None:
             return False
         self.in_flight.start(*following.batch, following.records)
@@ -116,9 +107,9 @@ class RecordDelivery:
     async def wait(self) -> None:
         """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
         if self.in_flight.used_up:
-            await self._owned.wait()
+            await self.owned.wait()
         else:
-            await asyncio.sleep(0 if self._owned.may_deliver() else GATE_PAUSE_S)
+            await asyncio.sleep(0 if self.owned.may_deliver() else GATE_PAUSE_S)
         self.begin_quantum()
 
     def finish(self) -> None:
@@ -131,7 +122,7 @@ class RecordDelivery:
         dropped = self.in_flight.put_back()
         if dropped is not None:
             # Fetch the record again if its partition is ready and its topic subscribed.
-            self._owned.fetch([dropped])
+            self.owned.fetch([dropped])
         self._progress.notify()
 
     def end_loop(self, *, finished: bool) -> None:

@@ -26,11 +26,23 @@ class RecordLoop:
         next_record: Waits for the next record, or returns None once the consumer is closed.
     """
 
-    __slots__ = ("__weakref__", "_cursor", "_left", "_may_continue", "_next_record", "_take", "caller", "delivery")
+    __slots__ = (
+        "__weakref__",
+        "_boot_time_s",
+        "_cursor",
+        "_left",
+        "_next_record",
+        "_owned",
+        "_take",
+        "caller",
+        "delivery",
+    )
 
     def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
         self.delivery = delivery
-        self._may_continue = delivery.may_continue
+        # What each record needs, without a call between.
+        self._owned = delivery.owned
+        self._boot_time_s = delivery.owned.boot_time_s
         self._take = delivery.take
         self._next_record = next_record
         self._left = False
@@ -43,7 +55,8 @@ class RecordLoop:
 
     async def __anext__(self) -> Record:
         # Most records are taken here, without another coroutine for each.
-        if self._may_continue():
+        now_s = self._boot_time_s()
+        if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):
             for record in self._cursor:
                 return record
         return await self.ask()
