@@ -269,7 +269,7 @@ class PartitionOffsets(ClaimedPartition):
         self._delivery = delivery
 
     def end_delivery(self) -> None:
-        """Keep the position and the finished offset of this moment. What the delivery does from now on has no effect."""
+        """Keep the position and the finished offset of this moment. Later steps of the delivery have no effect."""
         if self._delivery is not None:
             self._position, self._finished = self._delivery.offsets()
             self._delivery = None
