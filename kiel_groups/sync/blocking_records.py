@@ -32,8 +32,41 @@ T = TypeVar("T")
 #: Whether the steps of a cursor are atomic. Without the interpreter's lock, each record comes from the loop's thread.
 _HAS_LOCK: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
-#: Represents the record that the program has when it asks for the next one.
-_LAST = object()
+
+class _Asker:
+    """
+    What a loop does on the event loop's thread.
+
+    It does not refer to the ``BlockingRecords``, which must be dropped when the program leaves the loop, whatever is
+    still to be done here.
+    """
+
+    def __init__(self, records: RecordLoop) -> None:
+        self._records = records
+        self._asking: object = None
+
+    def ask(self, asking: object) -> Awaitable[Record]:
+        """Finish the record in flight, and wait for the next one. ``asking`` identifies the call."""
+        self._asking = asking
+        # The event loop has just run its other tasks, since it runs this one.
+        self._records.delivery.begin_quantum()
+        return self._records.ask()
+
+    def settle(self, asking: object, *, has_taken: bool) -> None:
+        """
+        Settle what is in flight after a Ctrl-C.
+
+        The program never saw a record that arrived together with the Ctrl-C. If it continues, it must get that record.
+        If there is none, the record in flight is the one before it, which the program has processed.
+
+        Args:
+            asking: The call of ``ask`` that was interrupted; None if there was none.
+            has_taken: Whether the program's thread had taken a record from the cursor.
+        """
+        if has_taken or (asking is not None and self._asking is asking):
+            self._records.delivery.put_back()
+        else:
+            self._records.delivery.finish()
 
 
 class BlockingRecords(Iterator[Record]):
@@ -47,17 +80,18 @@ class BlockingRecords(Iterator[Record]):
         self._delivery: RecordDelivery = self._records.delivery
         self._owned = self._delivery.owned
         self._boot_time_s = self._owned.boot_time_s
+        self._asker = _Asker(self._records)
 
     def __next__(self) -> Record:
         record: Record | None = None
-        last: object = _LAST
+        asking: object = None
         try:
             if self._owned.gate.is_open(self._boot_time_s()):
                 for record in self._cursor:
                     return record
             self.ask_behind()
-            last = self._delivery.in_flight.record
-            asked = self._consumer._wait(self._ask)
+            asking = object()
+            asked = self._consumer._wait(self._asker.ask, asking)
             if _HAS_LOCK:
                 self._cursor = self._delivery.cursor
             return asked
@@ -70,35 +104,13 @@ class BlockingRecords(Iterator[Record]):
         except KielGroupsError:
             raise
         except BaseException:
-            self._interrupt(last, record)
+            self.ask_behind()
+            self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=record is not None))
             raise
-
-    def _ask(self) -> Awaitable[Record]:
-        # The event loop has just run its other tasks, since it runs this one.
-        self._delivery.begin_quantum()
-        return self._records.ask()
 
     def ask_behind(self) -> None:
         """Have the event loop's thread deliver the next record, after everything that was started there before."""
         self._cursor = NO_RECORDS
-
-    def _interrupt(self, last: object, record: Record | None) -> None:
-        """
-        Settle what is in flight after a Ctrl-C.
-
-        The program has processed its last record, because it has asked for the next one. A record that arrived together
-        with the Ctrl-C is one that the program never saw. If the program continues, it must get that record.
-        """
-        self.ask_behind()
-        if last is _LAST:
-            last = self._delivery.in_flight.record if record is None else None
-        self._consumer._thread.post(partial(self._settle, last))
-
-    def _settle(self, last: object) -> None:
-        if self._delivery.in_flight.record is last:
-            self._delivery.finish()
-        else:
-            self._delivery.put_back()
 
     def __del__(self) -> None:
         # If ``__init__`` failed, there is no loop to leave.

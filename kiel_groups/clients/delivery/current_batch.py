@@ -201,7 +201,9 @@ class CurrentBatch:
     def finish(self) -> None:
         """Count the record as finished. It is no longer in flight."""
         view = self._view
-        self._counted = delivered = view.delivered
+        delivered = view.delivered
+        # A record that was counted by a commit, and put back after that, remains counted.
+        self._counted = max(self._counted, delivered)
         self._view = view._replace(done=delivered)
 
     def put_back(self) -> TopicPartition | None:
