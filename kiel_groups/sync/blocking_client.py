@@ -29,11 +29,13 @@ from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 __all__ = [
     "Attributes",
     "Blocking",
+    "C",
     "blocking",
     "takes_arguments_of",
     "ending",
     "immediate",
     "in_background",
+    "open_clients",
     "takes_hook",
     "until_closed",
 ]
@@ -346,6 +348,11 @@ class Attributes(Generic[C]):
 
 #: The clients to close when the interpreter exits.
 _open: set[Blocking[Any]] = set()
+
+
+def open_clients() -> list[Blocking[Any]]:
+    """Return the clients of this process that were not closed."""
+    return list(_open)
 
 
 def _exit() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from kiel_groups import clients
-from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import (
     Attributes,
-    Blocking,
     blocking,
     ending,
     immediate,
@@ -17,14 +13,14 @@ from kiel_groups.sync.blocking_client import (
     takes_hook,
     until_closed,
 )
-from kiel_groups.sync.blocking_records import BlockingRecords
+from kiel_groups.sync.blocking_records import BlockingConsumer, asked_behind
 
 __all__ = ["GroupedConsumer"]
 
 _of = Attributes(clients.GroupedConsumer)
 
 
-class GroupedConsumer(Blocking[clients.GroupedConsumer]):
+class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     """
     A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
 
@@ -51,11 +47,11 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     offsets_for_times = blocking(clients.GroupedConsumer.offsets_for_times)
     topics = blocking(clients.GroupedConsumer.topics)
     consume = until_closed(clients.GroupedConsumer.consume)
-    commit = blocking(clients.GroupedConsumer.commit)
-    commit_async = takes_hook("callback", in_background(clients.GroupedConsumer.commit_async))
+    commit = asked_behind(blocking(clients.GroupedConsumer.commit))
+    commit_async = asked_behind(takes_hook("callback", in_background(clients.GroupedConsumer.commit_async)))
     committed = blocking(clients.GroupedConsumer.committed)
     fetch_committed_offsets = blocking(clients.GroupedConsumer.fetch_committed_offsets)
-    commit_offsets = blocking(clients.GroupedConsumer.commit_offsets)
+    commit_offsets = asked_behind(blocking(clients.GroupedConsumer.commit_offsets))
     close = ending(clients.GroupedConsumer.close)
     wind_down = ending(clients.GroupedConsumer.wind_down)
 
@@ -84,13 +80,3 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     max_wait_time = _of(lambda consumer: consumer.max_wait_time)
     min_bytes = _of(lambda consumer: consumer.min_bytes)
     max_bytes = _of(lambda consumer: consumer.max_bytes)
-
-    def __iter__(self) -> Iterator[Record]:
-        """
-        Iterate over records until the consumer is closed. Only one loop may run at a time.
-
-        Raises:
-            ClosedError: The consumer was not connected, or was closed.
-            ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
-        """
-        return BlockingRecords(self)

@@ -1,17 +1,72 @@
-"""Loops over the records of blocking consumers."""
+"""
+Loops over the records of blocking consumers.
+
+The program's thread waits for the event loop's thread only for the next batch. It takes the records of the batch by
+itself, from the same cursor as ``async for`` does, and asks the gate before each of them (decision 0025). A revocation,
+a seek, a pause or a loss takes back the records that are left. The program then gets none from the cursor, and waits
+for the event loop's thread again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+import os
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.delivery.current_batch import NO_RECORDS
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
-from kiel_groups.sync.blocking_client import Blocking
+from kiel_groups.sync.blocking_client import Blocking, C, open_clients
 
-__all__ = ["BlockingRecords"]
+__all__ = ["BlockingConsumer", "BlockingRecords", "asked_behind"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Whether the steps of a cursor are atomic. Without the interpreter's lock, each record comes from the loop's thread.
+_HAS_LOCK: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class _Asker:
+    """
+    What a loop does on the event loop's thread.
+
+    It does not refer to the ``BlockingRecords``, which must be dropped when the program leaves the loop, whatever is
+    still to be done here.
+    """
+
+    def __init__(self, records: RecordLoop) -> None:
+        self._records = records
+        self._asking: object = None
+
+    def ask(self, asking: object) -> Awaitable[Record]:
+        """Finish the record in flight, and wait for the next one. ``asking`` identifies the call."""
+        self._asking = asking
+        # The event loop has just run its other tasks, since it runs this one.
+        self._records.delivery.begin_quantum()
+        return self._records.ask()
+
+    def settle(self, asking: object, *, has_taken: bool) -> None:
+        """
+        Settle what is in flight after a Ctrl-C.
+
+        The program never saw a record that arrived together with the Ctrl-C. If it continues, it must get that record.
+        If there is none, the record in flight is the one before it, which the program has processed.
+
+        Args:
+            asking: The call of ``ask`` that was interrupted; None if there was none.
+            has_taken: Whether the program's thread had taken a record from the cursor.
+        """
+        if has_taken or (asking is not None and self._asking is asking):
+            self._records.delivery.put_back()
+        else:
+            self._records.delivery.finish()
 
 
 class BlockingRecords(Iterator[Record]):
@@ -19,27 +74,96 @@ class BlockingRecords(Iterator[Record]):
 
     def __init__(self, consumer: Blocking[Any]) -> None:
         self._consumer = consumer
-        self._records = consumer._read_on_loop(consumer._client.__aiter__)
+        #: The records of a batch that are left. Only this thread replaces it; any thread may use it up.
+        self._cursor: Iterator[Record] = NO_RECORDS
+        self._records: RecordLoop = consumer._read_on_loop(consumer._client.__aiter__)
+        self._delivery: RecordDelivery = self._records.delivery
+        self._owned = self._delivery.owned
+        self._boot_time_s = self._owned.boot_time_s
+        self._asker = _Asker(self._records)
 
     def __next__(self) -> Record:
-        consumer, records = self._consumer, self._records
+        record: Record | None = None
+        asking: object = None
         try:
-            record: Record = consumer._wait(records.__anext__)
-            return record
+            if self._owned.gate.is_open(self._boot_time_s()):
+                for record in self._cursor:
+                    return record
+            self.ask_behind()
+            asking = object()
+            asked = self._consumer._wait(self._asker.ask, asking)
+            if _HAS_LOCK:
+                self._cursor = self._delivery.cursor
+            return asked
         except StopAsyncIteration:
             raise StopIteration from None
         except ClosedError:
-            if not consumer._thread.stopped:
+            if not self._consumer._thread.stopped:
                 raise
             raise StopIteration from None
         except KielGroupsError:
             raise
         except BaseException:
-            # A Ctrl-C may arrive together with a record. If the program continues, it must get that record.
-            consumer._thread.post(records.delivery.put_back)
+            self.ask_behind()
+            self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=record is not None))
             raise
+
+    def ask_behind(self) -> None:
+        """Have the event loop's thread deliver the next record, after everything that was started there before."""
+        self._cursor = NO_RECORDS
 
     def __del__(self) -> None:
         # If ``__init__`` failed, there is no loop to leave.
         if hasattr(self, "_records"):
             self._consumer._thread.post(partial(self._records.end_loop, finished=dropped_by_loop_exit()))
+
+
+class BlockingConsumer(Blocking[C]):
+    """A blocking client with a loop over its records."""
+
+    _loop: weakref.ref[BlockingRecords] | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        """
+        Iterate over records until the consumer is closed. Only one loop may run at a time.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
+        """
+        records = BlockingRecords(self)
+        self._loop = weakref.ref(records)
+        return records
+
+    def _ask_behind(self) -> None:
+        """Have the event loop's thread deliver the next record, after everything that was started there before."""
+        if self._loop is not None and (records := self._loop()) is not None:
+            records.ask_behind()
+
+
+def asked_behind(
+    method: Callable[Concatenate[Blocking[Any], P], T],
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """
+    Return a method that counts the record in flight at its call, however late the event loop's thread starts its work.
+
+    Otherwise the program could take further records meanwhile, and a commit would count one that is being processed.
+    """
+
+    @wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        assert isinstance(self, BlockingConsumer)
+        self._ask_behind()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+def _stop_in_fork() -> None:
+    """Deliver nothing in a fork of the process: the records that are left belong to the parent."""
+    for client in open_clients():
+        if isinstance(client, BlockingConsumer):
+            client._ask_behind()
+
+
+os.register_at_fork(after_in_child=_stop_in_fork)

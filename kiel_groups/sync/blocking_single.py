@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from kiel_groups import clients
@@ -10,7 +9,6 @@ from kiel_groups.clients import BEGINNING, END
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import (
     Attributes,
-    Blocking,
     blocking,
     ending,
     immediate,
@@ -18,14 +16,14 @@ from kiel_groups.sync.blocking_client import (
     takes_hook,
     until_closed,
 )
-from kiel_groups.sync.blocking_records import BlockingRecords
+from kiel_groups.sync.blocking_records import BlockingConsumer
 
 __all__ = ["SingleConsumer"]
 
 _of = Attributes(clients.SingleConsumer)
 
 
-class SingleConsumer(Blocking[clients.SingleConsumer]):
+class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
     """
     Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
 
@@ -98,13 +96,3 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
         if record is None:
             raise StopIteration
         return record
-
-    def __iter__(self) -> Iterator[Record]:
-        """
-        Iterate over records until the consumer is closed. Only one loop may run at a time.
-
-        Raises:
-            ClosedError: The consumer was closed.
-            ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
-        """
-        return BlockingRecords(self)

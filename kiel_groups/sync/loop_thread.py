@@ -286,6 +286,9 @@ def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concur
     task = loop.create_task(work)
     outcome.add_done_callback(lambda _: _cancel(task, loop))
     task.add_done_callback(lambda _: _settle(outcome, task))
+    if outcome.cancelled():
+        # The thread has stopped waiting since the first check. What it posts after that must not find the work done.
+        task.cancel()
 
 
 def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Result]) -> None:

@@ -13,6 +13,7 @@ from kiel_groups.clients.delivery.deserializer import Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
 from kiel_groups.clients.fetch.fetcher import ANY, Fetcher, Selection
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
@@ -64,7 +65,7 @@ class FakeFetcher:
     ) -> None:
         self.unassign(positions)
         self.positions |= positions
-        self.epochs |= dict.fromkeys(positions, len(self.epochs) + 1)
+        self.epochs |= dict.fromkeys(positions, len(self.epochs) + 2)
         self.lost = set(lost)
         self.paused |= set(paused)
 
@@ -226,6 +227,18 @@ class DeliveryBench:
     def finished(self) -> dict[TopicPartition, int]:
         """The offsets that a commit would store."""
         return {partition: commit.offset for partition, commit in self.subscription.offsets.commits().items()}
+
+
+def loop_over(bench: DeliveryBench) -> RecordLoop:
+    """Begin a loop over the records of a bench; it waits for records as the loop of a consumer does."""
+
+    async def next_record() -> Record:
+        while (record := bench.records.take()) is None:
+            await asyncio.gather(bench.records.wait(), asyncio.sleep(0))
+        return record
+
+    bench.records.begin_loop()
+    return RecordLoop(bench.records, next_record)
 
 
 def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:

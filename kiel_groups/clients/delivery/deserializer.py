@@ -15,13 +15,18 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["Deserializer", "OnBadRecord"]
+__all__ = ["Deserializer", "OnBadRecord", "ReadRecords"]
 
 log = logging.getLogger(__name__)
 
 #: What a consumer does with a record that it cannot deliver: raise the error and stay before the record, skip it, or
 #: call a function with the record (bytes) and the error, and pass the record when the function has returned.
 OnBadRecord: TypeAlias = Literal["raise", "skip"] | Callable[[Record, BadRecordError], object]
+
+_new = tuple.__new__
+
+#: Every so many records, the time is read that deserializing ahead has taken.
+_TIMED = 8
 
 #: How often the failures of one partition are logged, in seconds.
 FAILURE_LOG_INTERVAL_S = 60.0
@@ -42,6 +47,14 @@ class _Failure(NamedTuple):
     field: str
     error: str
     hint: str
+
+
+class ReadRecords(NamedTuple):
+    """Deserialized records, how many fetched records were read for them, and the error of the next one, if any."""
+
+    records: list[Record]
+    read: int
+    error: RecordDeserializationError | None = None
 
 
 class Deserializer:
@@ -88,18 +101,19 @@ class Deserializer:
         Raises:
             RecordDeserializationError: The application's function raised. It is neither counted nor logged yet.
         """
-        read = record
-        if self._deserializer is not None and record.value is not None:
+        topic, partition, offset, key, value = record
+        if self._deserializer is not None and value is not None:
             try:
-                read = record._replace(value=self._deserializer(record.value))
+                value = self._deserializer(value)
             except Exception as error:
                 raise self._error(record, "value", error) from error
-        if self._key_deserializer is not None and record.key is not None:
+        if self._key_deserializer is not None and key is not None:
             try:
-                read = read._replace(key=self._key_deserializer(record.key))
+                key = self._key_deserializer(key)
             except Exception as error:
                 raise self._error(record, "key", error) from error
-        return read
+        # A third of the time of ``_replace``.
+        return _new(Record, (topic, partition, offset, key, value))
 
     def record(self, record: Record) -> Record | None:
         """Return the record as ``read`` does, or None if a function raised and the record is skipped."""
@@ -111,19 +125,30 @@ class Deserializer:
             self.skip(error)
             return None
 
-    def records(self, records: Sequence[Record]) -> tuple[Sequence[Record], RecordDeserializationError | None]:
-        """Deserialize records. Stop before one on which a function fails, unless such records are skipped."""
+    def records(self, records: list[Record], longest_s: float | None = None) -> ReadRecords:
+        """
+        Deserialize records. Stop before one on which a function fails, unless such records are skipped.
+
+        Args:
+            records: The records as they were fetched.
+            longest_s: Stop after this time, in seconds, but not before the first record; None for no limit.
+        """
         if self.keeps_bytes:
-            return records, None
-        readable = []
-        for record in records:
+            return ReadRecords(records, len(records))
+        ends_s = None if longest_s is None else self._clock() + longest_s
+        readable: list[Record] = []
+        read, add = self.read, readable.append
+        for number, record in enumerate(records):
             try:
-                readable.append(self.read(record))
+                add(read(record))
             except RecordDeserializationError as error:
                 if self.on_bad_record != "skip":
-                    return readable, error
+                    return ReadRecords(readable, number, error)
                 self.skip(error)
-        return readable, None
+            # A slow function is found out by the first record, so that the others need no clock of their own.
+            if ends_s is not None and not number % _TIMED and self._clock() >= ends_s:
+                return ReadRecords(readable, number + 1)
+        return ReadRecords(readable, len(records))
 
     def values(self, records: Iterable[Record]) -> list[Any]:
         """

@@ -12,13 +12,14 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from kiel_groups.clients.delivery.current_batch import CurrentBatch
 from kiel_groups.clients.delivery.values_in_flight import ValuesInFlight
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.errors import BadRecordError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import TopicPartition
 
-__all__ = ["BadRecordInFlight", "ConsumerInFlight", "DeliveryProgress", "InFlight", "RecordInFlight"]
+__all__ = ["BadRecordInFlight", "ConsumerInFlight", "DeliveryProgress", "InFlight"]
 
 
 class InFlight(Protocol):
@@ -32,49 +33,6 @@ class InFlight(Protocol):
 
     def truncate(self, partition: TopicPartition, end: int) -> None:
         """Stop counting a partition's in-flight records at and after the offset ``end``."""
-
-
-class RecordInFlight:
-    """The record in flight of a loop, if any, and its partition's state (None if the record is no longer counted)."""
-
-    __slots__ = ("record", "state")
-
-    def __init__(self) -> None:
-        self.record: Record | None = None
-        self.state: PartitionOffsets | None = None
-
-    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        if self.record is None or self.record.topic_partition not in partitions:
-            return frozenset()
-        return frozenset({self.record.topic_partition})
-
-    def count(self) -> None:
-        """Count the record as finished, and keep it in flight."""
-        if self.record is not None and self.state is not None:
-            self.state.finished = self.record.offset + 1
-
-    def finish(self) -> None:
-        """Count the record as finished. It is no longer in flight."""
-        # Not by ``count``: this is called for each record.
-        if self.record is not None and self.state is not None:
-            self.state.finished = self.record.offset + 1
-        self.record = self.state = None
-
-    def fencing_token_of(self, record: Record) -> int | None:
-        """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer counted."""
-        # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
-        return self.state.token if record is self.record and self.state is not None else None
-
-    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
-        if self.record is not None and self.record.topic_partition in partitions:
-            self.state = None
-
-    def truncate(self, partition: TopicPartition, end: int) -> None:
-        if self.record is not None and self.record.topic_partition == partition and self.record.offset >= end:
-            self.state = None
-
-    def clear(self) -> None:
-        self.record = self.state = None
 
 
 class BadRecordInFlight:
@@ -107,14 +65,15 @@ class BadRecordInFlight:
 
 class ConsumerInFlight:
     """
-    All records in flight of one consumer: the ``record`` of its loop, what its calls returned, and ``bad`` records.
+    All records in flight of one consumer: that of its loop, what its calls returned, and ``bad`` records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
     ``getone()`` and ``getmany()``, which ask for any topic.
     """
 
     def __init__(self) -> None:
-        self.record = RecordInFlight()
+        #: The batch of the loop, with the record in flight.
+        self.batch = CurrentBatch()
         #: A topic without values in flight is left out.
         self.topics: dict[str | None, ValuesInFlight] = {}
         #: Records for which ``on_bad_record`` runs.
@@ -134,12 +93,12 @@ class ConsumerInFlight:
             each.truncate(partition, end)
 
     def _all(self) -> list[InFlight]:
-        return [self.record, *self.topics.values(), *self.bad.values()]
+        return [self.batch, *self.topics.values(), *self.bad.values()]
 
     def works(self) -> list[Work]:
         """Return the record and the values as work of the application. Safe on any thread."""
         works = []
-        if (record := self.record.record) is not None:
+        if (record := self.batch.record) is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
         works += [Work(bad, "processing", frozenset({partition})) for partition, bad in list(self.bad.items())]
         # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
@@ -154,7 +113,7 @@ class DeliveryProgress:
     """Wakes the waiting drains and resets of one consumer when fewer of its records may be in flight or buffered."""
 
     def __init__(self) -> None:
-        #: The number of callers that wait. A loop asks for each record whether there is one.
+        #: The number of callers that wait. A loop asks for each batch whether there is one.
         self.waiting = 0
         self._changed = asyncio.Event()
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from kiel_groups.clients.calls.callers import context_without_calls
 from kiel_groups.clients.delivery.bad_records import BadRecords
-from kiel_groups.clients.delivery.current_batch import CurrentBatch
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.in_flight import ConsumerInFlight, DeliveryProgress
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
@@ -17,13 +16,13 @@ from kiel_groups.clients.fetch.fetcher import ANY, FetchedBatch, Fetcher, Select
 from kiel_groups.coordination.partition_handler import Gate
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S, DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import DamagedRecordError, KielGroupsError
+from kiel_groups.errors import DamagedRecordError, KielGroupsError, RecordDeserializationError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["OwnedBatch", "OwnedRecords"]
+__all__ = ["OwnedBatch", "OwnedRecords", "ReadableBatch"]
 
 
 class OwnedBatch(NamedTuple):
@@ -31,6 +30,13 @@ class OwnedBatch(NamedTuple):
 
     fetched: FetchedBatch
     state: PartitionOffsets
+
+
+class ReadableBatch(NamedTuple):
+    """A batch to deliver now, and its deserialized records. Those that the deserializer skipped are left out."""
+
+    batch: OwnedBatch
+    records: list[Record]
 
 
 class OwnedRecords:
@@ -62,8 +68,9 @@ class OwnedRecords:
         self.gate: Gate = DeliveryGate()
         #: The claims that may be delivered.
         self.ready = ReadyClaims(subscription, calls, self.fetch)
-        self.batch = CurrentBatch()
         self.in_flight = ConsumerInFlight()
+        #: The batch of a loop.
+        self.batch = self.in_flight.batch
         self.progress = DeliveryProgress()
         self.bad = BadRecords(deserializer, self, metrics)
         # Errors of topics whose start position is unknown. Each is raised once; the member's retries add it again.
@@ -107,13 +114,63 @@ class OwnedRecords:
                 return None
             state = self._subscription.offsets.of(fetched.topic_partition)
             if state is not None:
-                self._metrics.count("records_handed_out", len(fetched.records))
                 return OwnedBatch(fetched, state)
         return None
 
-    def put_back(self, fetched: FetchedBatch, taken: int) -> None:
-        """Make the last batch that ``poll`` returned the next one again. Its first ``taken`` records are delivered."""
-        self._fetcher.put_back(fetched, taken)
+    def poll_readable(
+        self,
+        selection: Selection = ANY,
+        most_records: int | None = None,
+        *,
+        errors: bool = True,
+        longest_s: float | None = None,
+    ) -> ReadableBatch | None:
+        """
+        Remove and return the next batch as ``poll``, with its records deserialized.
+
+        The batch ends before a record on which the deserializer fails, or after ``longest_s``. The rest remains the
+        next batch of its partition. So a record that fails is handled when it is the first one.
+
+        Raises:
+            BadRecordError: The next record of a partition cannot be delivered.
+            KielGroupsError: A partition cannot be read.
+        """
+        while (batch := self.poll(selection, most_records, errors=errors)) is not None:
+            partition = batch.fetched.topic_partition
+            epoch = self._fetcher.epoch(partition)
+            found = self.deserializer.records(batch.fetched.records, longest_s)
+            if self._ended or self._fetcher.epoch(partition) != epoch:
+                # The deserializer has sought, or has closed the consumer.
+                continue
+            before = self.before(batch, found.read, found.error, may_handle=errors)
+            if before is not None:
+                return ReadableBatch(before, found.records)
+            if not errors:
+                break
+        return None
+
+    def before(
+        self, batch: OwnedBatch, count: int, error: RecordDeserializationError | None = None, *, may_handle: bool
+    ) -> OwnedBatch | None:
+        """
+        Return the first ``count`` records of a batch, or None if that is none; the rest is put back.
+
+        A call must not raise an error while it has records to return. So the error of the next record is handled only
+        if that record is the first one, and only with ``may_handle``.
+
+        Raises:
+            BadRecordError: The first record cannot be delivered.
+        """
+        fetched, state = batch
+        if count < len(fetched.records):
+            self._fetcher.put_back(fetched, count)
+            fetched = fetched._replace(records=fetched.records[:count])
+        self._metrics.count("records_handed_out", count)
+        if count:
+            return OwnedBatch(fetched, state)
+        if error is not None and may_handle:
+            self.bad.handle(error, state)
+        return None
 
     async def wait(self, selection: Selection = ANY) -> None:
         """Wait until ``poll`` is likely to return a batch or, while the gate is shut, for a short time."""
@@ -248,8 +305,10 @@ class OwnedRecords:
         Returns:
             How many buffered records were dropped.
         """
+        # First what is not delivered, since a loop on another thread may take records meanwhile.
+        dropped = self.batch.cut_off(partition, end)
         self.in_flight.truncate(partition, end)
-        return self._fetcher.truncate(partition, end) + self.batch.truncate(partition, end)
+        return dropped + self._fetcher.truncate(partition, end)
 
     async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
         """Wait until a partition has no record buffered or in flight, or until ``is_fetched`` returns False."""

@@ -8,10 +8,11 @@ commits store only the offsets of finished records.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.coordination.session.delivery_gate import GATE_PAUSE_S
-from kiel_groups.errors import ConfigError, RecordDeserializationError
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
 
 __all__ = ["RecordDelivery"]
@@ -20,22 +21,29 @@ __all__ = ["RecordDelivery"]
 #: never awaits would delay releases and commits for as long as records are buffered.
 QUANTUM_S = 0.01
 
+#: How many records are deserialized ahead at most, and for how long, in seconds: a loop that was left, or a revocation,
+#: makes that work void, and the event loop waits for it.
+MOST_AHEAD = 100
+LONGEST_AHEAD_S = 0.001
+
 
 class RecordDelivery:
-    """Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch."""
+    """
+    Delivers the owned records to one loop at a time. It owns the loop's progress through the current batch.
+
+    A loop takes most records from the ``cursor`` by itself, while the gate is open, and on the event loop not after
+    ``pause_at_s``. If it gets none, it calls ``take``.
+    """
 
     def __init__(self, owned: OwnedRecords) -> None:
-        self._owned = owned
-        self._batch = owned.batch
+        self.owned = owned
         self._progress = owned.progress
-        self._deserializing = owned.deserializer
-        # Bound once, since they are used for each record.
-        self._boot_time_s = owned.boot_time_s
-        self._keeps_bytes = owned.deserializer.keeps_bytes
-        #: The record in flight.
-        self.in_flight = owned.in_flight.record
+        #: The current batch, which has the record in flight.
+        self.in_flight = owned.batch
+        self._most = None if owned.deserializer.keeps_bytes else MOST_AHEAD
         self._looping = False
-        self._pause_at_s = float("inf")
+        #: When the event loop is to run its other tasks.
+        self.pause_at_s = float("inf")
 
     def begin_loop(self) -> None:
         """
@@ -50,7 +58,20 @@ class RecordDelivery:
                 " finished; leave that one first, or use a consumer for each"
             )
         self._looping = True
-        self._pause_at_s = self._boot_time_s() + QUANTUM_S
+        self.begin_quantum()
+
+    def begin_quantum(self) -> None:
+        """Deliver for ``QUANTUM_S`` from now on: the event loop has just run its other tasks."""
+        self.pause_at_s = self.owned.boot_time_s() + QUANTUM_S
+
+    @property
+    def cursor(self) -> Iterator[Record]:
+        """
+        The records of the current batch that are left. A step finishes the record in flight, and delivers the next one.
+
+        The gate must be asked before each step.
+        """
+        return self.in_flight.cursor
 
     def take(self) -> Record | None:
         """
@@ -60,44 +81,15 @@ class RecordDelivery:
             BadRecordError: The next record of a partition cannot be delivered.
             KielGroupsError: A partition cannot be read, or the start position of a topic is unknown.
         """
-        current, batch = self.in_flight, self._batch
-        if current.record is not None:
-            current.finish()
-        while batch.next < len(batch.records) or self._next_batch():
-            now_s = self._boot_time_s()
-            if now_s >= self._pause_at_s or not self._owned.gate.is_open(now_s):
+        batch = self.in_flight
+        batch.finish()
+        while not batch.used_up or self._next_batch():
+            now_s = self.owned.boot_time_s()
+            if now_s >= self.pause_at_s or not self.owned.gate.is_open(now_s):
                 return None
-            record = batch.records[batch.next]
-            batch.next += 1
-            state = batch.state
-            assert state is not None
-            state.position = record.offset + 1
-            if not self._keeps_bytes:
-                try:
-                    record = self._deserializing.read(record)
-                except RecordDeserializationError as error:
-                    self._handle(error)
-                    continue
-            current.record, current.state = record, state
-            return record
+            for record in batch.cursor:
+                return record
         return None
-
-    def _handle(self, error: RecordDeserializationError) -> None:
-        """Skip the record that was taken last, or put it back with the rest of its batch."""
-        batch, partition, state = self._batch, error.topic_partition, self._batch.state
-        if state is None:
-            # The deserializer has sought, or has closed the consumer.
-            return
-        if self._deserializing.on_bad_record == "skip":
-            self._deserializing.skip(error)
-            state.finished = state.position
-            return
-        batch.next -= 1
-        state.position = error.offset
-        rest = batch.take_rest(partition)
-        if rest is not None:
-            self._owned.put_back(*rest)
-        self._owned.bad.handle(error, state)
 
     def _next_batch(self) -> bool:
         """Move to the next batch of a partition that is still owned, and return whether there is such a batch."""
@@ -105,20 +97,20 @@ class RecordDelivery:
         # wake up after each record. While the batch has more records, none of them can end.
         if self._progress.waiting:
             self._progress.notify()
-        self._owned.raise_refused()
-        following = self._owned.poll()
+        self.owned.raise_refused()
+        following = self.owned.poll_readable(most_records=self._most, longest_s=LONGEST_AHEAD_S)
         if following is None:
             return False
-        self._batch.start(following.fetched, following.state)
+        self.in_flight.start(*following.batch, following.records)
         return True
 
     async def wait(self) -> None:
         """Wait until ``take`` may return a record. While the batch has more records, only yield to the event loop."""
-        if self._batch.used_up:
-            await self._owned.wait()
+        if self.in_flight.used_up:
+            await self.owned.wait()
         else:
-            await asyncio.sleep(0 if self._owned.may_deliver() else GATE_PAUSE_S)
-        self._pause_at_s = self._boot_time_s() + QUANTUM_S
+            await asyncio.sleep(0 if self.owned.may_deliver() else GATE_PAUSE_S)
+        self.begin_quantum()
 
     def finish(self) -> None:
         """Finish the record in flight."""
@@ -127,15 +119,10 @@ class RecordDelivery:
 
     def put_back(self) -> None:
         """Deliver the record in flight once more, because the application has not finished it."""
-        record, state = self.in_flight.record, self.in_flight.state
-        if record is not None and state is not None:
-            state.position = record.offset
-            if state is self._batch.state:
-                self._batch.next -= 1
-            else:
-                # Its batch was dropped. Fetch the record again if its partition is ready and its topic subscribed.
-                self._owned.fetch([record.topic_partition])
-        self.in_flight.clear()
+        dropped = self.in_flight.put_back()
+        if dropped is not None:
+            # Fetch the record again if its partition is ready and its topic subscribed.
+            self.owned.fetch([dropped])
         self._progress.notify()
 
     def end_loop(self, *, finished: bool) -> None:

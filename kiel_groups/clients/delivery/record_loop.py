@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.delivery.current_batch import NO_RECORDS
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record
@@ -25,20 +26,50 @@ class RecordLoop:
         next_record: Waits for the next record, or returns None once the consumer is closed.
     """
 
-    __slots__ = ("__weakref__", "_left", "_next_record", "_take", "caller", "delivery")
+    __slots__ = (
+        "__weakref__",
+        "_boot_time_s",
+        "_cursor",
+        "_left",
+        "_next_record",
+        "_owned",
+        "_take",
+        "caller",
+        "delivery",
+    )
 
     def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
         self.delivery = delivery
+        # What each record needs, without a call between.
+        self._owned = delivery.owned
+        self._boot_time_s = delivery.owned.boot_time_s
         self._take = delivery.take
         self._next_record = next_record
         self._left = False
+        #: The records of a batch that are left. They are taken back by using up this cursor.
+        self._cursor: Iterator[Record] = NO_RECORDS
         self.caller = current_caller()
 
     def __aiter__(self) -> RecordLoop:
         return self
 
     async def __anext__(self) -> Record:
-        # Most records are buffered: taking them here saves a coroutine for each.
+        # Most records are taken here, without another coroutine for each.
+        now_s = self._boot_time_s()
+        if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):
+            for record in self._cursor:
+                return record
+        return await self.ask()
+
+    async def ask(self) -> Record:
+        """
+        Finish the record in flight, and wait for the next one.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
+        self._cursor = NO_RECORDS
         try:
             record = self._take()
         except KielGroupsError:
@@ -54,6 +85,7 @@ class RecordLoop:
                 raise
             if record is None:
                 raise StopAsyncIteration
+        self._cursor = self.delivery.cursor
         return record
 
     def _interrupt(self) -> None:
@@ -74,7 +106,7 @@ class RecordLoop:
     def end_loop(self, *, finished: bool) -> None:
         """End the loop. Finish its record, or deliver the record again if not ``finished``. Later calls do nothing."""
         if not self._left:
-            self._left = True
+            self._left, self._cursor = True, NO_RECORDS
             self.delivery.end_loop(finished=finished)
 
     def __del__(self) -> None:

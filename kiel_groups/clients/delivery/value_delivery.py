@@ -15,7 +15,6 @@ from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
 from kiel_groups.clients.fetch.fetcher import Selection
-from kiel_groups.errors import RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
@@ -49,12 +48,16 @@ class ValueDelivery:
         spans: dict[TopicPartition, Span] = {}
         room = most_bytes
         selection = Selection(topic)
-        while room > 0 and (batch := self._poll(selection, or_raise=not spans)) is not None:
+        while room > 0 and self._may_poll(selection, or_raise=not spans):
+            batch = self._owned.poll(selection, errors=not spans)
+            if batch is None:
+                break
             fetched, state = batch
             part, error = self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token)
-            if (batch := self._before(batch, error, may_handle=not spans)) is not None:
+            count = len(fetched.records) if error is None else len(part.fetched)
+            if (before := self._owned.before(batch, count, error, may_handle=not spans)) is not None:
                 parts.append(part)
-                _advance(spans, batch)
+                _advance(spans, before)
             elif spans:
                 break
             room -= fetched.size_bytes
@@ -74,38 +77,16 @@ class ValueDelivery:
         records: dict[TopicPartition, list[Record]] = {}
         spans: dict[TopicPartition, Span] = {}
         left = most_records
-        while left != 0 and (batch := self._poll(selection, left, or_raise=not spans)) is not None:
-            readable, error = self._owned.deserializer.records(batch.fetched.records)
-            if (batch := self._before(batch, error, may_handle=not spans)) is None:
-                if spans:
-                    break
-                continue
-            if readable:
-                records.setdefault(batch.fetched.topic_partition, []).extend(readable)
-            _advance(spans, batch)
-            left = None if left is None else left - len(readable)
+        while left != 0 and self._may_poll(selection, or_raise=not spans):
+            found = self._owned.poll_readable(selection, left, errors=not spans)
+            if found is None:
+                break
+            if found.records:
+                records.setdefault(found.batch.fetched.topic_partition, []).extend(found.records)
+            _advance(spans, found.batch)
+            left = None if left is None else left - len(found.records)
         self._track(None, spans, call, is_empty=not records)
         return records
-
-    def _before(
-        self, batch: OwnedBatch, error: RecordDeserializationError | None, *, may_handle: bool
-    ) -> OwnedBatch | None:
-        """
-        Return the part of a batch before the record that failed, or None if that is the first one.
-
-        The rest of the batch is put back. A call must not raise an error while it has records to return, so the next
-        call handles a record that does not come first (``may_handle``).
-        """
-        if error is None:
-            return batch
-        fetched, state = batch
-        before = [record for record in fetched.records if record.offset < error.offset]
-        self._owned.put_back(fetched, len(before))
-        if before:
-            return OwnedBatch(fetched._replace(records=before), state)
-        if may_handle:
-            self._owned.bad.handle(error, state)
-        return None
 
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
@@ -121,12 +102,12 @@ class ValueDelivery:
         if is_empty:
             self.finish([topic], {call})
 
-    def _poll(self, selection: Selection, most_records: int | None = None, *, or_raise: bool) -> OwnedBatch | None:
+    def _may_poll(self, selection: Selection, *, or_raise: bool) -> bool:
         if not self._owned.may_deliver():
-            return None
+            return False
         if or_raise:
             self._owned.raise_refused(selection.topic)
-        return self._owned.poll(selection, most_records, errors=or_raise)
+        return True
 
     def finish(self, topics: Iterable[str | None] | None = None, calls: Collection[ConsumeCall] | None = None) -> bool:
         """

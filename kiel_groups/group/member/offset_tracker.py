@@ -1,8 +1,8 @@
 """
 Track the offsets of one consumer's partitions, from the claim to its end, and decide what is written.
 
-Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` as plain fields, because they change with every
-record. All other changes are calls of ``OffsetTracker``.
+Delivery moves ``position`` and ``finished`` of ``PartitionOffsets`` by itself, because they change with every record.
+All other changes are calls of ``OffsetTracker``.
 
 Rules
   1. A commit stores ``finished`` if it differs from ``committed``. The write expects the version that was last seen of
@@ -36,7 +36,7 @@ from kiel_groups.group.member.partition_offsets import (
     ChosenCommits,
     ClaimedPartition,
     Commit,
-    DeliveredRange,
+    CommitRange,
     Finding,
     PartitionOffsets,
     Phase,
@@ -80,7 +80,7 @@ class OffsetTracker:
         #: The opened claims, which the delivery of each record looks up.
         self._open: dict[TopicPartition, PartitionOffsets] = {}
         #: What the application could commit before delivery started again, by partition, also after the claim.
-        self._earlier: dict[TopicPartition, DeliveredRange] = {}
+        self._earlier: dict[TopicPartition, CommitRange] = {}
 
     # The claim
 
@@ -108,7 +108,7 @@ class OffsetTracker:
     def end(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget claims that were released or lost."""
         for partition in partitions:
-            self._remember_delivered(partition)
+            self._remember_allowed(partition)
             self._claims.pop(partition, None)
             self._open.pop(partition, None)
 
@@ -151,7 +151,7 @@ class OffsetTracker:
         offsets = self._open[partition]
         before = offsets.phase
         if origin is not StartOrigin.SEEK:
-            self._remember_delivered(partition)
+            self._remember_allowed(partition)
         offsets.start = offsets.position = offsets.finished = offset
         offsets.origin, offsets.reset = origin, None
         if origin is StartOrigin.SEEK:
@@ -182,8 +182,10 @@ class OffsetTracker:
         offsets = self._open[partition]
         before, reset = offsets.phase, offsets.reset
         if reset is not None:
-            # Offsets beyond the end of the log do not count as finished.
-            offsets.finished, offsets.reset = min(offsets.finished, reset.end), None
+            if offsets.finished > reset.end:
+                # Offsets beyond the end of the log do not count as finished.
+                offsets.finished = reset.end
+            offsets.reset = None
         _check_move(partition, before, offsets)
 
     def reset_of(self, partition: TopicPartition) -> PendingReset | None:
@@ -247,11 +249,11 @@ class OffsetTracker:
                 commits[partition] = Commit(offset, state.version)
         return ChosenCommits({} if refusals else commits, refusals)
 
-    def _remember_delivered(self, partition: TopicPartition) -> None:
+    def _remember_allowed(self, partition: TopicPartition) -> None:
         """Remember what the application may commit now, because delivery is about to start again elsewhere."""
         if (state := self._open.get(partition)) is not None:
-            delivered = DeliveredRange(state.floor, state.position)
-            self._earlier[partition] = delivered.union(self._earlier.get(partition))
+            allowed = CommitRange(state.floor, state.position)
+            self._earlier[partition] = allowed.union(self._earlier.get(partition))
 
     def may_store(self, partition: TopicPartition) -> bool:
         """Return whether offsets of the claim may still be stored (rule 5). Writers ask right before they send."""
@@ -361,7 +363,7 @@ class OffsetTracker:
         """Restart a partition at ``offset`` of the topic incarnation that ``created`` identifies."""
         state = self._open[partition]
         before = state.phase
-        self._remember_delivered(partition)
+        self._remember_allowed(partition)
         state.created = created
         state.start = state.position = state.finished = state.floor = offset
         state.origin, state.reset, state.seek_mark = StartOrigin.NEW_LOG, None, object()

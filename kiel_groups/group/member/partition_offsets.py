@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
@@ -19,7 +19,9 @@ __all__ = [
     "ChosenCommits",
     "ClaimedPartition",
     "Commit",
-    "DeliveredRange",
+    "CommitRange",
+    "DeliveredOffsets",
+    "Delivery",
     "Finding",
     "MOVES",
     "PartitionOffsets",
@@ -135,7 +137,7 @@ class Refusal(Enum):
     DELIVERED_EARLIER = auto()
 
 
-class DeliveredRange(NamedTuple):
+class CommitRange(NamedTuple):
     """The offsets that the application could commit at some time, both ends included (rule 9)."""
 
     first: int
@@ -144,11 +146,11 @@ class DeliveredRange(NamedTuple):
     def has(self, offset: int) -> bool:
         return self.first <= offset <= self.last
 
-    def union(self, other: DeliveredRange | None) -> DeliveredRange:
+    def union(self, other: CommitRange | None) -> CommitRange:
         """Return the range from the first offset of both to the last."""
         if other is None:
             return self
-        return DeliveredRange(min(self.first, other.first), max(self.last, other.last))
+        return CommitRange(min(self.first, other.first), max(self.last, other.last))
 
 
 class ChosenCommits(NamedTuple):
@@ -190,6 +192,20 @@ class Finding(Enum):
     NOT_OPEN = auto()
 
 
+class DeliveredOffsets(NamedTuple):
+    """The position and the finished offset of a partition at one moment."""
+
+    position: int
+    finished: int
+
+
+class Delivery(Protocol):
+    """A batch of one partition that is being delivered, record by record."""
+
+    def offsets(self) -> DeliveredOffsets:
+        """Return what the batch makes of the partition's offsets at this moment."""
+
+
 @dataclass(slots=True)
 class ClaimedPartition:
     """
@@ -225,13 +241,16 @@ class PartitionOffsets(ClaimedPartition):
     commit: where the claim started, or where another writer, a reset or a new log set it; the application's own seek
     lowers it. ``seek_mark`` is a new object after each seek of the application and in each new log: a seek that waits
     for a look-up is void if it has changed.
+
+    ``position`` and ``finished`` change with each record. So while a batch is delivered, they are not written, but read
+    from that delivery (decision 0025). Setting one of them ends the delivery's influence.
     """
 
     token: int
     start: int
     origin: StartOrigin
-    position: int
-    finished: int
+    _position: int
+    _finished: int
     committed: int
     version: int
     sent: set[int] = field(default_factory=set)
@@ -241,6 +260,42 @@ class PartitionOffsets(ClaimedPartition):
     reset: PendingReset | None = None
     floor: int = 0
     seek_mark: object = field(default_factory=object, compare=False, repr=False)
+    _delivery: Delivery | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def position(self) -> int:
+        """The offset of the first record that was not delivered."""
+        return self._position if self._delivery is None else self._delivery.offsets().position
+
+    @position.setter
+    def position(self, offset: int) -> None:
+        self.end_delivery()
+        self._position = offset
+
+    @property
+    def finished(self) -> int:
+        """The offset of the first record that is not finished."""
+        return self._finished if self._delivery is None else self._delivery.offsets().finished
+
+    @finished.setter
+    def finished(self, offset: int) -> None:
+        self.end_delivery()
+        self._finished = offset
+
+    def begin_delivery(self, delivery: Delivery) -> None:
+        """Read the position and the finished offset from a delivery, until another one begins or this one ends."""
+        self.end_delivery()
+        self._delivery = delivery
+
+    def end_delivery(self) -> None:
+        """Keep the position and the finished offset of this moment. Later steps of the delivery have no effect."""
+        if self._delivery is not None:
+            self._position, self._finished = self._delivery.offsets()
+            self._delivery = None
+
+    def is_delivered_by(self, delivery: Delivery) -> bool:
+        """Return whether the offsets are read from this delivery."""
+        return self._delivery is delivery
 
     @property
     def phase(self) -> Phase:
@@ -251,9 +306,10 @@ class PartitionOffsets(ClaimedPartition):
     @property
     def uncommitted(self) -> bool:
         """Whether a commit has an offset to store (rules 1, 4, 5 and 6 of ``offset_tracker``)."""
-        beyond_log = self.reset is not None and self.finished > self.reset.end
+        finished = self.finished
+        beyond_log = self.reset is not None and finished > self.reset.end
         # A seek back to the committed offset is stored, too, if the outcome of a commit before it is unknown.
-        may_differ = self.finished != self.committed or any(offset != self.finished for offset in self.sent)
+        may_differ = finished != self.committed or any(offset != finished for offset in self.sent)
         return not self.outdated and not beyond_log and (self.unreadable or may_differ)
 
     def reset_offset(self, *, autocommit: bool) -> int | None:
