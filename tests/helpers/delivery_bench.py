@@ -53,8 +53,15 @@ class FakeFetcher:
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
         """Add one batch. The value of each record is its offset."""
-        records = [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets]
-        self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
+        self.put(partition, [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets])
+
+    def put(self, partition: TopicPartition, records: list[Record]) -> None:
+        """Add one batch, of the partition's present assignment."""
+        if self.epoch(partition) is None:
+            self.epochs[partition] = len(self.epochs) + 2
+        epoch = self.epoch(partition)
+        assert epoch is not None
+        self.batches.append(FetchedBatch(partition, records, records[-1].offset + 1, epoch, 1))
         self.has_batch.set()
 
     def assign(

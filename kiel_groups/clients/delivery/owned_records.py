@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from kiel_groups.clients.calls.callers import context_without_calls
@@ -136,10 +137,9 @@ class OwnedRecords:
             KielGroupsError: A partition cannot be read.
         """
         while (batch := self.poll(selection, most_records, errors=errors)) is not None:
-            partition = batch.fetched.topic_partition
-            epoch = self._fetcher.epoch(partition)
-            found = self.deserializer.records(batch.fetched.records, longest_s)
-            if self._ended or self._fetcher.epoch(partition) != epoch:
+            with self.kept(batch.fetched):
+                found = self.deserializer.records(batch.fetched.records, longest_s)
+            if not self.is_current(batch.fetched):
                 # The deserializer has sought, or has closed the consumer.
                 continue
             before = self.before(batch, found.read, found.error, may_handle=errors)
@@ -148,6 +148,20 @@ class OwnedRecords:
             if not errors:
                 break
         return None
+
+    def is_current(self, fetched: FetchedBatch) -> bool:
+        """Return whether the assignment of the partition under which a batch was fetched continues."""
+        return not self._ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
+
+    @contextmanager
+    def kept(self, fetched: FetchedBatch) -> Iterator[None]:
+        """Put the last batch of its partition back if the block raises anything, such as SystemExit."""
+        try:
+            yield
+        except BaseException:
+            if self.is_current(fetched):
+                self._fetcher.put_back(fetched, 0)
+            raise
 
     def before(
         self, batch: OwnedBatch, count: int, error: RecordDeserializationError | None = None, *, may_handle: bool

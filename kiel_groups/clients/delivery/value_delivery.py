@@ -9,18 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
 from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, ValuesInFlight
-from kiel_groups.clients.fetch.fetcher import Selection
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
 __all__ = ["ValueDelivery"]
 
 log = logging.getLogger(__name__)
+
+
+class _Taken:
+    """What one call has taken so far: the span of each partition, and its last batch."""
+
+    def __init__(self) -> None:
+        self.spans: dict[TopicPartition, Span] = {}
+        self.last: dict[TopicPartition, FetchedBatch] = {}
+
+    def add(self, batch: OwnedBatch) -> None:
+        """Move the position of a partition past a batch, and add the batch to the partition's span."""
+        partition, records = batch.fetched.topic_partition, batch.fetched.records
+        start = self.spans[partition].start if partition in self.spans else records[0].offset
+        batch.state.position = records[-1].offset + 1
+        self.spans[partition] = Span(batch.state, start, records[-1].offset + 1)
+        self.last[partition] = batch.fetched
 
 
 class ValueDelivery:
@@ -45,23 +62,26 @@ class ValueDelivery:
         """
         self._in_flight.last_call = call
         parts: list[PartitionBatch] = []
-        spans: dict[TopicPartition, Span] = {}
         room = most_bytes
         selection = Selection(topic)
-        while room > 0 and self._may_poll(selection, or_raise=not spans):
-            batch = self._owned.poll(selection, errors=not spans)
-            if batch is None:
-                break
-            fetched, state = batch
-            part, error = self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token)
-            count = len(fetched.records) if error is None else len(part.fetched)
-            if (before := self._owned.before(batch, count, error, may_handle=not spans)) is not None:
-                parts.append(part)
-                _advance(spans, before)
-            elif spans:
-                break
-            room -= fetched.size_bytes
-        self._track(topic, spans, call, is_empty=not any(part.values for part in parts))
+        with self._taking() as taken:
+            while room > 0 and self._may_poll(selection, or_raise=not taken.spans):
+                batch = self._owned.poll(selection, errors=not taken.spans)
+                if batch is None:
+                    break
+                fetched, state = batch
+                with self._owned.kept(fetched):
+                    part, error = self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token)
+                if not self._owned.is_current(fetched):
+                    continue
+                count = len(fetched.records) if error is None else len(part.fetched)
+                if (before := self._owned.before(batch, count, error, may_handle=not taken.spans)) is not None:
+                    parts.append(part)
+                    taken.add(before)
+                elif taken.spans:
+                    break
+                room -= fetched.size_bytes
+        self._track(topic, taken.spans, call, is_empty=not any(part.values for part in parts))
         return Batch(part for part in parts if part.values)
 
     def take_records(
@@ -75,18 +95,36 @@ class ValueDelivery:
         """
         self._in_flight.last_call = call
         records: dict[TopicPartition, list[Record]] = {}
-        spans: dict[TopicPartition, Span] = {}
         left = most_records
-        while left != 0 and self._may_poll(selection, or_raise=not spans):
-            found = self._owned.poll_readable(selection, left, errors=not spans)
-            if found is None:
-                break
-            if found.records:
-                records.setdefault(found.batch.fetched.topic_partition, []).extend(found.records)
-            _advance(spans, found.batch)
-            left = None if left is None else left - len(found.records)
-        self._track(None, spans, call, is_empty=not records)
+        with self._taking() as taken:
+            while left != 0 and self._may_poll(selection, or_raise=not taken.spans):
+                found = self._owned.poll_readable(selection, left, errors=not taken.spans)
+                if found is None:
+                    break
+                if found.records:
+                    records.setdefault(found.batch.fetched.topic_partition, []).extend(found.records)
+                taken.add(found.batch)
+                left = None if left is None else left - len(found.records)
+        self._track(None, taken.spans, call, is_empty=not records)
         return records
+
+    @contextmanager
+    def _taking(self) -> Iterator[_Taken]:
+        """
+        Collect what a call takes. If the block raises, even SystemExit, all of it is delivered again.
+
+        A deserializer may seek. What was taken of that partition before is not counted, as after any seek.
+        """
+        taken = _Taken()
+        try:
+            yield taken
+        except BaseException:
+            for partition, span in taken.spans.items():
+                self._redeliver(partition, span.start)
+            raise
+        for partition, fetched in taken.last.items():
+            if not self._owned.is_current(fetched):
+                taken.spans[partition] = taken.spans[partition]._replace(state=None)
 
     def _track(
         self, topic: str | None, spans: dict[TopicPartition, Span], call: ConsumeCall, *, is_empty: bool
@@ -164,11 +202,3 @@ class ValueDelivery:
             await asyncio.sleep(UNCLAIMED_S)
             for topic in self._topics.keys() & {*topics, None}:
                 self._settle(topic, now_s, finishes=False)
-
-
-def _advance(spans: dict[TopicPartition, Span], batch: OwnedBatch) -> None:
-    """Move the position of a partition past a batch, and add the batch to the partition's span."""
-    partition, records = batch.fetched.topic_partition, batch.fetched.records
-    start = spans[partition].start if partition in spans else records[0].offset
-    batch.state.position = records[-1].offset + 1
-    spans[partition] = Span(batch.state, start, batch.state.position)

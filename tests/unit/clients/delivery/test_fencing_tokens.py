@@ -11,7 +11,6 @@ import pytest
 
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer
-from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
@@ -132,8 +131,8 @@ async def test_records_of_a_batch_have_deserialized_values() -> None:
     """
     bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
-    bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
-    bench.fetcher.batches.append(FetchedBatch(P1, [Record("t", 1, 10, None, b"{")], 11, 1, 1))
+    bench.fetcher.put(P0, fetched)
+    bench.fetcher.put(P1, [Record("t", 1, 10, None, b"{")])
     batch = bench.values.take("t", 1_000, CALL)
     assert batch == [[1], None]
     (part,) = batch.parts

@@ -8,7 +8,6 @@ import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery import record_delivery
-from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench
@@ -211,7 +210,7 @@ async def test_the_last_message_is_finished_if_it_cannot_be_deserialized() -> No
 async def test_a_null_value_is_delivered_without_the_deserializer() -> None:
     """A null value, which marks a deleted key, is delivered without a call of the deserializer."""
     bench = DeliveryBench(even_number)
-    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, b"k", None)], 11, 1, 1))
+    bench.fetcher.put(P0, [Record("t", 0, 10, b"k", None)])
     assert bench.records.take() == Record("t", 0, 10, b"k", None)
 
 

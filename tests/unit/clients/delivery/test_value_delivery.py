@@ -8,7 +8,6 @@ import json
 import pytest
 
 from kiel_groups.clients.calls.callers import ConsumeCall
-from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.member.partition_offsets import StartPosition
 from kiel_groups.model import Record
@@ -55,13 +54,13 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
     they are finished at once, because no value is in flight.
     """
     bench = DeliveryBench(json.loads)
-    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
+    bench.fetcher.put(P0, [Record("t", 0, 10, None, b"{")])
     assert take_values(bench) == []
     assert bench.finished == {P0: 11}
     assert bench.handler.stop([P0]) == frozenset()
     await bench.handler.assigned([P0])
     records = [Record("t", 0, 11, None, b"1"), Record("t", 0, 12, None, None)]
-    bench.fetcher.batches.append(FetchedBatch(P0, records, 13, 1, 1))
+    bench.fetcher.put(P0, records)
     assert take_values(bench) == [1]
     assert bench.finished == {P0: 11}
     bench.values.finish()
@@ -72,10 +71,10 @@ async def test_values_that_cannot_be_deserialized_are_finished_with_the_others()
 async def test_a_call_that_skips_everything_has_received_nothing() -> None:
     """The call continues to wait. What it returns later is delivered again if its caller has given up meanwhile."""
     bench, call = DeliveryBench(json.loads), ConsumeCall()
-    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
+    bench.fetcher.put(P0, [Record("t", 0, 10, None, b"{")])
     assert bench.values.take("t", 1_000, call) == []
     assert bench.finished == {P0: 11}
-    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 11, None, b"1")], 12, 1, 1))
+    bench.fetcher.put(P0, [Record("t", 0, 11, None, b"1")])
     assert bench.values.take("t", 1_000, call) == [1]
     assert not call.received
     bench.values.finish()
