@@ -247,15 +247,15 @@ MUTANTS = (
     Mutant(
         "the record in flight counts as finished",
         _CURRENT_BATCH,
-        "delivered - 1 if delivered > view.done else delivered)",
-        "delivered)",
+        "finished = delivered - 1 if delivered > view.done else delivered\n",
+        "finished = delivered\n",
         _RECORD_LOOP_TESTS,
     ),
     Mutant(
         "a record that a commit has counted does not count once it is put back",
         _CURRENT_BATCH,
-        "        self._counted = max(self._counted, delivered)\n",
-        "        self._counted = delivered\n",
+        "            max(self._counted, self._end(view.records, finished, self._counted)),\n",
+        "            self._end(view.records, finished, self._counted),\n",
         _RECORD_LOOP_TESTS,
     ),
     Mutant(
