@@ -9,7 +9,7 @@ __all__ = ["MUTANTS"]
 _BAD_RECORDS = "clients/delivery/bad_records.py"
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _IN_FLIGHT = "clients/delivery/in_flight.py"
-_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
+_OWNED_RECORDS = "clients/delivery/owned_records.py"
 _VALUE_DELIVERY = "clients/delivery/value_delivery.py"
 _PARTITION_FETCH = "clients/fetch/partition_fetch.py"
 
@@ -50,30 +50,23 @@ MUTANTS = (
     # Errors
     Mutant(
         "a loop drops the record whose error it raises",
-        _RECORD_DELIVERY,
-        "        batch.next -= 1\n        state.position = error.offset\n        rest",
-        "        state.finished = state.position\n        rest",
-        _RAISED_TESTS,
-    ),
-    Mutant(
-        "the position stays behind a record that is raised",
-        _RECORD_DELIVERY,
-        "        state.position = error.offset\n        rest",
-        "        rest",
+        _OWNED_RECORDS,
+        "            self._fetcher.put_back(fetched, count)\n",
+        "            self._fetcher.put_back(fetched, count + 1)\n",
         _RAISED_TESTS,
     ),
     Mutant(
         "a call raises although it has records, which are lost to the caller",
-        _VALUE_DELIVERY,
-        "        if may_handle:\n            self._owned.bad.handle(error, state)\n",
-        "        self._owned.bad.handle(error, state)\n",
+        _OWNED_RECORDS,
+        "        if error is not None and may_handle:\n",
+        "        if error is not None:\n",
         _RAISED_TESTS,
     ),
     Mutant(
         "an error of the fetcher is lost to a call that has records",
         _VALUE_DELIVERY,
-        "errors=or_raise)",
-        "errors=True)",
+        "self._owned.poll(selection, errors=not spans)",
+        "self._owned.poll(selection, errors=True)",
         "tests/unit/clients/delivery/test_value_delivery.py",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Mutants of the blocking clients: the threads of hooks."""
+"""Mutants of the blocking clients: the threads of hooks, and loops on the program's thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ __all__ = ["MUTANTS"]
 
 _HOOK_THREADS = "sync/hook_threads.py"
 
+_BLOCKING_RECORDS = "sync/blocking_records.py"
+
+_RECORDS_TESTS = "tests/unit/sync/test_blocking_records.py"
 _HOOK_TESTS = "tests/unit/sync/test_blocking_hooks.py"
 
 MUTANTS = (
@@ -52,5 +55,55 @@ MUTANTS = (
         "                if self._thread.stopped:\n                    raise\n",
         "",
         _HOOK_TESTS,
+    ),
+    # Loops
+    Mutant(
+        "a commit counts a record that the program takes after the call",
+        _BLOCKING_RECORDS,
+        "        self._ask_behind()\n        return method",
+        "        return method",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "a fork of the process delivers records of its parent",
+        _BLOCKING_RECORDS,
+        "            client._ask_behind()\n",
+        "            pass\n",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "an interpreter without a lock takes records on two threads",
+        _BLOCKING_RECORDS,
+        "            if _HAS_LOCK:\n",
+        "            if True:\n",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "a record that arrives together with a Ctrl-C counts as processed",
+        _BLOCKING_RECORDS,
+        "        if has_taken or (asking is not None and self._asking is asking):\n",
+        "        if has_taken:\n",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "the record before a Ctrl-C is delivered again",
+        _BLOCKING_RECORDS,
+        "            self._records.delivery.finish()\n",
+        "            self._records.delivery.put_back()\n",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "a program takes records after a Ctrl-C before it was settled",
+        _BLOCKING_RECORDS,
+        "            self.ask_behind()\n            self._consumer._thread.post",
+        "            self._consumer._thread.post",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "the work of a call whose caller has just given up is begun",
+        "sync/loop_thread.py",
+        "        task.cancel()\n",
+        "        pass\n",
+        "tests/unit/sync/test_loop_thread.py",
     ),
 )

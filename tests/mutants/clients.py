@@ -11,7 +11,6 @@ _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
 _OFFSET_REQUESTS = "clients/net/offset_requests.py"
 _SINGLE = "clients/methods/single_topics.py"
 _FETCHER = "clients/fetch/fetcher.py"
-_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _VALUES_IN_FLIGHT = "clients/delivery/values_in_flight.py"
 _CONNECTION = "clients/net/connection.py"
 _SETTING_NAMES = "clients/calls/setting_names.py"
@@ -122,9 +121,9 @@ MUTANTS = (
     # Drains
     Mutant(
         "the end of a record in flight undoes an operator's reset",
-        "clients/delivery/in_flight.py",
-        "and self.record.topic_partition in partitions:\n            self.state = None\n",
-        "and self.record.topic_partition in partitions:\n            pass\n",
+        "group/member/partition_offsets.py",
+        "            self._position, self._finished = self._delivery.offsets()\n            self._delivery = None\n",
+        "            self._position, self._finished = self._delivery.offsets()\n",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
@@ -136,9 +135,9 @@ MUTANTS = (
     ),
     Mutant(
         "the position passes over a record that was put back",
-        _RECORD_DELIVERY,
-        "            state.position = record.offset\n            if state is self._batch.state:\n",
-        "            if state is self._batch.state:\n",
+        "clients/delivery/current_batch.py",
+        "            before = view.delivered - 1\n",
+        "            before = view.delivered\n",
         _RECORD_DELIVERY_TESTS,
     ),
     # Closes

@@ -7,6 +7,8 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
+_CURRENT_BATCH = "clients/delivery/current_batch.py"
+_RECORD_LOOP = "clients/delivery/record_loop.py"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _CONNECTED_CONSUMER = "clients/connected/connected_consumer.py"
 _RECORD_READER = "clients/connected/record_reader.py"
@@ -16,6 +18,7 @@ _CLAIMS = "group/member/claims.py"
 _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
+_RECORD_LOOP_TESTS = "tests/unit/clients/delivery/test_record_loop.py"
 _CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
@@ -102,8 +105,8 @@ MUTANTS = (
     Mutant(
         "a record that is put back after its topic was subscribed to again is skipped",
         _RECORD_DELIVERY,
-        "                self._owned.fetch([record.topic_partition])\n",
-        "                pass\n",
+        "            self.owned.fetch([dropped])\n",
+        "            pass\n",
         _DELIVERY_AND_CLAIMS_TESTS,
     ),
     Mutant(
@@ -201,32 +204,101 @@ MUTANTS = (
     Mutant(
         "a waiting reset does not notice that the batch of its partition is used up",
         _RECORD_DELIVERY,
-        "        if self._progress.waiting:\n            self._progress.notify()\n        self._owned.raise",
-        "        self._owned.raise",
+        "        if self._progress.waiting:\n            self._progress.notify()\n        self.owned.raise",
+        "        self.owned.raise",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "a waiting reset is not woken if the request for the next record raises an error",
         _RECORD_DELIVERY,
-        "        if self._progress.waiting:\n            self._progress.notify()\n"
-        "        self._owned.raise_refused()\n",
-        "        self._owned.raise_refused()\n"
-        "        if self._progress.waiting:\n            self._progress.notify()\n",
+        "        if self._progress.waiting:\n            self._progress.notify()\n        self.owned.raise_refused()\n",
+        "        self.owned.raise_refused()\n        if self._progress.waiting:\n            self._progress.notify()\n",
         _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "records that were delivered before their log was truncated count as cut off",
-        "clients/delivery/current_batch.py",
-        "return before - max(len(self.records), self.next)",
-        "return before - len(self.records)",
+        _CURRENT_BATCH,
+        "return len(raw) - len(self._raw)",
+        "return len(raw) - len(left)",
         "tests/unit/clients/delivery/test_position_reset.py",
+    ),
+    # Loops over a cursor
+    Mutant(
+        "a loop starves the event loop for as long as its batch lasts",
+        _RECORD_LOOP,
+        "if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):",
+        "if self._owned.gate.is_open(now_s):",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a loop that has ended takes records of the next one",
+        _RECORD_LOOP,
+        "            self._left, self._cursor = True, NO_RECORDS\n",
+        "            self._left = True\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a revocation drops the rest of a batch that a loop still takes",
+        _CURRENT_BATCH,
+        "        rest = list(view.cursor)\n",
+        "        rest = view.records[view.delivered :]\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "the record in flight counts as finished",
+        _CURRENT_BATCH,
+        "finished = delivered - 1 if delivered > view.done else delivered\n",
+        "finished = delivered\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a record that a commit has counted does not count once it is put back",
+        _CURRENT_BATCH,
+        "            max(self._counted, self._end(view.records, finished, self._counted)),\n",
+        "            self._end(view.records, finished, self._counted),\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a record in flight of a lost partition is finished by the next request",
+        _CURRENT_BATCH,
+        "if self._partition in partitions and self._counts:",
+        "if False:",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "records that were skipped at the end of a batch are never finished",
+        _CURRENT_BATCH,
+        "        if delivered == len(records):\n            return len(self._raw)\n",
+        "        if delivered == len(records):\n            return delivered\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "records that were skipped before the rest of a paused batch are skipped again",
+        _CURRENT_BATCH,
+        "        return bisect_left(self._raw, records[delivered].offset, key=_offset_of)\n",
+        "        return bisect_left(self._raw, records[delivered - 1].offset, key=_offset_of) + 1\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a slow deserializer runs ahead of the loop for a whole portion",
+        _DESERIALIZER,
+        "            if ends_s is not None and not number % _TIMED and self._clock() >= ends_s:\n",
+        "            if False:\n",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a seek within the deserializer does not drop its portion",
+        _OWNED_RECORDS,
+        "if self._ended or self._fetcher.epoch(partition) != epoch:",
+        "if self._ended:",
+        _RECORD_LOOP_TESTS,
     ),
     # The connected consumer
     Mutant(
         "a loop does not finish its record when the consumer has ended",
         _RECORD_DELIVERY,
-        "            current.finish()\n",
-        "            if not self._owned._ended:\n                current.finish()\n",
+        "        batch.finish()\n",
+        "        if not self.owned._ended:\n            batch.finish()\n",
         _CONNECTED_CONSUMER_TESTS,
     ),
     Mutant(

@@ -27,6 +27,10 @@ FORMER = {
         "each way to commit leaves out each partition that is outdated at the time of writing, whatever"
         " PartitionOffsets.uncommitted says, and the catalogue has a mutant of that"
     ),
+    "the position stays behind a record that is raised": (
+        "a record whose deserializer fails is put back by OwnedRecords.before, before it gets to a loop, and only the"
+        " cursor of a loop moves the position"
+    ),
     "a reset waits for records that cannot be deserialized": (
         "RecordDelivery.take ends only when its batch is used up and there is no other, and RecordDelivery._next_batch"
         " wakes waiting resets whenever a batch is used up, whether or not its records could be deserialized"

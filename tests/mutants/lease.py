@@ -49,9 +49,23 @@ MUTANTS = (
     Mutant(
         "a loop receives a record while the gate is shut",
         _RECORD_DELIVERY,
-        "if now_s >= self._pause_at_s or not self._owned.gate.is_open(now_s):",
-        "if now_s >= self._pause_at_s:",
+        "if now_s >= self.pause_at_s or not self.owned.gate.is_open(now_s):",
+        "if now_s >= self.pause_at_s:",
         "tests/unit/clients/delivery/test_record_delivery.py",
+    ),
+    Mutant(
+        "a loop takes a record of its batch while the gate is shut",
+        "clients/delivery/record_loop.py",
+        "if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):",
+        "if now_s < self.delivery.pause_at_s:",
+        "tests/unit/clients/delivery/test_record_loop.py",
+    ),
+    Mutant(
+        "a blocking loop takes a record of its batch while the gate is shut",
+        "sync/blocking_records.py",
+        "if self._owned.gate.is_open(self._boot_time_s()):",
+        "if True:",
+        "tests/unit/sync/test_blocking_records.py",
     ),
     Mutant(
         "consume() returns values while the gate is shut",

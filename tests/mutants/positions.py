@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a seek back to the committed offset leaves an unknown commit",
         _OFFSETS,
-        " or any(offset != self.finished for offset in self.sent)",
+        " or any(offset != finished for offset in self.sent)",
         "",
         _SEEK_TESTS,
     ),

@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "a commit stores an offset beyond the end of a truncated log",
         _PARTITION_OFFSETS,
-        "beyond_log = self.reset is not None and self.finished > self.reset.end",
+        "beyond_log = self.reset is not None and finished > self.reset.end",
         "beyond_log = False",
         _POSITION_RESET_TESTS,
     ),
@@ -153,8 +153,8 @@ MUTANTS = (
     Mutant(
         "a reset is kept although the records before it are fetched again",
         _OFFSET_TRACKER,
-        "offsets.finished, offsets.reset = min(offsets.finished, reset.end), None",
-        "offsets.finished = min(offsets.finished, reset.end)",
+        "                offsets.finished = reset.end\n            offsets.reset = None\n",
+        "                offsets.finished = reset.end\n",
         _POSITION_RESET_TESTS,
     ),
     Mutant(

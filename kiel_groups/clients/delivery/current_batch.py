@@ -62,12 +62,12 @@ class CurrentBatch:
         self._fetched: FetchedBatch | None = None
         self._partition: TopicPartition | None = None
         self.state: PartitionOffsets | None = None
-        #: The offsets before the first record.
-        self._base = DeliveredOffsets(0, 0)
+        #: The position before the first record.
+        self._base = 0
         #: The records as they were fetched. The deserializer may have skipped some of them.
         self._raw: list[Record] = []
         self._view = _View([], NO_RECORDS, 0)
-        #: How many delivered records a commit has counted as finished, even if one of them is in flight.
+        #: The finished offset before the first record, or that which a commit has counted since.
         self._counted = 0
         self._dropped = False
 
@@ -77,8 +77,8 @@ class CurrentBatch:
             assert self.state is not None
             self.state.end_delivery()
         self._fetched, self._partition, self.state = fetched, fetched.topic_partition, state
-        self._base = DeliveredOffsets(state.position, state.finished)
-        self._raw, self._counted, self._dropped = fetched.records, 0, False
+        self._base, self._counted = state.position, state.finished
+        self._raw, self._dropped = fetched.records, False
         self._view = _View(records, iter(records), 0)
         state.begin_delivery(self)
 
@@ -157,10 +157,11 @@ class CurrentBatch:
         """Return the position, which is after the record in flight, and the finished offset, which is before it."""
         view = self._view
         delivered = view.delivered
-        finished = max(self._counted, delivered - 1 if delivered > view.done else delivered)
+        finished = delivered - 1 if delivered > view.done else delivered
+        # A record that was counted by a commit, and put back after that, remains counted.
         return DeliveredOffsets(
-            self._end(view.records, delivered, self._base.position),
-            self._end(view.records, finished, self._base.finished),
+            self._end(view.records, delivered, self._base),
+            max(self._counted, self._end(view.records, finished, self._counted)),
         )
 
     def _end(self, records: list[Record], delivered: int, base: int) -> int:
@@ -196,15 +197,13 @@ class CurrentBatch:
 
     def count(self) -> None:
         """Count the record as finished, and keep it in flight."""
-        self._counted = self._view.delivered
+        view = self._view
+        self._counted = max(self._counted, self._end(view.records, view.delivered, self._counted))
 
     def finish(self) -> None:
         """Count the record as finished. It is no longer in flight."""
         view = self._view
-        delivered = view.delivered
-        # A record that was counted by a commit, and put back after that, remains counted.
-        self._counted = max(self._counted, delivered)
-        self._view = view._replace(done=delivered)
+        self._view = view._replace(done=view.delivered)
 
     def put_back(self) -> TopicPartition | None:
         """

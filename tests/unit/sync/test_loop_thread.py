@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import sys
 import threading
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.sync import LoopThread
+from kiel_groups.sync.loop_thread import _begin
 
 pytestmark = pytest.mark.unit
 
@@ -254,3 +257,29 @@ def test_threads_share_one_loop(thread: LoopThread) -> None:
     for one in asking:
         one.join(30)
     assert sorted(answers) == list(range(20))
+
+
+def test_work_does_not_begin_if_its_caller_gives_up_at_the_start(thread: LoopThread) -> None:
+    """
+    A caller may give up while the loop creates its task. What it posts after that must not find the work begun.
+    """
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("work")
+
+    outcome: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def give_up(loop: asyncio.AbstractEventLoop, coroutine: Any) -> asyncio.Task[Any]:
+        outcome.cancel()
+        return asyncio.Task(coroutine, loop=loop)
+
+    async def begin() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(give_up)
+        _begin(work, outcome)
+        loop.set_task_factory(None)
+
+    thread.run(begin())
+    thread.run(asyncio.sleep(0))
+    assert begun == []
