@@ -65,9 +65,16 @@ MUTANTS = (
     Mutant(
         "an error of the fetcher is lost to a call that has records",
         _VALUE_DELIVERY,
-        "self._owned.poll(selection, errors=not spans)",
+        "self._owned.poll(selection, errors=not taken.spans)",
         "self._owned.poll(selection, errors=True)",
         "tests/unit/clients/delivery/test_value_delivery.py",
+    ),
+    Mutant(
+        "a hook that ends in the cancellation of something else is called again without a pause",
+        _BAD_RECORDS,
+        "if cancels_this_task(hook_error):",
+        "if isinstance(hook_error, asyncio.CancelledError):",
+        "tests/unit/clients/delivery/test_bad_record_hooks.py",
     ),
     Mutant(
         "the pauses between two errors of a record do not grow",

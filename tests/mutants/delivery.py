@@ -289,9 +289,30 @@ MUTANTS = (
     Mutant(
         "a seek within the deserializer does not drop its portion",
         _OWNED_RECORDS,
-        "if self._ended or self._fetcher.epoch(partition) != epoch:",
-        "if self._ended:",
+        "            if not self.is_current(batch.fetched):\n",
+        "            if self._ended:\n",
         _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "an exit in the deserializer loses the batch that is being read",
+        _OWNED_RECORDS,
+        "            if self.is_current(fetched):\n                self._fetcher.put_back(fetched, 0)\n",
+        "",
+        "tests/unit/clients/delivery/test_exits_and_seeks_in_deserializers.py",
+    ),
+    Mutant(
+        "an exit in the deserializer loses what the call took before",
+        "clients/delivery/value_delivery.py",
+        "            for partition, span in taken.spans.items():\n                self._redeliver(partition, span.start)\n",
+        "",
+        "tests/unit/clients/delivery/test_exits_and_seeks_in_deserializers.py",
+    ),
+    Mutant(
+        "what a call took before its deserializer sought is counted",
+        "clients/delivery/value_delivery.py",
+        "if not self._owned.is_current(fetched):\n                taken.spans",
+        "if False:\n                taken.spans",
+        "tests/unit/clients/delivery/test_exits_and_seeks_in_deserializers.py",
     ),
     # The connected consumer
     Mutant(
