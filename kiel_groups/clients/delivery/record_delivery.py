@@ -23,7 +23,7 @@ QUANTUM_S = 0.01
 
 #: How many records are deserialized ahead at most, and for how long, in seconds: a loop that was left, or a revocation,
 #: makes that work void, and the event loop waits for it.
-MOST_AHEAD = 100
+MOST_AHEAD = 500
 LONGEST_AHEAD_S = 0.001
 
 
