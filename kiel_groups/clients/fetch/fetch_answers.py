@@ -96,8 +96,10 @@ class AnswerReader:
         start, wire_bytes, size_bytes = state.position, len(fetched.message_set), 0
         state.answers += 1
         for run in state.runs(fetched.message_set, self._config.max_decompressed_bytes):
+            # How far the set is compressed is known at its end; the last one is a good guess.
+            sent_bytes = int(run.size_bytes / state.expansion)
             batch = FetchedBatch(
-                state.topic_partition, run, fetched.high_watermark, state.epoch, run.size_bytes, state.answers
+                state.topic_partition, run, fetched.high_watermark, state.epoch, sent_bytes, state.answers
             )
             size_bytes += run.size_bytes
             state.position = run.last_offset + 1

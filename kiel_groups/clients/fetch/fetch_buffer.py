@@ -73,7 +73,7 @@ class FetchBuffer:
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
         """Append a batch, or the error that follows the batches before it."""
         if isinstance(item, FetchedBatch):
-            self._count(state, item.size_bytes)
+            self._count(state, item.buffer_bytes)
         state.buffered.append(item)
         if len(state.buffered) == 1 and not state.paused:
             self.ready.add(state)
@@ -100,7 +100,7 @@ class FetchBuffer:
         before = len(state.buffered)
         item = state.take(most_records)
         if isinstance(item, FetchedBatch) and len(state.buffered) < before:
-            self._count(state, -item.size_bytes)
+            self._count(state, -item.buffer_bytes)
         if state.buffered:
             self.ready.add(state)
         return Buffered(state, item)
@@ -137,7 +137,7 @@ class FetchBuffer:
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
         """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
         if state.put_back(batch, taken):
-            self._count(state, batch.size_bytes)
+            self._count(state, batch.buffer_bytes)
         if not state.paused:
             self.ready.remove(state)
             self.ready.add_first(state)
@@ -145,7 +145,7 @@ class FetchBuffer:
     def skip(self, state: PartitionFetch, offset: int) -> None:
         """Drop the record at ``offset``, if it is the next one of a paused partition."""
         if state.buffered and state.next_offset == offset and isinstance(state.buffered[0], FetchedBatch):
-            before, size_bytes = len(state.buffered), state.buffered[0].size_bytes
+            before, size_bytes = len(state.buffered), state.buffered[0].buffer_bytes
             state.take(1)
             if len(state.buffered) < before:
                 self._count(state, -size_bytes)

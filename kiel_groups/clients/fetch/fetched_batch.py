@@ -17,11 +17,14 @@ class FetchedBatch:
         records: The records, or a run of checked messages, whose records are made when they are asked for.
         high_watermark: The offset after the last message that consumers could see at the time.
         epoch: The number of the partition's assignment.
-        size_bytes: The size of the messages, without compression.
+        size_bytes: About the size of the messages on the wire.
         answer: The number of the answer that the batch is from, among those of the partition's assignment.
+
+    Attributes:
+        buffer_bytes: The size of the messages without compression, which the buffer counts.
     """
 
-    __slots__ = ("_content", "answer", "epoch", "high_watermark", "size_bytes", "topic_partition")
+    __slots__ = ("_content", "answer", "buffer_bytes", "epoch", "high_watermark", "size_bytes", "topic_partition")
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class FetchedBatch:
         self.epoch = epoch
         self.size_bytes = size_bytes
         self.answer = answer
+        self.buffer_bytes = size_bytes if isinstance(records, list) else records.size_bytes
 
     @property
     def run(self) -> MessageRun | None:
@@ -70,6 +74,8 @@ class FetchedBatch:
 
     def _replace(self, *, records: list[Record]) -> FetchedBatch:
         """Return a batch with other records, and otherwise the same values, as a named tuple does."""
-        return FetchedBatch(
+        changed = FetchedBatch(
             self.topic_partition, records, self.high_watermark, self.epoch, self.size_bytes, self.answer
         )
+        changed.buffer_bytes = self.buffer_bytes
+        return changed

@@ -226,7 +226,7 @@ class PartitionFetch:
     @property
     def buffered_bytes(self) -> int:
         """The size of all buffered batches."""
-        return sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
+        return sum(batch.buffer_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
 
     def take(self, most_records: int | None) -> FetchedBatch | Exception:
         """
@@ -278,7 +278,7 @@ class PartitionFetch:
                 taken = 0
                 records += before - len(left)
                 if not left:
-                    size_bytes += item.size_bytes
+                    size_bytes += item.buffer_bytes
                     continue
                 item = item._replace(records=left)
             kept.append(item)
