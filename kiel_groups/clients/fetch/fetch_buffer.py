@@ -41,6 +41,8 @@ class FetchBuffer:
         self._paused_bytes = 0
         #: The bytes that the bulk requests in flight are expected to bring.
         self._reserved_bytes = 0
+        #: Whether the last ``pop`` found nothing: its caller waits for a partition, whatever fills the buffer.
+        self._starving = False
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
@@ -61,10 +63,10 @@ class FetchBuffer:
         """Whether paused partitions keep as much as they may: half, so that the other half remains for the others."""
         return self._paused_bytes >= self._max_bytes // 2
 
-    def room(self, *, starving: bool = False) -> Room:
+    def room(self) -> Room:
         """Return what the next answers may bring: less as the buffer fills up, but a poll may always bring some."""
         most, left = self._max_poll_bytes, self._left_bytes
-        return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, starving)
+        return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, self._starving)
 
     def reserve(self, size_bytes: int) -> None:
         """Count the bytes that a request is expected to bring. A negative number ends that."""
@@ -92,6 +94,7 @@ class FetchBuffer:
         Without ``errors``, an error remains the next item, and None is returned.
         """
         state = self.ready.pop(selection)
+        self._starving = state is None
         if state is None:
             return None
         if not errors and isinstance(state.buffered[0], Exception):

@@ -171,7 +171,7 @@ class Fetcher(FetchStates):
         """
         buffered = self._buffer.pop(selection, most_records, errors=errors)
         if buffered is None:
-            self._send_held_back(starving=True)
+            self._send_held_back()
             return None
         state, head = buffered
         if isinstance(head, Exception):
@@ -223,16 +223,16 @@ class Fetcher(FetchStates):
             while planned := broker.plan_poll(self._buffer.room()):
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
-    def _send_bulk(self, broker: BrokerLanes, *, starving: bool = False) -> None:
-        while planned := broker.plan_bulk(self._buffer.room(starving=starving)):
+    def _send_bulk(self, broker: BrokerLanes) -> None:
+        while planned := broker.plan_bulk(self._buffer.room()):
             self._buffer.reserve(planned.reserved_bytes)
             self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
-    def _send_held_back(self, *, starving: bool = False) -> None:
-        """Send the requests that waited for room in the buffer; if ``starving``, even if there is none."""
+    def _send_held_back(self) -> None:
+        """Send the requests that waited for room in the buffer, or for a caller that finds nothing else."""
         for broker in self._lanes.values():
             if broker.is_held_back:
-                self._send_bulk(broker, starving=starving)
+                self._send_bulk(broker)
 
     def _reroute(self, broker: BrokerLanes) -> None:
         """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
