@@ -134,6 +134,20 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
         await throughout(lambda: bench.fetcher.poll() is None, "no other batch is delivered", 0.05)
 
 
+async def test_an_error_of_an_earlier_assignment_is_ignored() -> None:
+    """The partition was unassigned during the request: its refusal is neither reported nor followed by another try."""
+    async with fetch_bench() as bench:
+        answered = bench.broker.gates[FETCH] = asyncio.Event()
+        bench.broker.fail_next(FETCH, T0, 29)
+        bench.fetcher.assign({T0: 0, T1: 0})
+        await bench.broker.wait_for_requests(FETCH, 1)
+        bench.fetcher.unassign([T0])
+        answered.set()
+        bench.broker.append(T1, message_set(b"other"))
+        assert values(await bench.next_batch()) == [b"other"]
+        assert bench.metrics.counter("fetch_failures") == 0
+
+
 async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:
     """A partition that an answer lacks is fetched again."""
     answers = [struct.pack(">i", 0)]
