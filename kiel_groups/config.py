@@ -189,10 +189,12 @@ class FetchConfig:
     """
     How a consumer fetches.
 
-    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has at most
-    ``max_bytes``, divided among the partitions. If a message is larger than its partition's share, the share grows up
-    to ``max_message_bytes``; a message beyond that is an error. A compressed message set may decompress to at most
-    ``max_decompressed_bytes``. ``auto_offset_reset`` decides where to start without a committed offset, and where to
+    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
+    ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
+    sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the share grows up to
+    ``max_message_bytes``; a message beyond that is an error. A compressed message set may decompress to at most
+    ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
+    without compression. ``auto_offset_reset`` decides where to start without a committed offset, and where to
     continue if the log lacks the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
 
@@ -201,6 +203,7 @@ class FetchConfig:
     max_bytes: int = 1 << 20
     max_message_bytes: int = 64 << 20
     max_decompressed_bytes: int = 64 << 20
+    fetch_buffer_bytes: int = 64 << 20
     auto_offset_reset: ResetPolicy = "earliest"
 
     def __post_init__(self) -> None:
@@ -210,6 +213,7 @@ class FetchConfig:
             max_bytes=self.max_bytes,
             max_message_bytes=self.max_message_bytes,
             max_decompressed_bytes=self.max_decompressed_bytes,
+            fetch_buffer_bytes=self.fetch_buffer_bytes,
         )
         _fits_int32(
             max_wait_time=self.max_wait_ms,

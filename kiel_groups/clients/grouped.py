@@ -41,9 +41,11 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
-        max_bytes: How many bytes one response may hold, shared among its partitions.
+        max_bytes: About how many bytes ``consume()`` returns at once, and one response holds. While partitions are
+            behind, the size of a response follows how fast the broker sends, up to four times of this.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
+        fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         session_timeout_ms: How long ZooKeeper waits for a heartbeat before it expires this member's session. The server
             may grant a different timeout.
         heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
@@ -98,6 +100,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         *,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
+        fetch_buffer_bytes: int = 64 << 20,
         key_deserializer: Callable[[bytes], Any] | None = None,
         on_bad_record: OnBadRecord = "raise",
         session_timeout_ms: int = 10_000,
@@ -132,6 +135,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
             max_bytes=max_bytes,
             max_message_bytes=max_message_bytes,
             max_decompressed_bytes=max_decompressed_bytes,
+            fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
         debounce = DebounceConfig(

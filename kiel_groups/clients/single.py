@@ -42,9 +42,11 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             JSON.
         max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
-        max_bytes: How many bytes one response may hold, shared among its partitions.
+        max_bytes: About how many bytes ``consume()`` returns at once, and one response holds. While partitions are
+            behind, the size of a response follows how fast the broker sends, up to four times of this.
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
+        fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
@@ -73,6 +75,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
         *,
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
+        fetch_buffer_bytes: int = 64 << 20,
         key_deserializer: Callable[[bytes], Any] | None = None,
         on_bad_record: OnBadRecord = "raise",
         auto_offset_reset: ResetPolicy = "earliest",
@@ -86,6 +89,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
             max_bytes=max_bytes,
             max_message_bytes=max_message_bytes,
             max_decompressed_bytes=max_decompressed_bytes,
+            fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
         self._deserializer = deserializer

@@ -1,8 +1,8 @@
 /*
  * Check and decode plain messages of magic 0, many in one call.
  *
- * check() verifies a run of them and finds its end; columns() copies such runs into the buffers of Arrow's columns,
- * records() makes tuples of them. Everything else in a set (wrappers, garbage, unfinished messages) is left to the
+ * check() verifies a run of them and finds its end; span() counts the messages of such runs, columns() copies them into
+ * the buffers of Arrow's columns, records() makes tuples of them. Everything else in a set (wrappers, garbage, unfinished messages) is left to the
  * caller, message_sets/compiled_decoder.py.
  *
  * Safety: no result of an earlier pass is trusted. Each pass checks the bounds again (see _message.h), and writing
@@ -140,6 +140,32 @@ static bool take_selection(PyObject *runs, Selection *selection)
             return false;
         }
     return true;
+}
+
+/* ------------------------------------------------------------------ span */
+
+PyDoc_STRVAR(span_doc, "span(runs, first, last, /) -> (count, first_offset, last_offset)");
+
+static PyObject *span(PyObject *module, PyObject *args)
+{
+    PyObject *runs;
+    long long first, last, least = -1, most = -1;
+    if (!PyArg_ParseTuple(args, "O!LL:span", &PyTuple_Type, &runs, &first, &last))
+        return NULL;
+    Selection selection = {.first = first, .last = last};
+    if (!take_selection(runs, &selection))
+        return NULL;
+    Cursor cursor = {0};
+    Message message;
+    Found found;
+    Py_ssize_t count = 0;
+    for (; (found = next_message(&selection, &cursor, &message)) == MESSAGE; count++) {
+        if (!count)
+            least = message.offset;
+        most = message.offset;
+    }
+    drop_selection(&selection);
+    return found == NOT_PLAIN ? Py_BuildValue("(nLL)", count, least, most) : refuse_runs();
 }
 
 /* ------------------------------------------------------------------ columns */
@@ -385,6 +411,7 @@ static int fill_module(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"check", check, METH_VARARGS, check_doc},
+    {"span", span, METH_VARARGS, span_doc},
     {"columns", columns, METH_VARARGS, columns_doc},
     {"records", records, METH_VARARGS, records_doc},
     {NULL, NULL, 0, NULL},

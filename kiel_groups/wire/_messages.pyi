@@ -22,6 +22,9 @@ Column = tuple[bytes, bytes, bytes | None, int]
 def check(data: Buffer, start: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
     """Verify plain messages; return the position after them, the offset of the last one, and a verdict."""
 
+def span(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[int, int, int]:
+    """Return the number of messages with ``first <= offset <= last``, and their first and last offset (-1: none)."""
+
 def columns(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[bytes, Column, Column]:
     """Return offsets (int64), keys and values of the messages with ``first <= offset <= last``."""
 

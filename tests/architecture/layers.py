@@ -13,6 +13,7 @@ LAYERS = (
     "lazy_imports",
     "wording",
     "backoff",
+    "fetch_sizing",
     "model",
     "errors",
     "exc",
@@ -99,7 +100,19 @@ INDEPENDENT = (("clients/net/cluster_metadata", "clients/net/offset_lookup"),)
 
 #: Libraries that pure layers do not import. Pure layers get times and random numbers as arguments.
 IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
-PURE_LAYERS = ("wording", "backoff", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
+PURE_LAYERS = (
+    "wording",
+    "backoff",
+    "fetch_sizing",
+    "model",
+    "errors",
+    "config",
+    "listeners",
+    "allocators",
+    "group",
+    "wire",
+    "ops",
+)
 
 #: The layers that may import each library. Other layers use the library only through these layers.
 ONLY_IN = {

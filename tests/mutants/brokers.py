@@ -217,8 +217,8 @@ MUTANTS = (
     Mutant(
         "fetches that are queued for a deposed leader stay in its queue",
         _FETCHER,
-        "            self._reroute(broker)\n",
-        "            pass\n",
+        "        moved = [state for state in broker.ready if",
+        "        moved = [state for state in () if",
         _DEPOSED_LEADERS_TESTS,
     ),
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "unreadable answers count as consecutive although readable ones came in between",
-        _FETCHER,
+        "clients/fetch/fetch_answers.py",
         "state.failures = state.unreadable = 0",
         "state.failures = 0",
         _DAMAGED_ANSWERS_TESTS,

@@ -8,7 +8,6 @@ __all__ = ["MUTANTS"]
 
 _BUFFER = "clients/fetch/fetch_buffer.py"
 _STATES = "clients/fetch/fetch_states.py"
-_FETCHER = "clients/fetch/fetcher.py"
 _PARTITION = "clients/fetch/partition_fetch.py"
 _QUEUE = "clients/fetch/ready_queue.py"
 _OWNED = "clients/delivery/owned_records.py"
@@ -78,9 +77,9 @@ MUTANTS = (
     ),
     Mutant(
         "a late answer that the buffer cannot keep is skipped",
-        _FETCHER,
-        "        if state.paused and self._buffer.is_paused_full:\n",
-        "        if state.paused and self._buffer.is_paused_full:\n            state.position += 1\n",
+        "clients/fetch/fetch_answers.py",
+        "        if not self._may_keep(state):\n",
+        "        if not self._may_keep(state):\n            state.position += 1\n",
         _PAUSES,
     ),
     Mutant(
@@ -108,8 +107,8 @@ MUTANTS = (
     Mutant(
         "the rest of a batch is delivered from its beginning again",
         _PARTITION,
-        "            start = self.taken\n",
-        "            start = 0\n",
+        "            start, end = self.taken, len(head)\n",
+        "            start, end = 0, len(head)\n",
         _PAUSES,
     ),
     Mutant(

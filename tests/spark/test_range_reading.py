@@ -54,7 +54,7 @@ def test_an_empty_answer_is_retried() -> None:
     take_empty_answers(each, 4)
     take(each, answer(3, 10, 100))
     assert each.finished
-    assert each.read_offsets == 10
+    assert each.sizes.read_offsets == 10
 
 
 def test_only_consecutive_empty_answers_count() -> None:

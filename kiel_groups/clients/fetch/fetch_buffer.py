@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES
+from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES, Room
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.clients.fetch.ready_queue import ANY, ReadyQueue, Selection
+from kiel_groups.config import FetchConfig
 
 __all__ = ["Buffered", "FetchBuffer"]
 
-#: The bound of the buffer, in answers of full size. At the bound, only partitions without a buffered batch are fetched.
-_MOST_ANSWERS = 16
-#: The bound of the bytes that paused partitions keep, in answers: the other half always remains for the others.
-_MOST_PAUSED_ANSWERS = 8
+#: The part of the buffer that one poll may fill.
+_POLL_PART = 16
 
 
 class Buffered(NamedTuple):
@@ -27,42 +26,56 @@ class FetchBuffer:
     """
     The buffered batches of all partitions, and the errors that follow batches.
 
-    Each partition keeps its own batches, in order; this object counts their bytes and selects the next partition.
+    Each partition keeps its own batches, in order; this object counts their bytes and selects the next partition. Bytes
+    are counted without compression. At the bound, only partitions without a buffered batch are fetched.
 
     Args:
-        max_answer_bytes: The size of one answer that a request may ask for.
+        config: Sets the bound, and the size of an answer to a poll.
     """
 
-    def __init__(self, max_answer_bytes: int) -> None:
-        self._max_answer_bytes = max_answer_bytes
+    def __init__(self, config: FetchConfig) -> None:
+        self._max_bytes = config.fetch_buffer_bytes
+        self._max_poll_bytes = min(config.max_bytes, max(1, config.fetch_buffer_bytes // _POLL_PART))
         self._bytes = 0
         #: The bytes of the paused partitions, which ``_bytes`` includes.
         self._paused_bytes = 0
+        #: The bytes that the bulk requests in flight are expected to bring.
+        self._reserved_bytes = 0
+        #: Whether the last ``pop`` found nothing: its caller waits for a partition, whatever fills the buffer.
+        self._starving = False
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
         """Whether a partition may be fetched: it has no buffered batch, or the bounds leave room for one more."""
-        return not (state.paused or state.full) and (not state.buffered or self._bytes < self._max_bytes)
+        return not (state.paused or state.full) and (not state.buffered or self._left_bytes > 0)
+
+    @property
+    def _left_bytes(self) -> int:
+        return self._max_bytes - self._bytes - self._reserved_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the buffered batches reach the bound, as after an answer that was compressed more than expected."""
+        return self._bytes >= self._max_bytes
 
     @property
     def is_paused_full(self) -> bool:
-        """Whether paused partitions keep as much as they may."""
-        return self._paused_bytes >= self._max_answer_bytes * _MOST_PAUSED_ANSWERS
+        """Whether paused partitions keep as much as they may: half, so that the other half remains for the others."""
+        return self._paused_bytes >= self._max_bytes // 2
 
-    @property
-    def _max_bytes(self) -> int:
-        return self._max_answer_bytes * _MOST_ANSWERS
+    def room(self) -> Room:
+        """Return what the next answers may bring: less as the buffer fills up, but a poll may always bring some."""
+        most, left = self._max_poll_bytes, self._left_bytes
+        return Room(max(min(LEAST_SHARE_BYTES, most), min(most, left)), left, self._starving)
 
-    @property
-    def budget_bytes(self) -> int:
-        """The most bytes that the next answer may hold: fewer as the buffer fills up, but never 0."""
-        most = self._max_answer_bytes
-        return max(min(LEAST_SHARE_BYTES, most), min(most, self._max_bytes - self._bytes))
+    def reserve(self, size_bytes: int) -> None:
+        """Count the bytes that a request is expected to bring. A negative number ends that."""
+        self._reserved_bytes += size_bytes
 
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
         """Append a batch, or the error that follows the batches before it."""
         if isinstance(item, FetchedBatch):
-            self._count(state, item.size_bytes)
+            self._count(state, item.buffer_bytes)
         state.buffered.append(item)
         if len(state.buffered) == 1 and not state.paused:
             self.ready.add(state)
@@ -81,6 +94,7 @@ class FetchBuffer:
         Without ``errors``, an error remains the next item, and None is returned.
         """
         state = self.ready.pop(selection)
+        self._starving = state is None
         if state is None:
             return None
         if not errors and isinstance(state.buffered[0], Exception):
@@ -89,7 +103,7 @@ class FetchBuffer:
         before = len(state.buffered)
         item = state.take(most_records)
         if isinstance(item, FetchedBatch) and len(state.buffered) < before:
-            self._count(state, -item.size_bytes)
+            self._count(state, -item.buffer_bytes)
         if state.buffered:
             self.ready.add(state)
         return Buffered(state, item)
@@ -126,7 +140,7 @@ class FetchBuffer:
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
         """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
         if state.put_back(batch, taken):
-            self._count(state, batch.size_bytes)
+            self._count(state, batch.buffer_bytes)
         if not state.paused:
             self.ready.remove(state)
             self.ready.add_first(state)
@@ -134,7 +148,7 @@ class FetchBuffer:
     def skip(self, state: PartitionFetch, offset: int) -> None:
         """Drop the record at ``offset``, if it is the next one of a paused partition."""
         if state.buffered and state.next_offset == offset and isinstance(state.buffered[0], FetchedBatch):
-            before, size_bytes = len(state.buffered), state.buffered[0].size_bytes
+            before, size_bytes = len(state.buffered), state.buffered[0].buffer_bytes
             state.take(1)
             if len(state.buffered) < before:
                 self._count(state, -size_bytes)

@@ -1,39 +1,90 @@
 """
 Plan fetch requests: select the partitions of the next request to a broker, and how long the broker may wait.
 
-A broker delays the answer until there is data in one of the request's partitions, so one request for all partitions
-would keep a newly assigned partition waiting behind idle ones. Therefore up to two requests are in flight to each
-broker, on separate connections (lanes), over disjoint partitions:
+A broker works on one request of a connection at a time, also while it waits for data. So requests of two kinds have
+connections of their own (lanes), over disjoint partitions:
 
-1. A request that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
-2. A request that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
-3. Partitions whose last answer was empty are not sent beside a short request: they wait for its answer, and all go
-   into one long request. So the lanes merge again when no data comes.
+- *Bulk* requests do not wait at the broker. They ask for partitions that are behind their logs' ends: much of a few
+  partitions (see ``fetch_sizing``). Partitions that were just assigned go first, all in one request, which finds out
+  what there is. Up to two bulk requests are in flight: the broker works on one while the other's answer is decoded.
+- *Polls* ask for partitions that have caught up, for a small share of each. A broker delays the answer until there is
+  data in one of them, so one poll for all would keep a partition that has just caught up waiting behind idle ones:
+
+  1. A poll that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
+  2. A poll that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
+  3. Partitions whose last answer was empty are not sent beside a short poll: they wait for its answer, and all go into
+     one long poll. So the lanes merge again when no data comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
+from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
+from kiel_groups.fetch_sizing import BiteSize, fill_answer
 
-__all__ = ["BrokerLanes", "PlannedFetch", "LANES", "SHORT_WAIT_MS", "LEAST_SHARE_BYTES"]
+__all__ = ["LANES", "LEAST_SHARE_BYTES", "SHORT_WAIT_MS", "BrokerLanes", "PlannedFetch", "divide_budget", "new_bite"]
 
+#: The most requests of each kind in flight to a broker.
 LANES = 2
+#: The most further bulk requests in flight whose partitions were all dropped since.
+_ABANDONED_LANES = 2
 SHORT_WAIT_MS = 100
 #: The least bytes that a request asks for from each partition, even if their sum exceeds ``max_bytes``.
 LEAST_SHARE_BYTES = 4 << 10
+#: The largest bite, in answers of ``max_bytes``, and the smallest one as the inverse of that.
+_MOST_ANSWERS, _LEAST_ANSWERS = 4, 16
+#: The part of the buffer that one bulk request may fill.
+_BUFFER_PART = 8
+
+_BULK, _POLL = "bulk", "poll"
+
+
+def new_bite(config: FetchConfig) -> BiteSize:
+    """Return the size of the first bulk answer of a broker, and its bounds."""
+    most = max(1, min(_MOST_ANSWERS * config.max_bytes, config.fetch_buffer_bytes // _BUFFER_PART))
+    first = min(config.max_bytes, most)
+    return BiteSize(first, max(1, first // _LEAST_ANSWERS), most)
 
 
 class PlannedFetch(NamedTuple):
-    """One request: its lane, how long the broker may wait, and for each partition the bytes to ask for."""
+    """
+    One request: its lane, how long the broker may wait, and for each partition the bytes to ask for.
 
-    lane: int
+    ``reserved_bytes`` is what the answer is expected to take in the buffer.
+    """
+
+    lane: str
     wait_ms: int
     shares: dict[PartitionFetch, int]
+    reserved_bytes: int = 0
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether the request does not wait at the broker."""
+        return self.lane.startswith(_BULK)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether all partitions were dropped since, so that nothing of the answer is wanted."""
+        return all(state.dropped for state in self.shares)
+
+
+class Room(NamedTuple):
+    """
+    What the buffer has room for.
+
+    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for that to a bulk request. If ``starving``, callers wait
+    for partitions without a batch, whatever fills the buffer.
+    """
+
+    poll_bytes: int
+    bulk_bytes: int
+    starving: bool = False
 
 
 @dataclass(slots=True)
@@ -41,41 +92,96 @@ class BrokerLanes:
     """The partitions that are ready at one broker, and the requests in flight to it."""
 
     node_id: int
-    ready: dict[PartitionFetch, None] = field(default_factory=dict)
-    #: How long each request in flight may wait at the broker, in milliseconds, by lane.
-    in_flight: dict[int, int] = field(default_factory=dict)
+    config: FetchConfig
+    #: The requests in flight, by lane.
+    in_flight: dict[str, PlannedFetch] = field(default_factory=dict)
+    #: Whether a partition that is behind waits for room in the buffer.
+    is_held_back: bool = False
+    bite: BiteSize = field(init=False)
+    _ready: dict[Demand, dict[PartitionFetch, None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bite = new_bite(self.config)
+        self._ready = {demand: {} for demand in Demand}
+
+    def add(self, state: PartitionFetch) -> None:
+        """Have a partition fetched with one of the next requests."""
+        self._ready[state.demand][state] = None
+
+    def remove(self, state: PartitionFetch) -> None:
+        """Do not fetch a partition that was added, if it was."""
+        for ready in self._ready.values():
+            ready.pop(state, None)
+
+    @property
+    def ready(self) -> Iterator[PartitionFetch]:
+        """The partitions that wait for a request."""
+        return chain.from_iterable(self._ready.values())
 
     @property
     def has_free_lane(self) -> bool:
-        """Whether another request may be sent now."""
-        return len(self.in_flight) < LANES
+        """Whether another request of some kind may be sent now."""
+        return self._free_lane(_BULK) is not None or self._free_lane(_POLL) is not None
 
-    def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
-        """
-        Return the request to send now, or None if none should be sent. Remove its partitions from ``ready``.
+    def _free_lane(self, kind: str) -> str | None:
+        used = [planned for planned in self.in_flight.values() if planned.lane.startswith(kind)]
+        if sum(not planned.is_abandoned for planned in used) >= LANES:
+            return None
+        lanes = LANES + (_ABANDONED_LANES if kind == _BULK else 0)
+        return next((lane for n in range(lanes) if (lane := f"{kind}-{n}") not in self.in_flight), None)
 
-        Args:
-            config: Sets ``max_wait_ms``.
-            budget_bytes: The bytes that the whole answer may hold.
-        """
-        if not self.has_free_lane:
+    def plan_bulk(self, room: Room) -> PlannedFetch | None:
+        """Return the bulk request to send now, or None if none should be sent. Its partitions are ready no more."""
+        self.is_held_back = False
+        lane = self._free_lane(_BULK)
+        if lane is None:
             return None
-        for state in [state for state in self.ready if state.dropped]:
-            del self.ready[state]
-        if not self.ready or self._should_merge():
+        if self._ready[Demand.UNKNOWN]:
+            shares = divide_budget(self._ready[Demand.UNKNOWN], room.poll_bytes)
+        else:
+            shares = fill_answer(self._bites(room), self.bite.bytes)
+        return self._send(lane, 0, shares) if shares else None
+
+    def _bites(self, room: Room) -> Iterator[tuple[PartitionFetch, int]]:
+        """Yield the partitions that are behind, in turn, and what to ask of each, as long as the buffer has room."""
+        behind, left = self._ready[Demand.BEHIND], room.bulk_bytes
+        in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
+        for state in in_turn:
+            most = min(self.bite.bytes, int(self.config.fetch_buffer_bytes / _BUFFER_PART / state.expansion))
+            asked = state.needed_bytes or min(most, state.rest_bytes)
+            asked = max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes))
+            if left < asked * state.expansion:
+                if state.buffered or not (room.starving or state.needed_bytes > most):
+                    self.is_held_back = True
+                    return
+                asked = state.needed_bytes or min(asked, self.bite.least)
+            left -= int(asked * state.expansion)
+            yield state, asked
+
+    def plan_poll(self, room: Room) -> PlannedFetch | None:
+        """Return the poll to send now, or None if none should be sent. Its partitions are ready no more."""
+        lane, ready = self._free_lane(_POLL), self._ready[Demand.CAUGHT_UP]
+        if lane is None or not ready:
             return None
-        shares = divide_budget(self.ready, budget_bytes)
-        for state in shares:
-            del self.ready[state]
+        others = [planned for planned in self.in_flight.values() if not planned.is_bulk]
+        if any(each.wait_ms <= SHORT_WAIT_MS for each in others) and all(state.idle for state in ready):
+            return None
+        wait_ms = min(self.config.max_wait_ms, SHORT_WAIT_MS) if others else self.config.max_wait_ms
+        return self._send(lane, wait_ms, divide_budget(ready, room.poll_bytes))
+
+    def _send(self, lane: str, wait_ms: int, shares: dict[PartitionFetch, int]) -> PlannedFetch:
+        reserved = 0
+        for state, share in shares.items():
+            self.remove(state)
             state.enter(Phase.FETCHING)
-        lane = next(lane for lane in range(LANES) if lane not in self.in_flight)
-        wait_ms = min(config.max_wait_ms, SHORT_WAIT_MS) if self.in_flight else config.max_wait_ms
-        self.in_flight[lane] = wait_ms
-        return PlannedFetch(lane, wait_ms, shares)
+            reserved += int(share * state.expansion)
+        planned = PlannedFetch(lane, wait_ms, shares, reserved if lane.startswith(_BULK) else 0)
+        self.in_flight[lane] = planned
+        return planned
 
-    def _should_merge(self) -> bool:
-        other_is_short = any(wait_ms <= SHORT_WAIT_MS for wait_ms in self.in_flight.values())
-        return other_is_short and all(state.idle for state in self.ready)
+    def abandoned_polls(self) -> list[str]:
+        """Return the lanes of polls whose partitions were all dropped: each occupies its lane until it is answered."""
+        return [lane for lane, planned in self.in_flight.items() if not planned.is_bulk and planned.is_abandoned]
 
 
 def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:

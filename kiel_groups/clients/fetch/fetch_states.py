@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 
 __all__ = ["FetchStates"]
@@ -17,13 +18,13 @@ class FetchStates:
     The state of each assigned partition, and what can be done to it without a request to a broker.
 
     Args:
-        max_answer_bytes: The size of one answer that a request may ask for.
+        config: The bounds of the buffer.
     """
 
-    def __init__(self, max_answer_bytes: int) -> None:
+    def __init__(self, config: FetchConfig) -> None:
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
-        self._buffer = FetchBuffer(max_answer_bytes)
+        self._buffer = FetchBuffer(config)
         #: Where callers wait until ``poll`` is likely to return a batch.
         self.ready = self._buffer.ready
 
@@ -62,7 +63,13 @@ class FetchStates:
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
+                self._leave_queue(state)
                 self._buffer.drop(state)
+
+    def _leave_queue(self, state: PartitionFetch) -> None:
+        if state.phase is Phase.READY:
+            for broker in self._lanes.values():
+                broker.remove(state)
 
     def truncate(self, topic_partition: TopicPartition, end: int) -> int:
         """Drop a partition's buffered records at and after the offset ``end``, and return their number."""
@@ -82,8 +89,7 @@ class FetchStates:
             has_room = not self._buffer.is_paused_full
             self._buffer.pause(state)
             if state.phase is Phase.READY:
-                for broker in self._lanes.values():
-                    broker.ready.pop(state, None)
+                self._leave_queue(state)
                 state.enter(Phase.PARKED)
             if state.buffered and not has_room:
                 over.append(state.topic_partition)

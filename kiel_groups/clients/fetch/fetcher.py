@@ -1,8 +1,8 @@
 """
-Fetch the assigned partitions from their leaders, and buffer a little of each.
+Fetch the assigned partitions from their leaders, and buffer what is delivered next.
 
 Partitions are assigned and unassigned one by one while other partitions continue. Order within a partition is kept.
-Partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+Partitions are delivered in turn, run by run. A failure that can pass by itself (a leader that moves, a broker that
 restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
 other failure, and the partition is fetched again after that.
 """
@@ -14,9 +14,11 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum, WatermarkCallback
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch.fetch_states import FetchStates
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
@@ -35,10 +37,9 @@ from kiel_groups.errors import (
     ProtocolError,
 )
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.message_sets.decoder import PartialMessage
 from kiel_groups.wording import counted, some
 
 __all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "TRIES_UNREADABLE", "WatermarkCallback"]
@@ -48,8 +49,6 @@ log = logging.getLogger(__name__)
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. The partition's buffered batches are delivered meanwhile.
 ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
-#: Called with a partition and the high watermark that its leader has reported.
-WatermarkCallback: TypeAlias = Callable[[TopicPartition, int], None]
 
 #: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
@@ -86,13 +85,13 @@ class Fetcher(FetchStates):
         reset: ResetCallback,
         watermark: WatermarkCallback | None = None,
     ) -> None:
-        super().__init__(config.max_bytes)
+        super().__init__(config)
         self._cluster = cluster
         self._backoff = cluster.new_backoff()
         self._config = config
         self._metrics = metrics
         self._reset = reset
-        self._watermark = watermark
+        self._answers = AnswerReader(config, self._buffer, metrics, watermark)
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -120,6 +119,15 @@ class Fetcher(FetchStates):
             if state.topic_partition in lost:
                 self._start_reset(state)
         self._offer([state for state in states if state.topic_partition not in lost])
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions and their buffered batches, and ignore their answers in flight."""
+        super().unassign(partitions)
+        for broker in self._lanes.values():
+            for lane in broker.abandoned_polls():
+                # The connections of a broker that is gone are closed already.
+                with suppress(KielGroupsError):
+                    self._cluster.connection(broker.node_id, lane).close()
 
     def seek(self, topic_partition: TopicPartition, position: int) -> None:
         """
@@ -163,6 +171,7 @@ class Fetcher(FetchStates):
         """
         buffered = self._buffer.pop(selection, most_records, errors=errors)
         if buffered is None:
+            self._send_held_back()
             return None
         state, head = buffered
         if isinstance(head, Exception):
@@ -173,6 +182,7 @@ class Fetcher(FetchStates):
             raise head.with_traceback(None)
         if state.phase is Phase.PARKED:
             self._offer([state])
+        self._send_held_back()
         return head
 
     def close(self) -> None:
@@ -198,9 +208,9 @@ class Fetcher(FetchStates):
             if leader is None:
                 leaderless.append(state)
                 continue
-            lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
+            lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader, self._config)
             self._lanes[leader] = lanes
-            lanes.ready[state] = None
+            lanes.add(state)
             state.enter(Phase.READY)
         if leaderless:
             self._retry(leaderless, "no leader is known")
@@ -209,8 +219,20 @@ class Fetcher(FetchStates):
     def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
         for broker in lanes:
             self._reroute(broker)
-            while planned := broker.plan(self._config, self._buffer.budget_bytes):
+            self._send_bulk(broker)
+            while planned := broker.plan_poll(self._buffer.room()):
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
+
+    def _send_bulk(self, broker: BrokerLanes) -> None:
+        while planned := broker.plan_bulk(self._buffer.room()):
+            self._buffer.reserve(planned.reserved_bytes)
+            self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
+
+    def _send_held_back(self) -> None:
+        """Send the requests that waited for room in the buffer, or for a caller that finds nothing else."""
+        for broker in self._lanes.values():
+            if broker.is_held_back:
+                self._send_bulk(broker)
 
     def _reroute(self, broker: BrokerLanes) -> None:
         """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
@@ -219,11 +241,12 @@ class Fetcher(FetchStates):
         others = (None, broker.node_id)
         moved = [state for state in broker.ready if self._cluster.leader_of(state.topic_partition) not in others]
         for state in moved:
-            del broker.ready[state]
+            broker.remove(state)
         self._offer(moved)
 
     async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
         shares, sent_s = planned.shares, time.monotonic()
+        again: list[PartitionFetch] = []
         try:
             answer = await self._request(broker, planned)
         except ClosedError:
@@ -240,13 +263,26 @@ class Fetcher(FetchStates):
             # A bug, or garbage from the broker. Either way, fetching must continue.
             self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
-            self._take_all(shares, answer, time.monotonic() - sent_s)
+            if planned.is_bulk:
+                size = sum(len(fetched.message_set) for fetched in answer.response.partitions.values())
+                broker.bite.note(sum(shares.values()), size, time.monotonic() - sent_s)
+                # The broker works on the next request while this answer is read.
+                self._reroute(broker)
+                self._send_bulk(broker)
+            again = await self._take_all(shares, answer)
+        self._buffer.reserve(-planned.reserved_bytes)
+        # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
+        rest_s = min((state.idle_pause_s for state in again), default=0.0) - (time.monotonic() - sent_s)
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, self._offer, again)
+        else:
+            self._offer(again)
         self._send_all([broker])
 
     async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> _Answer:
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
-            connection = self._cluster.connection(broker.node_id, f"fetch-{planned.lane}")
+            connection = self._cluster.connection(broker.node_id, planned.lane)
             response = await connection.request(
                 FetchRequest(planned.wait_ms, self._config.min_bytes, positions),
                 planned.wait_ms + self._cluster.config.request_timeout_ms,
@@ -264,9 +300,11 @@ class Fetcher(FetchStates):
 
     # ------------------------------------------------------------------ answers
 
-    def _take_all(self, shares: Mapping[PartitionFetch, int], answer: _Answer, took_s: float) -> None:
+    async def _take_all(self, shares: Mapping[PartitionFetch, int], answer: _Answer) -> list[PartitionFetch]:
+        """Read an answer, and return the partitions that were read. The others are retried."""
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
+        quantum = Quantum()
         for state, share in shares.items():
             if state.dropped:
                 continue
@@ -275,7 +313,7 @@ class Fetcher(FetchStates):
                 moved.setdefault("left out of the answer", []).append(state)
             elif fetched.error == NO_ERROR:
                 try:
-                    self._read(state, share, fetched)
+                    await self._answers.read(state, share, fetched, quantum)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
                     answer.connection.close()
@@ -291,37 +329,7 @@ class Fetcher(FetchStates):
                     self._report(state, f"{fetched.error}: {fetched.error.hint}; trying again")
         for why, states in moved.items():
             self._retry(states, why)
-        # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
-        rest_s = min((state.idle_pause_s for state in again), default=0.0) - took_s
-        if rest_s > 0:
-            asyncio.get_running_loop().call_later(rest_s, self._offer, again)
-        else:
-            self._offer(again)
-
-    def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> None:
-        """
-        Buffer the records of one partition's answer.
-
-        Raises:
-            MessageTooLargeError: As for ``poll``.
-            ProtocolError, or any other error: The records cannot be read.
-        """
-        state.high_watermark = fetched.high_watermark
-        if self._watermark is not None:
-            self._watermark(state.topic_partition, fetched.high_watermark)
-        if state.paused and self._buffer.is_paused_full:
-            # The records are fetched again after the pause.
-            return
-        state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
-        if not state.idle:
-            try:
-                records = state.decode(fetched.message_set, self._config.max_decompressed_bytes)
-            except PartialMessage as error:
-                state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
-                self._metrics.count("fetch_share_grown")
-                return
-            self._keep(state, records, len(fetched.message_set))
-        state.failures = state.unreadable = 0
+        return again
 
     def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
         """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
@@ -336,15 +344,6 @@ class Fetcher(FetchStates):
             self._retry([state], str(error), logging.WARNING)
         else:
             self._halt(state, error)
-
-    def _keep(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
-        assert state.high_watermark is not None
-        batch = FetchedBatch(state.topic_partition, records, state.high_watermark, state.epoch, size_bytes)
-        state.position = records[-1].offset + 1
-        state.needed_bytes = 0
-        self._metrics.count("records_fetched", len(records))
-        self._metrics.count("bytes_fetched", size_bytes)
-        self._buffer.put(state, batch)
 
     def _halt(self, state: PartitionFetch, error: Exception) -> None:
         """Have ``poll`` raise an error, and stop fetching the partition until then."""

@@ -1,40 +1,40 @@
-"""Keep the state of fetching one partition, and decode its records into batches."""
+"""Keep the state of fetching one partition, and divide what is fetched into runs of records."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError, ProtocolError
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.fetch_sizing import MessageSizes
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
-from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.message_runs import MessageRun, message_runs
 
-__all__ = ["FetchedBatch", "MOVES", "PartitionFetch", "Phase", "Truncated"]
+__all__ = ["Demand", "FetchedBatch", "MOVES", "PartitionFetch", "Phase", "Truncated"]
 
-#: A partition is fetched while it has fewer buffered batches than this: the next one, and one to follow it.
-_MOST_BATCHES = 2
+#: The assumed size of a message until one was read.
+_ASSUMED_BYTES = 1 << 10
 #: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(first_s=0.001, longest_s=0.1)
 
 
-class FetchedBatch(NamedTuple):
-    """
-    One or more records of one partition, in order.
+class Demand(Enum):
+    """What is known of the messages of a partition that are not fetched yet."""
 
-    ``high_watermark`` is the offset after the last message that consumers could see at the time. ``epoch`` is the
-    number of the partition's assignment. ``size_bytes`` is the size of the message set on the wire.
-    """
+    #: Nothing: the partition was just assigned.
+    UNKNOWN = "unknown"
+    #: There are some, as far as the last answer says.
+    BEHIND = "behind"
+    #: There were none.
+    CAUGHT_UP = "caught up"
 
-    topic_partition: TopicPartition
-    records: list[Record]
-    high_watermark: int
-    epoch: int
-    size_bytes: int
+    __hash__ = object.__hash__
 
 
 class Truncated(NamedTuple):
@@ -111,6 +111,12 @@ class PartitionFetch:
     paused: bool = False
     #: How many records of the first buffered batch are delivered already.
     taken: int = 0
+    #: The answers with messages so far.
+    answers: int = 0
+    #: The size of the messages on the wire.
+    sizes: MessageSizes = field(default_factory=MessageSizes)
+    #: How many times larger the last message set was without compression.
+    expansion: float = 1.0
 
     def enter(self, phase: Phase) -> None:
         """Enter a phase by a legal move, or remain in it."""
@@ -122,7 +128,10 @@ class PartitionFetch:
     def next_offset(self) -> int:
         """The next offset to deliver."""
         head = self.buffered[0] if self.buffered else None
-        return head.records[self.taken].offset if isinstance(head, FetchedBatch) else self.position
+        if not isinstance(head, FetchedBatch):
+            return self.position
+        # The records of a batch of which none is taken need not be made for this.
+        return head.records[self.taken].offset if self.taken else head.first_offset
 
     @property
     def lag(self) -> int | None:
@@ -141,12 +150,28 @@ class PartitionFetch:
 
     @property
     def full(self) -> bool:
-        """Whether enough batches are buffered."""
-        return len(self.buffered) >= _MOST_BATCHES
+        """Whether batches of two answers are buffered: the one that is being delivered, and one to follow it."""
+        first, last = (self.buffered[0], self.buffered[-1]) if self.buffered else (None, None)
+        return isinstance(first, FetchedBatch) and (not isinstance(last, FetchedBatch) or last.answer > first.answer)
 
-    def decode(self, message_set: bytes | memoryview, most_bytes: int) -> list[Record]:
+    @property
+    def demand(self) -> Demand:
+        """What is known of the messages to fetch. An empty answer counts more than the high watermark beside it."""
+        if self.high_watermark is None:
+            return Demand.UNKNOWN
+        return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP
+
+    @property
+    def rest_bytes(self) -> int:
+        """How many bytes to ask for to get everything up to the high watermark."""
+        rest = max(0, (self.high_watermark or 0) - self.position)
+        return self.sizes.expected_bytes(rest, _ASSUMED_BYTES)
+
+    def runs(self, message_set: bytes | memoryview, most_bytes: int) -> Iterator[MessageRun]:
         """
-        Return one or more records at and after the position. Compressed messages may decompress to ``most_bytes``.
+        Check a message set, and yield one or more runs of the messages at and after the position.
+
+        Compressed messages may decompress to ``most_bytes``.
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
@@ -155,14 +180,15 @@ class PartitionFetch:
             DamagedRecordError: The message at the position is damaged, and a fetch behind it would pass it.
             ProtocolError: The messages cannot be read, or all of them are before the position.
         """
-        tp, position = self.topic_partition, self.position
+        tp, position, is_empty = self.topic_partition, self.position, True
         try:
-            records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
+            for run in message_runs(message_set, tp, position, max_decompressed_bytes=most_bytes):
+                yield run
+                is_empty = False
         except DamagedMessage as damage:
             raise self._damaged(damage) from damage
-        if not records:
+        if is_empty:
             raise ProtocolError(f"{tp} at offset {position}: the broker sends older messages only")
-        return records
 
     def _damaged(self, damage: DamagedMessage) -> ProtocolError:
         """
@@ -200,7 +226,7 @@ class PartitionFetch:
     @property
     def buffered_bytes(self) -> int:
         """The size of all buffered batches."""
-        return sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
+        return sum(batch.buffer_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
 
     def take(self, most_records: int | None) -> FetchedBatch | Exception:
         """
@@ -210,9 +236,9 @@ class PartitionFetch:
         """
         head = self.buffered[0]
         if isinstance(head, FetchedBatch):
-            start = self.taken
-            until = len(head.records) if most_records is None else start + most_records
-            if until < len(head.records):
+            start, end = self.taken, len(head)
+            until = end if most_records is None else start + most_records
+            if until < end:
                 self.taken = until
                 return head._replace(records=head.records[start:until])
             self.taken = 0
@@ -241,11 +267,18 @@ class PartitionFetch:
         taken, self.taken = self.taken, 0
         for item in self.buffered:
             if isinstance(item, FetchedBatch):
-                waiting, taken = item.records[taken:], 0
-                left = [record for record in waiting if record.offset < end]
-                records += len(waiting) - len(left)
+                before, is_whole = len(item) - taken, not taken
+                if item.first_offset >= end:
+                    left = []
+                elif is_whole and item.last_offset < end:
+                    kept.append(item)
+                    continue
+                else:
+                    left = [record for record in item.records[taken:] if record.offset < end]
+                taken = 0
+                records += before - len(left)
                 if not left:
-                    size_bytes += item.size_bytes
+                    size_bytes += item.buffer_bytes
                     continue
                 item = item._replace(records=left)
             kept.append(item)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError, RetriableBrokerError
+from kiel_groups.fetch_sizing import MessageSizes, fill_answer
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition
@@ -18,8 +19,6 @@ __all__ = ["RangeReader", "ask_for"]
 
 log = logging.getLogger(__name__)
 
-#: Added to the expected size of the rest of a range: message sizes vary, and another fetch costs more than this.
-_SPARE_BYTES = 4 << 10
 #: The assumed size of a message until one was read; if it is too large, the first answer has room for fewer ranges.
 _ASSUMED_BYTES = 1 << 10
 _MIN_SHARE_BYTES = 16 << 10
@@ -34,9 +33,9 @@ class RangeReader:
     """
     The state of reading one range.
 
-    ``position`` is the next offset to fetch. So far, ``read_bytes`` bytes were read for ``read_offsets`` offsets.
-    ``needed_bytes`` is the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers``
-    counts answers in a row without a message, although the broker's high watermark covered the whole range.
+    ``position`` is the next offset to fetch. ``sizes`` has the size of the messages read so far. ``needed_bytes`` is
+    the fetch size for the next message, or 0 if an ordinary share is enough. ``empty_answers`` counts answers in a row
+    without a message, although the broker's high watermark covered the whole range.
     """
 
     range: OffsetRange
@@ -44,8 +43,7 @@ class RangeReader:
     max_message_bytes: int
     position: int = 0
     needed_bytes: int = 0
-    read_bytes: int = 0
-    read_offsets: int = 0
+    sizes: MessageSizes = field(default_factory=MessageSizes)
     empty_answers: int = 0
 
     def __post_init__(self) -> None:
@@ -68,10 +66,9 @@ class RangeReader:
         """
         if self.needed_bytes:
             return FetchPosition(self.position, self.needed_bytes)
-        rest = self.range.end - self.position
         # The log continues after the range: a smaller fetch keeps the broker from sending messages of no use.
-        rest_bytes = rest * self.read_bytes // self.read_offsets if self.read_offsets else rest * _ASSUMED_BYTES
-        return FetchPosition(self.position, min(share_bytes, rest_bytes + rest_bytes // 8 + _SPARE_BYTES))
+        rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
+        return FetchPosition(self.position, min(share_bytes, rest_bytes))
 
     def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
         """
@@ -109,8 +106,7 @@ class RangeReader:
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
             )
         self.needed_bytes = self.empty_answers = 0
-        self.read_bytes += len(fetched.message_set)
-        self.read_offsets += columns.next_offset - self.position
+        self.sizes.note(len(fetched.message_set), columns.next_offset - self.position)
         self.position = columns.next_offset
         return columns if len(columns) else None
 
@@ -175,21 +171,16 @@ def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReade
     """
     Return the fetches of one request, for as many of the first unfinished ranges as fill the answer.
 
-    A request fetches much of a few partitions rather than little of many. For each partition, a broker of 0.8 scans its
-    log message by message from the last entry of its index, and there is one entry for each set that a producer sent.
+    Why few ranges and much of each: see ``fetch_sizing``.
 
     Args:
         readings: The ranges in the order in which to read them; one request has at most one range of a partition.
         most_bytes: The most bytes of messages in the answer; exceeded if one message needs more.
     """
-    share, left = max(_MIN_SHARE_BYTES, most_bytes), most_bytes
-    asked: dict[TopicPartition, tuple[RangeReader, FetchPosition]] = {}
+    share = max(_MIN_SHARE_BYTES, most_bytes)
+    first: dict[TopicPartition, RangeReader] = {}
     for reading in readings:
-        if reading.finished or reading.topic_partition in asked:
-            continue
-        position = reading.ask(share)
-        if asked and position.max_bytes > left:
-            break
-        asked[reading.topic_partition] = reading, position
-        left -= position.max_bytes
-    return dict(asked.values())
+        if not reading.finished:
+            first.setdefault(reading.topic_partition, reading)
+    asked = fill_answer(((reading, reading.ask(share).max_bytes) for reading in first.values()), most_bytes)
+    return {reading: FetchPosition(reading.position, size) for reading, size in asked.items()}

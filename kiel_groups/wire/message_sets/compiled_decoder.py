@@ -2,12 +2,13 @@
 Check a message set with the compiled decoder (``_messages.c``), and divide it into runs of plain messages.
 
 The compiled code reads plain messages only. Where it stops, this module examines what follows: a wrapper, whose content
-becomes a run of its own, the end of the set, or invalid data. If the package was installed without a compiler,
+becomes runs of its own, the end of the set, or invalid data. If the package was installed without a compiler,
 ``COMPILED`` is False, and ``python_decoder`` reads message sets instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kiel_groups.errors import ProtocolError
@@ -20,7 +21,13 @@ from kiel_groups.wire.message_sets.corrupt_messages import (
     damage_in_wrapper,
     refusal,
 )
-from kiel_groups.wire.message_sets.message_layout import Run, message_at, offset_at
+from kiel_groups.wire.message_sets.message_layout import (
+    OVERHEAD_BYTES,
+    Run,
+    message_at,
+    offset_and_size_at,
+    offset_at,
+)
 from kiel_groups.wire.message_sets.partial_messages import partial_message
 from kiel_groups.wire.message_sets.wrappers import unwrap
 from kiel_groups.wire.primitives import Buffer
@@ -32,10 +39,15 @@ except ImportError:
 else:
     COMPILED = True
 
-__all__ = ["COMPILED", "LAST_OFFSET", "CheckedSet", "check_set"]
+__all__ = ["COMPILED", "LAST_OFFSET", "PIECE_BYTES", "CheckedSet", "check_in_steps", "check_set"]
 
 #: The highest possible offset.
 LAST_OFFSET = (1 << 63) - 1
+#: A piece of a set is at most this long, unless one message is longer.
+PIECE_BYTES = 256 << 10
+
+#: Bytes, and where in them whole plain messages start and stop.
+Piece = tuple[Buffer, int, int]
 
 
 @dataclass(slots=True)
@@ -43,15 +55,15 @@ class CheckedSet:
     """
     The readable part of a set, and why it ends.
 
-    The runs may include messages before ``position`` and after ``last_wanted``.
+    The pieces may include messages before ``position`` and after ``last_wanted``.
     """
 
     data: Buffer
     source: TopicPartition
     position: int
-    last_wanted: int
-    #: Bytes, and where in them whole plain messages start and stop.
-    runs: list[tuple[Buffer, int, int]] = field(default_factory=list)
+    last_wanted: int = LAST_OFFSET
+    piece_bytes: int = PIECE_BYTES
+    pieces: list[Piece] = field(default_factory=list)
     #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = -1
     #: The position in ``data`` after the message with ``last_offset``, or after the wrapper that contains the message.
@@ -63,11 +75,15 @@ class CheckedSet:
     def records(self) -> list[Record]:
         """Return the records from ``position`` to ``last_wanted``."""
         topic, partition = self.source
-        return _messages.records(tuple(self.runs), self.position, self.last_wanted, Record, topic, partition)
+        return _messages.records(tuple(self.pieces), self.position, self.last_wanted, Record, topic, partition)
 
     def columns(self) -> tuple[bytes, _messages.Column, _messages.Column]:
         """Return the offsets, keys and values of these records as columns; see ``_messages.pyi``."""
-        return _messages.columns(tuple(self.runs), self.position, self.last_wanted)
+        return _messages.columns(tuple(self.pieces), self.position, self.last_wanted)
+
+    def span(self) -> tuple[int, int, int]:
+        """Return the number of these records, and their first and last offset."""
+        return _messages.span(tuple(self.pieces), self.position, self.last_wanted)
 
     def raise_reason(self) -> None:
         """
@@ -97,45 +113,78 @@ def check_set(
         last_wanted: Reading ends with the first message that has a higher offset.
     """
     found = CheckedSet(data, source, position, last_wanted)
-    try:
-        _check_into(found, max_decompressed_bytes)
-    except ProtocolError as error:
-        found.error = error
+    for piece in check_in_steps(found, max_decompressed_bytes):
+        found.pieces.append(piece)
     return found
 
 
-def _check_into(found: CheckedSet, budget: int) -> None:
+def check_in_steps(found: CheckedSet, max_decompressed_bytes: int) -> Iterator[Piece]:
+    """
+    Check a set piece by piece, and yield each piece as soon as it is checked.
+
+    A step checks one piece of plain messages, or unpacks one wrapper. After the last step, ``found`` has the reason why
+    the readable part ends.
+    """
+    try:
+        yield from _check(found, max_decompressed_bytes)
+    except ProtocolError as error:
+        found.error = error
+
+
+def _check(found: CheckedSet, budget: int) -> Iterator[Piece]:
     data, source = found.data, found.source
     while not found.passed:
-        start = found.stop
-        found.stop, found.last_offset, verdict = _messages.check(data, start, found.last_offset, found.last_wanted)
-        found.runs.append((data, start, found.stop))
+        start, window = found.stop, _window(data, found.stop, found.piece_bytes)
+        checked = _messages.check(memoryview(data)[:window], start, found.last_offset, found.last_wanted)
+        found.stop, found.last_offset, verdict = checked
+        if found.stop > start:
+            yield data, start, found.stop
         if verdict == _messages.STOPPED_BEHIND:
             found.passed = True
             return
         _refuse(verdict, data, found.stop, source)
+        if start < found.stop and window < len(data):
+            continue
         wrapper_end = check_wrapper(data, found.stop, found.last_offset, source)
         if wrapper_end is None:
             return
         wrapper_offset = offset_at(data, found.stop)
+        pieces: list[Piece] = []
         if wrapper_offset >= found.position:
             wrapper = bytes(data[found.stop : wrapper_end])
             with damage_in_wrapper(wrapper_offset, wrapper):
                 content = unwrap(wrapper, source, budget)
-                found.runs.append(_checked_content(content, found.last_offset, wrapper_offset, source))
+                pieces = _check_content(content, found, wrapper_offset)
             budget -= len(content)
         found.stop, found.last_offset = wrapper_end, wrapper_offset
         found.passed = wrapper_offset > found.last_wanted
+        yield from pieces
 
 
-def _checked_content(
-    content: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition
-) -> tuple[bytes, int, int]:
-    stop, last_offset, verdict = _messages.check(content, 0, last_offset, LAST_OFFSET)
-    _refuse(verdict, content, stop, source)
-    run = Run(stop, last_offset, check_wrapper(content, stop, last_offset, source))
-    check_content(content, run, wrapper_offset, source)
-    return content, 0, stop
+def _window(data: Buffer, start: int, piece_bytes: int) -> int:
+    """Return where the piece that begins at ``start`` ends at most: it has one whole message, if the data has."""
+    size, end = len(data), start + piece_bytes
+    if start + OVERHEAD_BYTES <= size:
+        end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
+    return min(end, size)
+
+
+def _check_content(content: bytes, found: CheckedSet, wrapper_offset: int) -> list[Piece]:
+    """Check the content of a wrapper, and divide it into pieces."""
+    pieces: list[Piece] = []
+    stop, last_offset, source = 0, found.last_offset, found.source
+    while True:
+        start, window = stop, _window(content, stop, found.piece_bytes)
+        stop, last_offset, verdict = _messages.check(memoryview(content)[:window], start, last_offset, LAST_OFFSET)
+        _refuse(verdict, content, stop, source)
+        if stop > start:
+            pieces.append((content, start, stop))
+        if stop == start or window == len(content):
+            break
+    check_content(
+        content, Run(stop, last_offset, check_wrapper(content, stop, last_offset, source)), wrapper_offset, source
+    )
+    return pieces
 
 
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:

@@ -358,13 +358,13 @@ def test_a_call_may_be_made_before_the_loop_runs() -> None:
 
 async def test_a_fetch_request_equals_that_of_kiel() -> None:
     """
-    A fetch request equals kiel's: it waits at most a second for at least one byte, and asks for one MiB for all
-    partitions together.
+    A poll equals kiel's fetch request: it waits at most a second for at least one byte, and asks for one MiB for all
+    partitions together. The first request does not wait.
     """
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
-        await broker.wait_for_requests(FETCH, 1)
-        (fetch, *_) = broker.received(FETCH)
+        await broker.wait_for_requests(FETCH, 2)
+        _, fetch = broker.received(FETCH)
     body = Reader(fetch.body, "a fetch")
     assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
     shares = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from unittest.mock import patch
 
@@ -13,8 +13,8 @@ from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
-from kiel_groups.model import Record
 from kiel_groups.wire.api.fetch_v0 import FetchRequest, FetchResponse
+from kiel_groups.wire.message_sets.message_runs import MessageRun
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 from tests.helpers.waiting import eventually
@@ -111,14 +111,14 @@ async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
     An unexpected error of the record decoder is raised as a ProtocolError with topic, partition and offset, and the
     partition is fetched again.
     """
-    decode, failures = PartitionFetch.decode, [ZeroDivisionError("a bug")] * (TRIES_UNREADABLE + 1)
+    runs, failures = PartitionFetch.runs, [ZeroDivisionError("a bug")] * (TRIES_UNREADABLE + 1)
 
-    def decode_badly(state: PartitionFetch, message_set: bytes, most_bytes: int) -> list[Record]:
+    def check_badly(state: PartitionFetch, message_set: bytes, most_bytes: int) -> Iterator[MessageRun]:
         if failures:
             raise failures.pop()
-        return decode(state, message_set, most_bytes)
+        return runs(state, message_set, most_bytes)
 
-    with patch.object(PartitionFetch, "decode", decode_badly):
+    with patch.object(PartitionFetch, "runs", check_badly):
         async with fetch_bench() as bench:
             bench.broker.append(T0, message_set(b"value"))
             bench.fetcher.assign({T0: 0})
@@ -177,13 +177,13 @@ async def test_an_answer_to_another_request_closes_its_connection_only() -> None
     """
 
     def script(request: Request) -> Fault | None:
-        return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
+        return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 3 else None
 
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.script = script
         bench.fetcher.assign({T0: 0})
-        await bench.broker.wait_for_requests(FETCH, 1)
-        polling = next(request.connection for request in bench.broker.received(FETCH))
+        await bench.broker.wait_for_requests(FETCH, 2)
+        polling = bench.broker.received(FETCH)[1].connection
         bench.broker.append(T1, message_set(b"1"))
         bench.fetcher.assign({T1: 0})
         assert values(await bench.next_batch()) == [b"1"]

@@ -53,7 +53,7 @@ async def test_a_partition_that_is_assigned_as_paused_waits_for_resume() -> None
 
 async def test_paused_partitions_leave_room_for_others() -> None:
     """Beyond half of the buffer, a pause reports the partitions whose batches must be dropped."""
-    async with fetch_bench(max_bytes=4_096) as bench:
+    async with fetch_bench(fetch_buffer_bytes=16 * 4_096) as bench:
         bench.broker.append(T0, message_set(b"a"))
         bench.broker.append(T1, message_set(b"b"))
         bench.fetcher.assign({T0: 0, T1: 0})
@@ -77,13 +77,13 @@ async def test_a_late_answer_of_a_paused_partition_is_kept_or_fetched_again() ->
     for is_full in (False, True):
         async with fetch_bench(max_wait_ms=300) as bench:
             bench.fetcher.assign({T0: 0})
-            await bench.broker.wait_for_requests(FETCH, 1)
+            await bench.broker.wait_for_requests(FETCH, 2)
             bench.fetcher.pause([T0])
-            bench.fetcher._buffer._paused_bytes += is_full * (16 << 20)
+            bench.fetcher._buffer._paused_bytes += is_full * (32 << 20)
             bench.broker.append(T0, message_set(b"a"))
             await eventually(lambda: bench.fetcher._partitions[T0].phase is Phase.PARKED, "it is answered")
             assert bench.fetcher.is_buffering(T0) is not is_full
-            bench.fetcher._buffer._paused_bytes -= is_full * (16 << 20)
+            bench.fetcher._buffer._paused_bytes -= is_full * (32 << 20)
             assert bench.fetcher.poll() is None
             bench.fetcher.resume([T0])
             assert offsets(await bench.next_batch()) == [0]

@@ -11,84 +11,215 @@ from kiel_groups.clients.fetch.fetch_requests import (
     SHORT_WAIT_MS,
     BrokerLanes,
     PlannedFetch,
+    Room,
     divide_budget,
+    new_bite,
 )
-from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
+from kiel_groups.fetch_sizing import MessageSizes
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
 LONG = 5_000
+MIB = 1 << 20
 CONFIG = FetchConfig(max_wait_ms=LONG)
+ROOM = Room(MIB, 64 * MIB)
 
 
 def partition(number: int, *, idle: bool = False, needed_bytes: int = 0) -> PartitionFetch:
-    """Return the fetch state of a partition of topic t."""
-    return PartitionFetch(TopicPartition("t", number), 1, 0, empty_answers=int(idle), needed_bytes=needed_bytes)
+    """Return the fetch state of a partition of topic t that has caught up."""
+    tp = TopicPartition("t", number)
+    return PartitionFetch(tp, 1, 0, high_watermark=0, empty_answers=int(idle), needed_bytes=needed_bytes)
 
 
-def plan(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
-    """Add ready partitions to a broker's lanes, and plan the next request."""
+def behind(number: int, rest: int = 1_000_000, *, buffered: bool = False, needed_bytes: int = 0) -> PartitionFetch:
+    """Return the fetch state of a partition whose log has ``rest`` more messages of 100 bytes."""
+    state = partition(number, needed_bytes=needed_bytes)
+    state.high_watermark, state.sizes = rest, MessageSizes(100_000, 1_000)
+    if buffered:
+        state.buffered.append(FetchedBatch(state.topic_partition, [], 0, 1, 1))
+    return state
+
+
+def unknown(number: int) -> PartitionFetch:
+    """Return the fetch state of a partition that was just assigned."""
+    return PartitionFetch(TopicPartition("t", number), 1, 0)
+
+
+def lanes_with(*ready: PartitionFetch, config: FetchConfig = CONFIG) -> BrokerLanes:
+    lanes = BrokerLanes(0, config)
+    add(lanes, *ready)
+    return lanes
+
+
+def add(lanes: BrokerLanes, *ready: PartitionFetch) -> None:
     for state in ready:
-        lanes.ready[state] = None
-        if not state.dropped:
-            state.enter(Phase.READY)
-    return lanes.plan(CONFIG, 1 << 20)
+        state.enter(Phase.READY)
+        lanes.add(state)
 
 
-def test_a_single_request_has_all_partitions_and_waits_long() -> None:
-    """
-    If no other request to the broker is in flight, the request has all ready partitions, even idle ones, and a long
-    wait.
-    """
-    lanes, hot, idle = BrokerLanes(0), partition(0), partition(1, idle=True)
-    planned = plan(lanes, hot, idle)
+def poll(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
+    """Add ready partitions to a broker's lanes, and plan the next poll."""
+    add(lanes, *ready)
+    return lanes.plan_poll(ROOM)
+
+
+# ---------------------------------------------------------------------- polls
+
+
+def test_a_single_poll_has_all_partitions_and_waits_long() -> None:
+    """If no other poll is in flight, it has all partitions that have caught up, even idle ones, and a long wait."""
+    lanes, hot, idle = lanes_with(), partition(0), partition(1, idle=True)
+    planned = poll(lanes, hot, idle)
     assert planned is not None
-    assert (set(planned.shares), planned.wait_ms) == ({hot, idle}, LONG)
+    assert (set(planned.shares), planned.wait_ms, planned.is_bulk) == ({hot, idle}, LONG, False)
     assert hot.phase is Phase.FETCHING
-    assert not lanes.ready
+    assert not list(lanes.ready)
 
 
-def test_a_second_request_waits_briefly_and_a_third_is_not_sent() -> None:
-    """
-    A second request to a broker uses the second lane, with a short wait. A third request is not sent while both lanes
-    are in use.
-    """
-    lanes = BrokerLanes(0)
-    first, second = plan(lanes, partition(0)), plan(lanes, partition(1))
+def test_a_second_poll_waits_briefly_and_a_third_is_not_sent() -> None:
+    """A second poll uses the second lane, with a short wait. A third is not sent while both lanes are in use."""
+    lanes = lanes_with()
+    first, second = poll(lanes, partition(0)), poll(lanes, partition(1))
     assert first is not None
     assert second is not None
-    assert (first.lane, second.lane, second.wait_ms) == (0, 1, SHORT_WAIT_MS)
-    assert plan(lanes, partition(2)) is None
+    assert (first.lane, second.lane, second.wait_ms) == ("poll-0", "poll-1", SHORT_WAIT_MS)
+    assert poll(lanes, partition(2)) is None
+    assert lanes.has_free_lane, "those of bulk requests are free"
 
 
-def test_idle_partitions_wait_for_a_short_request_to_merge_with() -> None:
+def test_idle_partitions_wait_for_a_short_poll_to_merge_with() -> None:
     """
-    While a short request is in flight, idle partitions are requested only together with a partition that has data.
-    After it, one long request has all idle partitions.
+    While a short poll is in flight, idle partitions are requested only together with a partition that has had data.
+    After it, one long poll has all idle partitions.
     """
-    lanes, idle = BrokerLanes(0), partition(2, idle=True)
-    assert plan(lanes, partition(0)) is not None
-    assert plan(lanes, partition(1)) is not None
-    del lanes.in_flight[0]
-    assert plan(lanes, idle) is None, "the short request is still in flight"
+    lanes, idle = lanes_with(), partition(2, idle=True)
+    assert poll(lanes, partition(0)) is not None
+    assert poll(lanes, partition(1)) is not None
+    del lanes.in_flight["poll-0"]
+    assert poll(lanes, idle) is None, "the short poll is still in flight"
     hot = partition(3)
-    beside = plan(lanes, hot)
-    assert beside is not None, "a partition with data does not wait"
+    beside = poll(lanes, hot)
+    assert beside is not None, "a partition that has had data does not wait"
     assert set(beside.shares) == {idle, hot}
     lanes.in_flight.clear()
-    merged = plan(lanes, partition(4, idle=True))
+    merged = poll(lanes, partition(4, idle=True))
     assert merged is not None
     assert merged.wait_ms == LONG
 
 
-def test_dropped_partitions_are_left_out() -> None:
-    """A partition that was unassigned after it became ready is not fetched."""
-    lanes, dropped = BrokerLanes(0), partition(0)
-    dropped.drop()
-    assert plan(lanes, dropped) is None
-    assert not lanes.ready
+def test_a_poll_whose_partitions_are_all_dropped_is_abandoned() -> None:
+    """One live partition is enough to wait for it. Bulk requests are answered at once, so they are left alone."""
+    first, second, bulk = partition(0), partition(1), behind(2)
+    lanes = lanes_with(bulk)
+    assert lanes.plan_bulk(ROOM) is not None
+    assert poll(lanes, first, second) is not None
+    bulk.drop()
+    first.drop()
+    assert lanes.abandoned_polls() == []
+    second.drop()
+    assert lanes.abandoned_polls() == ["poll-0"]
+
+
+# ---------------------------------------------------------------------- bulk requests
+
+
+def test_partitions_that_were_just_assigned_share_the_first_request() -> None:
+    """It does not wait at the broker, and goes before partitions that are behind."""
+    late, new = behind(0), [unknown(1), unknown(2)]
+    planned = lanes_with(late, *new).plan_bulk(ROOM)
+    assert planned is not None
+    assert planned.wait_ms == 0
+    assert planned.shares == dict.fromkeys(new, MIB // 2)
+
+
+def test_partitions_that_are_behind_get_whole_bites() -> None:
+    """One each, in turn, in two requests at a time. A partition that has caught up is not among them."""
+    lanes = lanes_with(behind(0), partition(1), behind(2), behind(3))
+    first, second = lanes.plan_bulk(ROOM), lanes.plan_bulk(ROOM)
+    assert first is not None
+    assert second is not None
+    assert [[(s.topic_partition.partition, n) for s, n in each.shares.items()] for each in (first, second)] == [
+        [(0, MIB)],
+        [(2, MIB)],
+    ]
+    assert (first.lane, second.lane) == ("bulk-0", "bulk-1")
+    assert lanes.plan_bulk(ROOM) is None
+    assert not lanes.is_held_back
+
+
+def test_small_backlogs_share_an_answer() -> None:
+    """Each is asked for what it is expected to have, and some spare."""
+    small = [behind(n, 1_000) for n in range(20)]
+    planned = lanes_with(*small).plan_bulk(ROOM)
+    assert planned is not None
+    expected = 100_000 * 9 // 8 + LEAST_SHARE_BYTES
+    assert planned.shares == dict.fromkeys(small[: MIB // expected], expected)
+
+
+def test_a_partition_without_a_batch_goes_first() -> None:
+    """Others take their turns after it."""
+    hungry = behind(1)
+    planned = lanes_with(behind(0, buffered=True), hungry).plan_bulk(ROOM)
+    assert planned is not None
+    assert list(planned.shares) == [hungry]
+
+
+def test_a_full_buffer_holds_bulk_requests_back() -> None:
+    """Until there is room for a whole bite; but callers that wait for a partition get a small one."""
+    lanes, full = lanes_with(behind(0), behind(1, buffered=True)), Room(LEAST_SHARE_BYTES, MIB - 1)
+    assert lanes.plan_bulk(full) is None
+    assert lanes.is_held_back
+    planned = lanes.plan_bulk(full._replace(starving=True))
+    assert planned is not None
+    assert [(s.topic_partition.partition, n) for s, n in planned.shares.items()] == [(0, MIB // 16)]
+    assert lanes.plan_bulk(full._replace(starving=True)) is None, "it has a batch to deliver"
+    assert lanes.is_held_back
+    assert lanes.plan_bulk(ROOM) is not None
+    assert not lanes.is_held_back
+
+
+def test_compressed_messages_are_counted_as_they_will_be_buffered() -> None:
+    """An answer is expected to unpack as the last one did, and its bytes are reserved; a bite is smaller then."""
+    state = behind(0)
+    state.expansion = 10.0
+    planned = lanes_with(state, config=FetchConfig(fetch_buffer_bytes=16 * MIB)).plan_bulk(Room(MIB, 16 * MIB))
+    assert planned is not None
+    assert planned.shares == {state: 2 * MIB // 10}
+    assert planned.reserved_bytes == 10 * (2 * MIB // 10)
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_large_message_is_fetched_when_its_partition_has_nothing_else(buffered: bool) -> None:
+    """Whatever the buffer has room for: the partition could not continue otherwise."""
+    state = behind(0, needed_bytes=100 * MIB, buffered=buffered)
+    planned = lanes_with(state).plan_bulk(ROOM)
+    assert (None if planned is None else planned.shares) == (None if buffered else {state: 100 * MIB})
+
+
+def test_dropped_partitions_free_their_lane() -> None:
+    """Two more bulk requests are sent while the answers to abandoned ones are awaited."""
+    lanes, sought = lanes_with(), []
+    for number in range(6):
+        sought.append(unknown(number))
+        add(lanes, sought[-1])
+        assert (lanes.plan_bulk(ROOM) is not None) is (number < 4)
+        sought[-1].drop()
+
+
+def test_the_bounds_of_a_bite() -> None:
+    """They follow ``max_bytes``, and the buffer."""
+    defaults = new_bite(CONFIG)
+    assert (defaults.least, defaults.bytes, defaults.most) == (MIB // 16, MIB, 4 * MIB)
+    small = new_bite(FetchConfig(fetch_buffer_bytes=4 * MIB))
+    assert (small.least, small.bytes, small.most) == (MIB // 32, MIB // 2, MIB // 2)
+    least = new_bite(FetchConfig(max_bytes=1, fetch_buffer_bytes=1))
+    assert (least.least, least.bytes, least.most) == (1, 1, 1)
+
+
+# ---------------------------------------------------------------------- shares
 
 
 def test_large_messages_share_the_budget_and_one_always_fits() -> None:
@@ -126,3 +257,23 @@ def test_shares_keep_to_the_budget(needs: list[int], budget: int) -> None:
     assert all(share >= least for share in plain)
     if len(large) < 2 and sum(large) + least * len(plain) <= budget:
         assert sum(shares.values()) <= budget
+
+
+@pytest.mark.property
+@given(
+    rests=st.lists(st.integers(1, 1_000_000), min_size=1, max_size=40),
+    expansion=st.sampled_from([1.0, 2.5, 40.0]),
+    left=st.integers(-MIB, 80 * MIB),
+)
+def test_bulk_requests_keep_to_the_buffer(rests: list[int], expansion: float, left: int) -> None:
+    """What all requests in flight are expected to bring fits into the room, whatever the partitions have."""
+    partitions = [behind(n, rest) for n, rest in enumerate(rests)]
+    for state in partitions:
+        state.expansion = expansion
+    lanes, room = lanes_with(*partitions), left
+    while planned := lanes.plan_bulk(Room(MIB, room)):
+        room -= planned.reserved_bytes
+        assert room >= 0
+        assert sum(planned.shares.values()) <= 4 * MIB
+        lanes.in_flight.clear()
+    assert lanes.is_held_back or not list(lanes.ready)

@@ -62,14 +62,15 @@ async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T1, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
-        await bench.broker.wait_for_requests(FETCH, 1)
+        await bench.broker.wait_for_requests(FETCH, 2)
         bench.fetcher.assign({T1: 0})
         assert values(await bench.next_batch()) == [b"here"]
-        assert len({a.connection for a in bench.broker.received(FETCH)}) == 2
+        _, polling, asking = [request.connection for request in bench.broker.received(FETCH)][:3]
+        assert asking != polling
 
 
-async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
-    """If both lanes are in use for idle partitions, another new partition waits only for the end of the short poll."""
+async def test_another_new_partition_does_not_wait_for_a_short_poll_either() -> None:
+    """Polls of partitions that have caught up may occupy both of their lanes."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T2, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -131,6 +132,20 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
         second = await bench.next_batch()
         assert (values(second), first.epoch) == ([b"3"], second.epoch)
         await throughout(lambda: bench.fetcher.poll() is None, "no other batch is delivered", 0.05)
+
+
+async def test_an_error_of_an_earlier_assignment_is_ignored() -> None:
+    """The partition was unassigned during the request: its refusal is neither reported nor followed by another try."""
+    async with fetch_bench() as bench:
+        answered = bench.broker.gates[FETCH] = asyncio.Event()
+        bench.broker.fail_next(FETCH, T0, 29)
+        bench.fetcher.assign({T0: 0, T1: 0})
+        await bench.broker.wait_for_requests(FETCH, 1)
+        bench.fetcher.unassign([T0])
+        answered.set()
+        bench.broker.append(T1, message_set(b"other"))
+        assert values(await bench.next_batch()) == [b"other"]
+        assert bench.metrics.counter("fetch_failures") == 0
 
 
 async def test_a_partition_that_an_answer_lacks_is_fetched_again() -> None:

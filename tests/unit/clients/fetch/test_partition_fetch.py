@@ -22,6 +22,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.message_sets.message_runs import MessageRun
 from tests.helpers.recorded_moves import moves_in, record_moves
 from tests.helpers.waiting import run_ready_tasks
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.unit
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 #: Two message sets fill the fetcher's buffer; then only partitions without a buffered batch are fetched.
-CONFIG = FetchConfig(max_bytes=2, max_wait_ms=0)
+CONFIG = FetchConfig(max_bytes=2, fetch_buffer_bytes=40, max_wait_ms=0)
 MESSAGE_SET = memoryview(bytes(20))
 
 
@@ -46,8 +47,6 @@ class RandomCluster:
         self._random = random
         self.leaders: dict[TopicPartition, int | None] = {}
         self.waiting: list[asyncio.Event] = []
-        #: Whether every fetch succeeds and has records.
-        self.is_faultless = False
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         return self.leaders.get(partition, 0)
@@ -78,11 +77,6 @@ class RandomCluster:
         if self.waiting:
             self.waiting.pop(self._random.randrange(len(self.waiting))).set()
 
-    async def answer_first(self) -> None:
-        """Give the answer for which the fetcher has waited longest, and have the fetcher process it."""
-        self.waiting.pop(0).set()
-        await run_ready_tasks()
-
     async def refresh(self, topics: Iterable[str], purpose: str) -> None:
         await self._wait()
         if self._random.random() < 0.2:
@@ -90,13 +84,11 @@ class RandomCluster:
 
     async def request(self, request: FetchRequest, timeout_ms: int, max_response_bytes: int) -> FetchResponse:
         await self._wait()
-        if self._random.random() < 0.1 and not self.is_faultless:
+        if self._random.random() < 0.1:
             raise self._random.choice([ConfigError("too large"), ProtocolError("garbage"), NoBrokersError("silent")])
         return FetchResponse({partition: self._answer_for() for partition in request.partitions})
 
     def _answer_for(self) -> FetchedPartition:
-        if self.is_faultless:
-            return FetchedPartition(NO_ERROR, 9, MESSAGE_SET)
         error = self._random.choice([NO_ERROR] * 8 + [NOT_LEADER_FOR_PARTITION, OFFSET_OUT_OF_RANGE])
         return FetchedPartition(error, 9, MESSAGE_SET[: self._random.choice([0, 20, 20])])
 
@@ -108,16 +100,29 @@ class RandomCluster:
         return outcome
 
 
-def decoded(state: PartitionFetch, message_set: memoryview, most_bytes: int) -> list[Record]:
-    """Return one record, at the position."""
-    return [Record(*state.topic_partition, state.position, None, b"")]
+class OneRecord:
+    """A run of one record."""
+
+    count, size_bytes = 1, len(MESSAGE_SET)
+
+    def __init__(self, state: PartitionFetch) -> None:
+        self.first_offset = self.last_offset = state.position
+        self._partition = state.topic_partition
+
+    def records(self) -> list[Record]:
+        return [Record(*self._partition, self.first_offset, None, b"")]
+
+
+def one_run(state: PartitionFetch, message_set: memoryview, most_bytes: int) -> Iterator[MessageRun]:
+    """Yield one record, at the position."""
+    yield OneRecord(state)
 
 
 def actions(fetcher: Fetcher, cluster: RandomCluster, random: Random) -> Iterator[None]:
     """Yield after each of many random calls of a fetcher, moves of leaders, and answers."""
     for _ in range(100_000):
         partition = random.choice(PARTITIONS)
-        match random.randrange(12):
+        match random.randrange(14):
             case 0:
                 fetcher.assign({partition: 0})
             case 1:
@@ -129,26 +134,13 @@ def actions(fetcher: Fetcher, cluster: RandomCluster, random: Random) -> Iterato
             case 4 | 5:
                 with suppress(ConfigError, ProtocolError, OffsetOutOfRangeError):
                     fetcher.poll()
+            case 6:
+                fetcher.pause([partition])
+            case 7:
+                fetcher.resume([partition])
             case _:
                 cluster.answer()
         yield
-
-
-async def park_a_queued_partition(fetcher: Fetcher, cluster: RandomCluster) -> None:
-    """Fill the buffer while a partition is queued for a broker that no longer leads it, which is rare by chance."""
-    first, second, third = PARTITIONS[:3]
-    cluster.is_faultless = True
-    fetcher.assign({first: 0})
-    await run_ready_tasks()
-    await cluster.answer_first()
-    await cluster.answer_first()
-    for partition in (second, third):
-        fetcher.assign({partition: 0})
-        await run_ready_tasks()
-    assert fetcher.poll() is not None
-    cluster.leaders[first] = 1
-    await cluster.answer_first()
-    cluster.is_faultless = False
 
 
 async def test_a_fetcher_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,13 +150,11 @@ async def test_a_fetcher_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch)
     """
     legal = moves_in(partition_fetch)
     recorded = record_moves(monkeypatch, partition_fetch)
-    monkeypatch.setattr(PartitionFetch, "decode", decoded)
+    monkeypatch.setattr(PartitionFetch, "runs", one_run)
     monkeypatch.setattr(PartitionFetch, "idle_pause_s", 0.0)
     random = Random(1)
     cluster = RandomCluster(random)
     fetcher = Fetcher(cast(ClusterMetadata, cluster), CONFIG, Metrics(), reset=cluster.reset)
-    await park_a_queued_partition(fetcher, cluster)
-    assert (Phase.READY, Phase.PARKED) in recorded.seen
     for _ in actions(fetcher, cluster, random):
         await run_ready_tasks()
         if recorded.seen >= legal:

@@ -101,7 +101,7 @@ def decoded(data: bytes, position: int, high_watermark: int) -> ProtocolError:
     """Return the error of a partition's answer."""
     state = PartitionFetch(T0, 1, position, high_watermark=high_watermark)
     with pytest.raises(ProtocolError) as caught:
-        state.decode(data, 1 << 20)
+        list(state.runs(data, 1 << 20))
     return caught.value
 
 

@@ -106,6 +106,7 @@ async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
 async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
     """A partition that waits for a free lane to the deposed leader moves to the elected leader, too."""
     async with leader_bench() as bench:
+        answered = bench.deposed.gates[FETCH] = asyncio.Event()
         bench.fetcher.assign({T0: 0})
         await bench.deposed.wait_for_requests(FETCH, 1)
         bench.fetcher.assign({T1: 0})
@@ -113,6 +114,7 @@ async def test_partitions_queued_at_a_deposed_leader_move_too() -> None:
         bench.fetcher.assign({T2: 0})
         bench.elected.append(T2, message_set(b"2"))
         bench.override_leaders(T0, T1, T2)
+        answered.set()
         assert await bench.next_values() == [b"2"]
         assert bench.deposed.count(FETCH) == 2
 

@@ -36,7 +36,11 @@ def records(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
     return _messages.records(given, first, last, Record, "t", 0)
 
 
-READERS = pytest.mark.parametrize("read", [columns, records])
+def span(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
+    return _messages.span(given, first, last)
+
+
+READERS = pytest.mark.parametrize("read", [columns, records, span])
 
 INVALID_RUNS = {
     "stop beyond the bytes": (DATA, 0, len(DATA) + 1),
@@ -105,6 +109,15 @@ def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
         assert _messages.check(damaged, 0, -1, HIGHEST) == (0, -1, _messages.STOPPED_BY_CRC), at
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "found"),
+    [(LOWEST, HIGHEST, (4, 7, 12)), (8, 9, (2, 8, 9)), (10, HIGHEST, (1, 12, 12)), (10, 11, (0, -1, -1))],
+)
+def test_a_span_is_counted(first: int, last: int, found: tuple[int, int, int]) -> None:
+    """The number of messages within the bounds, and their first and last offset."""
+    assert span(((DATA, 0, len(DATA)),), first, last) == found
+
+
 def test_a_record_is_a_tuple() -> None:
     """The class of a record must be a tuple's, because objects of other types have no memory for the fields."""
     for kind in (dict, int, object, list):
@@ -120,7 +133,7 @@ def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> Non
     data = bytearray(DATA)
     stop, _, _ = _messages.check(data, 0, -1, HIGHEST)
     data[8:12] = int32(1 << 30)
-    for read in (columns, records):
+    for read in (columns, records, span):
         with pytest.raises(ValueError, match="a run"):
             read(((data, 0, stop),))
 

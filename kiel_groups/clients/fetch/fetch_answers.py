@@ -1,0 +1,115 @@
+"""Read the answers to fetches into the buffer, run by run, without blocking the event loop for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
+from kiel_groups.config import FetchConfig
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition
+from kiel_groups.wire.message_sets.decoder import PartialMessage
+
+__all__ = ["AnswerReader", "Quantum", "WatermarkCallback"]
+
+#: Called with a partition and the high watermark that its leader has reported.
+WatermarkCallback: TypeAlias = Callable[[TopicPartition, int], None]
+
+#: How long an answer is read without a return to the event loop, in seconds.
+_QUANTUM_S = 0.003
+
+
+class Quantum:
+    """The time for which a task may work before other tasks get their turn."""
+
+    def __init__(self) -> None:
+        self._ends_s = time.monotonic() + _QUANTUM_S
+
+    async def pause_if_over(self) -> None:
+        """Return to the event loop if the time is over."""
+        if time.monotonic() >= self._ends_s:
+            await asyncio.sleep(0)
+            self._ends_s = time.monotonic() + _QUANTUM_S
+
+
+class AnswerReader:
+    """
+    Reads what an answer has of one partition into the buffer.
+
+    Args:
+        config: Bounds the size of messages.
+        buffer: Where the batches go.
+        metrics: Counts records and bytes.
+        watermark: Called with each high watermark that a leader reports.
+    """
+
+    def __init__(
+        self, config: FetchConfig, buffer: FetchBuffer, metrics: Metrics, watermark: WatermarkCallback | None
+    ) -> None:
+        self._config = config
+        self._buffer = buffer
+        self._metrics = metrics
+        self._watermark = watermark
+
+    async def read(self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum) -> None:
+        """
+        Buffer the records of one partition's answer.
+
+        Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
+        runs. Runs for which the buffer has no room are fetched again.
+
+        Args:
+            state: The partition.
+            share: The bytes that the request asked for.
+            fetched: The partition's part of the answer, which is not an error.
+            quantum: The time of the task that reads the answer.
+
+        Raises:
+            MessageTooLargeError: As for ``Fetcher.poll``.
+            ProtocolError, or any other error: The records cannot be read.
+        """
+        state.high_watermark = fetched.high_watermark
+        if self._watermark is not None:
+            self._watermark(state.topic_partition, fetched.high_watermark)
+        if not self._may_keep(state):
+            # The records are fetched again after the pause.
+            return
+        state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
+        if not state.idle:
+            try:
+                await self._keep_runs(state, fetched, quantum)
+            except PartialMessage as error:
+                state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
+                self._metrics.count("fetch_share_grown")
+                return
+        state.failures = state.unreadable = 0
+
+    def _may_keep(self, state: PartitionFetch) -> bool:
+        return not (state.dropped or (state.paused and self._buffer.is_paused_full))
+
+    async def _keep_runs(self, state: PartitionFetch, fetched: FetchedPartition, quantum: Quantum) -> None:
+        start, wire_bytes, size_bytes = state.position, len(fetched.message_set), 0
+        state.answers += 1
+        for run in state.runs(fetched.message_set, self._config.max_decompressed_bytes):
+            # How far the set is compressed is known at its end; the last one is a good guess.
+            sent_bytes = int(run.size_bytes / state.expansion)
+            batch = FetchedBatch(
+                state.topic_partition, run, fetched.high_watermark, state.epoch, sent_bytes, state.answers
+            )
+            size_bytes += run.size_bytes
+            state.position = run.last_offset + 1
+            state.needed_bytes = 0
+            self._metrics.count("records_fetched", run.count)
+            self._buffer.put(state, batch)
+            await quantum.pause_if_over()
+            if not self._may_keep(state) or self._buffer.is_full:
+                break
+        else:
+            state.sizes.note(wire_bytes, state.position - start)
+        state.expansion = max(1.0, size_bytes / wire_bytes)
+        self._metrics.count("bytes_fetched", wire_bytes)

@@ -1,0 +1,135 @@
+"""
+Divide the message set of a fetch into runs of messages, whose records are made when they are wanted.
+
+A run has the bytes of its messages, which are checked. Its records take several times as much memory, so a consumer
+makes them for the run that it delivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.compiled_decoder import PIECE_BYTES, CheckedSet, check_in_steps
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.message_layout import LEAST_SIZE, OVERHEAD_BYTES
+from kiel_groups.wire.primitives import Buffer
+
+__all__ = ["MessageRun", "message_runs"]
+
+
+class MessageRun(Protocol):
+    """
+    One or more messages of a partition, by ascending offset, that were checked.
+
+    ``count`` is the number of messages, ``size_bytes`` their size in a message set without compression.
+    """
+
+    count: int
+    first_offset: int
+    last_offset: int
+    size_bytes: int
+
+    def records(self) -> list[Record]:
+        """Make the records."""
+
+
+class _CheckedRun:
+    """A run that the compiled decoder has checked."""
+
+    __slots__ = ("checked", "count", "first_offset", "last_offset", "size_bytes")
+
+    def __init__(self, checked: CheckedSet) -> None:
+        self.checked = checked
+        self.count, self.first_offset, self.last_offset = checked.span()
+        self.size_bytes = sum(stop - start for _, start, stop in checked.pieces)
+
+    def records(self) -> list[Record]:
+        """Make the records."""
+        return self.checked.records()
+
+
+class _DecodedRun:
+    """A run whose records were made at once, by the decoder in Python."""
+
+    __slots__ = ("_records", "count", "first_offset", "last_offset", "size_bytes")
+
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+        self.count, self.first_offset, self.last_offset = len(records), records[0].offset, records[-1].offset
+        self.size_bytes = sum(map(_size_of, records))
+
+    def records(self) -> list[Record]:
+        """Return the records."""
+        return self._records
+
+
+def _size_of(record: Record) -> int:
+    return OVERHEAD_BYTES + LEAST_SIZE + len(record.key or b"") + len(record.value or b"")
+
+
+def message_runs(
+    message_set: Buffer,
+    topic_partition: TopicPartition,
+    position: int,
+    *,
+    max_decompressed_bytes: int,
+    run_bytes: int = PIECE_BYTES,
+) -> Iterator[MessageRun]:
+    """
+    Check the message set of a fetch from one partition, run by run, and yield each run as soon as it is checked.
+
+    Args:
+        message_set: The set as received. The runs do not refer to it: they have copies, or what wrappers unpack to.
+        topic_partition: The partition that the set belongs to.
+        position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
+        max_decompressed_bytes: How many bytes compressed messages may unpack to.
+        run_bytes: The size of a run at most, without compression, unless one message is larger.
+
+    Yields:
+        Runs by ascending offset, up to the first message that cannot be read, as ``decode_message_set`` returns
+        records.
+
+    Raises:
+        PartialMessage, MessageTooLargeError, ProtocolError: As ``decode_message_set`` does. There was no run.
+    """
+    if not compiled_decoder.COMPILED:
+        yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
+        return
+    found = CheckedSet(message_set, topic_partition, position, piece_bytes=run_bytes)
+    collected = CheckedSet(b"", topic_partition, position)
+    is_empty, room = True, run_bytes
+    for data, start, stop in check_in_steps(found, max_decompressed_bytes):
+        if room < stop - start and collected.pieces:
+            run = _CheckedRun(collected)
+            collected, room = CheckedSet(b"", topic_partition, position), run_bytes
+            if run.count:
+                is_empty = False
+                yield run
+        # A piece of the set itself is copied, so that the last run of an answer does not keep all of it in memory.
+        size = stop - start
+        collected.pieces.append((bytes(data[start:stop]), 0, size) if data is message_set else (data, start, stop))
+        room -= size
+    run = _CheckedRun(collected)
+    if run.count:
+        yield run
+    elif is_empty:
+        found.raise_reason()
+
+
+def _decoded_runs(
+    message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, run_bytes: int
+) -> Iterator[MessageRun]:
+    records: list[Record] = []
+    room = run_bytes
+    for record in decode_message_set(message_set, source, position, max_decompressed_bytes=max_decompressed_bytes):
+        size = _size_of(record)
+        if room < size and records:
+            yield _DecodedRun(records)
+            records, room = [], run_bytes
+        records.append(record)
+        room -= size
+    if records:
+        yield _DecodedRun(records)

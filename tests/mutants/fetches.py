@@ -1,0 +1,211 @@
+"""Mutants of fetches: bulk requests and polls, the size of a bite, the buffer's budget, and runs of records."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_SIZING = "fetch_sizing.py"
+_REQUESTS = "clients/fetch/fetch_requests.py"
+_BUFFER = "clients/fetch/fetch_buffer.py"
+_FETCHER = "clients/fetch/fetcher.py"
+_ANSWERS = "clients/fetch/fetch_answers.py"
+_PARTITION = "clients/fetch/partition_fetch.py"
+_RUNS = "wire/message_sets/message_runs.py"
+_COMPILED = "wire/message_sets/compiled_decoder.py"
+
+_SIZING_TESTS = "tests/unit/test_fetch_sizing.py"
+_REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
+_BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
+_FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
+_RUN_TESTS = "tests/property/test_wire_runs_laws.py"
+
+MUTANTS = (
+    # Bulk requests and polls
+    Mutant(
+        "a partition that is behind is polled for a small share",
+        _PARTITION,
+        "return Demand.BEHIND if self.position < self.high_watermark and not self.idle else Demand.CAUGHT_UP",
+        "return Demand.CAUGHT_UP",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "an empty answer below the high watermark is repeated at once",
+        _PARTITION,
+        "self.position < self.high_watermark and not self.idle else",
+        "self.position < self.high_watermark else",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "partitions that were just assigned wait for those that are behind",
+        _REQUESTS,
+        "        if self._ready[Demand.UNKNOWN]:\n",
+        "        if self._ready[Demand.UNKNOWN] and not self._ready[Demand.BEHIND]:\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a partition without a batch waits for others",
+        _REQUESTS,
+        "for each in behind if not each.buffered), (each for each in behind if each.buffered))",
+        "for each in behind), iter(()))",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "abandoned bulk requests occupy their lanes",
+        _REQUESTS,
+        "sum(not planned.is_abandoned for planned in used)",
+        "len(used)",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "any number of abandoned bulk requests is in flight",
+        _REQUESTS,
+        "(_ABANDONED_LANES if kind == _BULK else 0)",
+        "(100 if kind == _BULK else 0)",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "an abandoned poll occupies its lane",
+        _FETCHER,
+        "                    self._cluster.connection(broker.node_id, lane).close()\n",
+        "                    pass\n",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "a poll is closed although one of its partitions is wanted",
+        _REQUESTS,
+        "        return all(state.dropped for state in self.shares)\n",
+        "        return any(state.dropped for state in self.shares)\n",
+        _BULK_TESTS,
+    ),
+    # Sizes
+    Mutant(
+        "a fast broker is asked for no more",
+        _FETCHER,
+        "                broker.bite.note(sum(shares.values()), size, time.monotonic() - sent_s)\n",
+        "",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "an answer that was not full makes the next one larger",
+        _SIZING,
+        "asked_bytes < self.bytes or received_bytes < asked_bytes - asked_bytes // 4",
+        "asked_bytes < self.bytes",
+        _SIZING_TESTS,
+    ),
+    Mutant(
+        "a slow broker is asked for ever more",
+        _SIZING,
+        "        if took_s > SLOW_S:\n",
+        "        if False:\n",
+        _SIZING_TESTS,
+    ),
+    Mutant(
+        "a bite grows without a bound",
+        _SIZING,
+        "self.bytes = min(self.most, self.bytes * 2)",
+        "self.bytes = self.bytes * 2",
+        _SIZING_TESTS,
+    ),
+    Mutant(
+        "old sizes of messages count as much as new ones",
+        _SIZING,
+        "        while self.read_offsets > _MOST_OFFSETS:\n",
+        "        while False:\n",
+        _SIZING_TESTS,
+    ),
+    Mutant(
+        "an answer is filled beyond its size",
+        _SIZING,
+        "        if asked and wanted_bytes > left:\n",
+        "        if asked and left <= 0:\n",
+        _SIZING_TESTS,
+    ),
+    # The budget
+    Mutant(
+        "bulk requests overfill the buffer",
+        _REQUESTS,
+        "            if left < asked * state.expansion:\n",
+        "            if False:\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "what waits for room in the buffer is never asked for",
+        _FETCHER,
+        "            if broker.is_held_back:\n",
+        "            if False:\n",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "a caller starves beside a buffer full of what it does not ask for",
+        _BUFFER,
+        "        self._starving = state is None\n",
+        "",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "bytes in flight do not count",
+        _FETCHER,
+        "            self._buffer.reserve(planned.reserved_bytes)\n",
+        "            self._buffer.reserve(0)\n",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "bytes stay reserved for answers that have come",
+        _FETCHER,
+        "        self._buffer.reserve(-planned.reserved_bytes)\n",
+        "",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "bytes are counted as they came, with compression",
+        _REQUESTS,
+        "            reserved += int(share * state.expansion)\n",
+        "            reserved += share\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a set that unpacks to more than expected overfills the buffer",
+        _ANSWERS,
+        "if not self._may_keep(state) or self._buffer.is_full:",
+        "if not self._may_keep(state):",
+        _BULK_TESTS,
+    ),
+    # Runs
+    Mutant(
+        "a partition that is dropped while its answer is read fills the buffer",
+        _ANSWERS,
+        "return not (state.dropped or (state.paused",
+        "return not ((state.paused",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "more than two answers of a partition are buffered",
+        _PARTITION,
+        "last.answer > first.answer)",
+        "last.answer > first.answer + 1)",
+        _FETCHER_TESTS,
+    ),
+    Mutant(
+        "a run refers to the received bytes",
+        _RUNS,
+        "(bytes(data[start:stop]), 0, size) if data is message_set else (data, start, stop)",
+        "(data, start, stop)",
+        _RUN_TESTS,
+    ),
+    Mutant(
+        "a run is larger than its limit",
+        _RUNS,
+        "        if room < stop - start and collected.pieces:\n",
+        "        if room < 0 and collected.pieces:\n",
+        _RUN_TESTS,
+    ),
+    Mutant(
+        "a message that is larger than a piece ends the set",
+        _COMPILED,
+        "        end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])\n",
+        "        pass\n",
+        _RUN_TESTS,
+    ),
+)
