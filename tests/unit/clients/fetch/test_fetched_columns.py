@@ -90,3 +90,14 @@ async def test_a_truncated_run_remains_a_run(taken: int, end: int, left: int) ->
             assert rest.run is not None
             assert columns(rest) == LETTERS[taken : taken + left]
         assert bench.fetcher._buffer._bytes == 0
+
+
+async def test_a_part_that_is_put_back_is_truncated_by_its_own_offsets() -> None:
+    """Offsets are counted from the part, not from the run that it is a part of."""
+    async with fetch_bench() as bench:
+        await buffered(bench)
+        poll(bench, 2)
+        rest = poll(bench)
+        bench.fetcher.put_back(rest, 0)
+        assert bench.fetcher.truncate(T0, 4) == 1
+        assert columns(poll(bench)) == [b"c", b"d"]
