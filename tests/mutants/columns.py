@@ -18,7 +18,7 @@ _RUNS = "wire/message_sets/message_runs.py"
 _BATCH_TESTS = "tests/unit/clients/fetch/test_fetched_columns.py"
 _BATCH_LAWS = "tests/property/test_fetched_batch_laws.py"
 _DELIVERY_TESTS = "tests/unit/clients/delivery/test_column_delivery.py"
-_METHOD_TESTS = "tests/unit/clients/methods/test_consume_batches.py"
+_METHOD_TESTS = "tests/unit/clients/methods/test_record_access.py"
 _COLUMNS_TESTS = "tests/unit/wire/message_sets/test_record_columns.py"
 
 MUTANTS = (
