@@ -302,7 +302,7 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
         bench.fetcher.add(P0, *range(first, first + 100))
     bench.fetcher.add(P1, 10)
     got: list[int] = []
-    interrupted = 0
+    interrupted, is_first = 0, False
     records = iter(consumer)
     with interrupts() as arm:
         arm()
@@ -312,9 +312,12 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
                 if record.topic_partition == P1:
                     break
                 got.append(record.offset)
+                if is_first:
+                    assert on_loop(consumer, lambda offset=record.offset: bench.state().finished <= offset)
+                is_first = False
                 continue
             except KeyboardInterrupt:
-                interrupted += 1
+                interrupted, is_first = interrupted + 1, True
             # Outside of the clause, since the traceback of the exception refers to the loop.
             if leaves:
                 del records
