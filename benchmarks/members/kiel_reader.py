@@ -69,8 +69,8 @@ ASYNCHRONOUS = {
 
 
 async def read(way: str, broker: str, zookeeper: str, topic: str, group: str, progress: Progress) -> None:
-    # Columns have bytes, so their consumer must not have a deserializer; ``consume()`` would decode JSON without one.
-    deserializer = None if way == "consume_batches()" else lambda value: value
+    # Like the other clients, all ways deliver bytes. Without a deserializer, ``consume()`` would parse JSON.
+    deserializer = bytes if way == "consume()" else None
     async with GroupedConsumer([broker], group, [zookeeper], deserializer, **FLOOR) as consumer:
         await ASYNCHRONOUS[way](consumer, topic, progress)
 
@@ -78,7 +78,7 @@ async def read(way: str, broker: str, zookeeper: str, topic: str, group: str, pr
 def read_blocking(broker: str, zookeeper: str, topic: str, group: str, progress: Progress) -> None:
     from kiel_groups import sync
 
-    with sync.GroupedConsumer([broker], group, [zookeeper], lambda value: value, **FLOOR) as consumer:
+    with sync.GroupedConsumer([broker], group, [zookeeper], **FLOOR) as consumer:
         consumer.subscribe([topic])
         size, step, left = 0, 1, 1
         for record in consumer:

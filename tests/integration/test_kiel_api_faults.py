@@ -173,8 +173,11 @@ async def test_the_request_of_a_commit(cluster_39: Cluster, unique: Unique) -> N
         await consumer.close()
 
 
-async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Unique) -> None:
-    """By default, a fetch request waits a second for at least one byte, and asks for a mebibyte."""
+async def test_the_requests_of_a_fetch_by_default(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    By default, a fetch request waits a second for at least one byte, and asks for a mebibyte. The first one does not
+    wait.
+    """
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -182,14 +185,16 @@ async def test_the_request_of_a_fetch_by_default(cluster_39: Cluster, unique: Un
         consumer = GroupedConsumer([proxy.address], unique("group"), [cluster_39.zk_hosts])
         assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
         assert await values(consumer, topic, 1) == [1]
+        await eventually(lambda: len(proxy.asked(FETCH)) > 1, "the partition is polled")
         await consumer.close()
-        body = Reader(proxy.asked(FETCH)[0].request, "a fetch")
-    assert body.string() == "kiel-groups"
-    assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
-    for _ in body.array(2):
-        assert body.string() == topic
-        for _ in body.array(4):
-            assert (body.int32(), body.int64(), body.int32()) == (0, 0, 1 << 20)
+        first, poll = (Reader(asked.request, "a fetch") for asked in proxy.asked(FETCH)[:2])
+    for body, offset, wait_ms in ((first, 0, 0), (poll, 1, 1_000)):
+        assert body.string() == "kiel-groups"
+        assert (body.int32(), body.int32(), body.int32()) == (-1, wait_ms, 1)
+        for _ in body.array(2):
+            assert body.string() == topic
+            for _ in body.array(4):
+                assert (body.int32(), body.int64(), body.int32()) == (0, offset, 1 << 20)
 
 
 @pytest.mark.parametrize(("start", "found"), [(SingleConsumer.BEGINNING, [1, 2]), (SingleConsumer.END, [2])])

@@ -8,7 +8,11 @@ asked for. The loop may run on another thread than everything else here (decisio
 What this relies on
   - ``next`` of a list's iterator, ``length_hint`` of it and ``list`` of it are atomic steps under the lock of the
     interpreter: none of them runs Python code, or releases the lock. An interpreter without that lock has none of this.
-  - A list's iterator that was used up stays so. Whoever still iterates over it gets nothing, and has to ask again.
+  - A list's iterator that was used up stays so. A loop that still has it gets nothing, and has to ask again.
+  - No signal handler runs between the step of a ``for`` statement and a ``return`` that is the first one of its body.
+
+If steps were not atomic, a record could be delivered although it was taken back, and by two members. Checked with
+CPython 3.11.7, 3.12.1 and 3.13.0; ``tests/unit/sync/test_blocking_records.py`` fails if this changes.
 """
 
 from __future__ import annotations

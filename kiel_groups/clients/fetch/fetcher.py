@@ -306,6 +306,8 @@ class Fetcher(FetchStates):
         moved: dict[str, list[PartitionFetch]] = {}
         quantum = Quantum()
         for state, share in shares.items():
+            # An answer may have thousands of partitions.
+            await quantum.pause_if_over()
             if state.dropped:
                 continue
             fetched = answer.response.partitions.get(state.topic_partition)

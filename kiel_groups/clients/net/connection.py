@@ -195,6 +195,9 @@ class Connection:
         try:
             while True:
                 header = await stream.read_bytes(_HEADER_BYTES)
+                if self.closed:
+                    # The answer came while this client closed the connection. Its request has failed already.
+                    return
                 correlation_id, size = self._announced(header)
                 payload = bytearray(size)
                 if size:

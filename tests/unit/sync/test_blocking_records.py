@@ -300,21 +300,28 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0005)
     for first in range(10, 100_010, 100):
         bench.fetcher.add(P0, *range(first, first + 100))
+    bench.fetcher.add(P1, 10)
     got: list[int] = []
-    interrupted = 0
+    interrupted, is_first = 0, False
     records = iter(consumer)
     with interrupts() as arm:
         arm()
-        while len(got) < 100_000:
+        while True:
             try:
-                got.append(next(records).offset)
+                record = next(records)
+                if record.topic_partition == P1:
+                    break
+                got.append(record.offset)
+                if is_first:
+                    assert on_loop(consumer, lambda offset=record.offset: bench.state().finished <= offset)
+                is_first = False
                 continue
             except KeyboardInterrupt:
-                interrupted += 1
+                interrupted, is_first = interrupted + 1, True
             # Outside of the clause, since the traceback of the exception refers to the loop.
             if leaves:
                 del records
                 records = iter(consumer)
             arm()
     assert got == list(range(10, 100_010))
-    assert interrupted > 20
+    assert interrupted > 5

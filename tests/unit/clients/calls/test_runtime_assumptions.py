@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from datetime import timedelta
+from operator import length_hint
 from types import CodeType, FrameType
 from typing import Any
 
@@ -343,3 +344,13 @@ async def test_a_caller_that_is_cancelled_as_the_outcome_arrives_is_cancelled_in
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert task.read[-1:] == ["cancelled"], f"__await__ is not cancelled but ends with {task.read}; {CONSUME_FUTURE}"
+
+
+def test_a_lists_iterator_counts_what_is_left_and_stays_used_up() -> None:
+    """The cursor of a loop is such an iterator: see ``clients/delivery/current_batch.py``."""
+    items = [1, 2, 3]
+    cursor = iter(items)
+    assert (length_hint(cursor), next(cursor), length_hint(cursor)) == (3, 1, 2)
+    assert list(cursor) == [2, 3]
+    items.append(4)
+    assert (length_hint(cursor), list(cursor)) == (0, [])

@@ -203,7 +203,7 @@ async def test_a_message_larger_than_its_share_is_fetched() -> None:
         assert bench.metrics.counter("fetch_share_grown") == 1, "the header has the size: one more try is enough"
         await bench.broker.wait_for_requests(FETCH, bench.broker.count(FETCH) + 1)
         shares = [requested_bytes(request) for request in bench.broker.received(FETCH)]
-        assert [share[0] for share in shares if 0 in share][-1] <= 8_192, "an ordinary share again"
+        assert [share[0] for share in shares if 0 in share][-1] <= 4 * 8_192, "an ordinary share again"
 
 
 def requested_bytes(request: Request) -> dict[int, int]:

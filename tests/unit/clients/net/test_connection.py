@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
+from tornado.iostream import IOStream
 
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
@@ -186,6 +188,26 @@ async def test_a_close_fails_the_requests_in_flight() -> None:
         await arrived.wait()
         connection.close()
         assert isinstance(await waiting, BrokerConnectionError)
+
+
+async def test_an_answer_that_comes_while_the_connection_is_closed_is_no_fault(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request has failed already. The answer is dropped without a warning."""
+    async with FakeBroker({"t": 1}) as broker:
+        connection = connection_to(broker)
+        stream, read = await connection.wait_open(), IOStream.read_bytes
+
+        async def read_and_close(self: IOStream, count: int) -> bytes:
+            header = await read(self, count)
+            connection.close()
+            return header
+
+        monkeypatch.setattr(stream, "read_bytes", partial(read_and_close, stream))
+        await connection.request(MetadataRequest(()))
+        assert isinstance(await outcome(connection), BrokerConnectionError)
+        await run_ready_tasks()
+    assert "nothing was asked for" not in caplog.text
 
 
 async def test_a_close_ends_the_opening_to_a_host_that_drops_packets() -> None:
