@@ -53,9 +53,9 @@ class OwnedRecords:
     The records of the owned partitions, from the fetcher until the application has finished them.
 
     Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values and
-    records to callers of ``consume()``, ``getone()`` and ``getmany()``. It owns what is buffered and what is in flight,
-    and decides what may be delivered now: records of subscribed topics, of partitions that are not paused and whose
-    assigned hook has ended, while the gate is open.
+    records to callers of the other methods. It owns what is buffered and what is in flight, and decides what may be
+    delivered now: records of subscribed topics, of partitions that are not paused and whose assigned hook has ended,
+    while the gate is open.
     """
 
     def __init__(
