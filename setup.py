@@ -18,8 +18,9 @@ MESSAGES = Extension(
 )
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
+ARROW = ["pyarrow>=15"]
 #: PySpark does not ask for pyarrow by itself.
-SPARK = ["pyspark>=4.0", "pyarrow>=15"]
+SPARK = ["pyspark>=4.0", *ARROW]
 
 setup(
     name="kiel-groups",
@@ -49,6 +50,7 @@ setup(
         "rich>=13.7",
     ],
     extras_require={
+        "arrow": ARROW,
         "spark": SPARK,
         "dev": [
             *SPARK,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.listeners import RebalanceListener
     from kiel_groups.model import Batch, OffsetAndMetadata, OffsetAndTimestamp, PartitionBatch, Record, TopicPartition
+    from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = [
     "GroupedConsumer",
@@ -22,6 +23,7 @@ __all__ = [
     "Record",
     "Batch",
     "PartitionBatch",
+    "RecordColumns",
     "TopicPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -39,6 +41,7 @@ _HOMES = {
     "Record": "kiel_groups.model",
     "Batch": "kiel_groups.model",
     "PartitionBatch": "kiel_groups.model",
+    "RecordColumns": "kiel_groups.wire.message_sets.record_columns",
     "TopicPartition": "kiel_groups.model",
     "OffsetAndMetadata": "kiel_groups.model",
     "OffsetAndTimestamp": "kiel_groups.model",

@@ -47,14 +47,17 @@ async def by_getmany(consumer: GroupedConsumer, topic: str, progress: Progress) 
 
 
 async def by_batches(consumer: Any, topic: str, progress: Progress) -> None:
-    """Read columns, as ``getmany()`` returns records. Other versions of kiel-groups may not have the method."""
+    """Read columns, and have Arrow look at each value. Other versions of kiel-groups may not have the method."""
     if not hasattr(consumer, "consume_batches"):
         sys.exit(LEFT_OUT)
+    from pyarrow import compute
+
     await consumer.subscribe([topic])
     while not progress.done:
         found = await consumer.consume_batches(timeout_ms=TIMEOUT_MS)
-        size = sum(sum(map(len, batch.values)) for batch in found.values())
-        progress.add(sum(len(batch.values) for batch in found.values()), size)
+        runs = [run.to_pyarrow() for runs in found.values() for run in runs]
+        size = sum(compute.sum(compute.binary_length(run.column("value"))).as_py() for run in runs)
+        progress.add(sum(run.num_rows for run in runs), size)
 
 
 ASYNCHRONOUS = {

@@ -32,9 +32,9 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     A consumer that reads every partition of its topics and belongs to no group.
 
     ``async for record in consumer`` delivers records, in order within each partition, and ends when the consumer is
-    closed; so do ``getone()``, ``getmany()`` and ``consume()``. The first use decides on one of the three ways
-    (decision 0006). Partitions that are added to a topic are found within ``metadata_max_age_ms`` and read from their
-    beginning. Construct the consumer before or while an event loop runs, and use it on one loop only.
+    closed; so do ``getone()``, ``getmany()`` and ``consume_batches()``, and ``consume()``. The first use decides on one
+    of the three ways (decision 0006). Partitions that are added to a topic are found within ``metadata_max_age_ms`` and
+    read from their beginning. Construct the consumer before or while an event loop runs, and use it on one loop only.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.

@@ -39,6 +39,7 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     unsubscribe = blocking(clients.GroupedConsumer.unsubscribe)
     getone = blocking(clients.GroupedConsumer.getone)
     getmany = blocking(clients.GroupedConsumer.getmany)
+    consume_batches = blocking(clients.GroupedConsumer.consume_batches)
     position = blocking(clients.GroupedConsumer.position)
     seek_to_beginning = blocking(clients.GroupedConsumer.seek_to_beginning)
     seek_to_end = blocking(clients.GroupedConsumer.seek_to_end)

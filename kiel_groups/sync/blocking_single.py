@@ -43,6 +43,7 @@ class SingleConsumer(BlockingConsumer[clients.SingleConsumer]):
     unsubscribe = blocking(clients.SingleConsumer.unsubscribe)
     getone = blocking(clients.SingleConsumer.getone)
     getmany = blocking(clients.SingleConsumer.getmany)
+    consume_batches = blocking(clients.SingleConsumer.consume_batches)
     position = blocking(clients.SingleConsumer.position)
     seek_to_beginning = blocking(clients.SingleConsumer.seek_to_beginning)
     seek_to_end = blocking(clients.SingleConsumer.seek_to_end)

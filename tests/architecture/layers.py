@@ -122,7 +122,7 @@ ONLY_IN = {
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
-    "pyarrow": ("spark",),
+    "pyarrow": ("wire/message_sets/arrow_arrays", "spark"),
     "click": ("cli",),
     "rich": ("ops", "embedded", "demo", "cli"),
 }

@@ -174,7 +174,9 @@ async def test_getmany_finishes_what_it_returned_before(cluster_39: Cluster, uni
         await produce(cluster_39, topic, 1)
         record = await asyncio.wait_for(consumer.getone(partition), 10)
         assert record.offset == 10
-        with pytest.raises(ConfigError, match=r"delivers by getone\(\) and getmany\(\), and iteration"):
+        with pytest.raises(
+            ConfigError, match=r"delivers by getone\(\), getmany\(\) and consume_batches\(\), and iteration"
+        ):
             aiter(consumer)
         with pytest.raises(ConfigError, match="expected TopicPartition"):
             await consumer.getone([partition])  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         "a part of a batch that is put back comes twice",
         _PARTITION_FETCH,
-        "        if self.taken:\n            self.taken -= len(batch.records) - taken\n            return False\n",
+        "        if self.taken:\n            self.taken -= len(batch) - taken\n            return False\n",
         "",
         _PUT_BACK_TESTS,
     ),

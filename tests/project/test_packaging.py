@@ -24,7 +24,8 @@ from kiel_groups.demo.input_records import load_records
 for name in kiel_groups.__all__:
     getattr(kiel_groups, name)
 for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
-    if not module.name.endswith("__main__") and not module.name.startswith("kiel_groups.spark."):
+    needs_a_library = module.name.startswith("kiel_groups.spark.") or module.name.endswith(".arrow_arrays")
+    if not module.name.endswith("__main__") and not needs_a_library:
         importlib.import_module(module.name)
 try:
     kiel_groups.spark.KielDataSource

@@ -47,7 +47,7 @@ class _Coroutine:
 
 class ConsumeCall:
     """
-    One call of ``consume()``, ``getone()`` or ``getmany()``.
+    One call of ``consume()``, ``getone()``, ``getmany()`` or ``consume_batches()``.
 
     The call records whether its values were received or redelivered, and whether the call was superseded.
     """
@@ -106,7 +106,7 @@ def new_consume_call(consumer: object, topic: str | None) -> ConsumeCall:
     """
     Create a call of the running coroutine, and remember it as the coroutine's latest call for this topic.
 
-    ``topic`` is None for ``getone()`` and ``getmany()``, which ask for any topic.
+    ``topic`` is None for ``getone()``, ``getmany()`` and ``consume_batches()``, which ask for any topic.
     """
     key = (id(consumer), topic)
     latest = {each: known for each, known in _LATEST.get().items() if not known.call.is_of_another_task()}

@@ -14,7 +14,7 @@ class DeliveryStyle(Enum):
 
     ITERATION = "iteration ('async for record in consumer')"
     VALUES = "consume(topic)"
-    RECORDS = "getone() and getmany()"
+    RECORDS = "getone(), getmany() and consume_batches()"
 
 
 class StyleChoice:

@@ -26,6 +26,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = ["ReaderSettings", "RecordReader"]
 
@@ -189,6 +190,27 @@ class RecordReader:
             _Asking(call, Selection(None, partitions)),
             timeout_s,
             lambda selection: self.values.take_records(selection, most_records, call),
+            dict,
+        )
+
+    async def next_columns(
+        self,
+        call: ConsumeCall,
+        partitions: frozenset[TopicPartition] | None,
+        most_records: int | None,
+        timeout_s: float | None,
+    ) -> dict[TopicPartition, list[RecordColumns]] | None:
+        """
+        Return what ``next_records`` returns, but as columns.
+
+        Raises:
+            NoBrokersError: As ``next_values``.
+            KielGroupsError: As ``next_values``.
+        """
+        return await self._next(
+            _Asking(call, Selection(None, partitions)),
+            timeout_s,
+            lambda selection: self.values.take_columns(selection, most_records, call),
             dict,
         )
 

@@ -68,7 +68,7 @@ class ConsumerInFlight:
     All records in flight of one consumer: that of its loop, what its calls returned, and ``bad`` records.
 
     ``topics`` has the values of each topic for which ``consume()`` was called. The key None has the records of
-    ``getone()`` and ``getmany()``, which ask for any topic.
+    ``getone()``, ``getmany()`` and ``consume_batches()``, which ask for any topic.
     """
 
     def __init__(self) -> None:

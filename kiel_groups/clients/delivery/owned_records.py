@@ -22,8 +22,9 @@ from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
-__all__ = ["OwnedBatch", "OwnedRecords", "ReadableBatch"]
+__all__ = ["OwnedBatch", "OwnedColumns", "OwnedRecords", "ReadableBatch"]
 
 
 class OwnedBatch(NamedTuple):
@@ -40,14 +41,21 @@ class ReadableBatch(NamedTuple):
     records: list[Record]
 
 
+class OwnedColumns(NamedTuple):
+    """A batch to deliver now, and its records as columns, with the bytes that were fetched."""
+
+    batch: OwnedBatch
+    records: RecordColumns
+
+
 class OwnedRecords:
     """
     The records of the owned partitions, from the fetcher until the application has finished them.
 
     Both ways of delivery share this object: ``RecordDelivery`` delivers records to a loop, ``ValueDelivery`` values and
-    records to callers of ``consume()``, ``getone()`` and ``getmany()``. It owns what is buffered and what is in flight,
-    and decides what may be delivered now: records of subscribed topics, of partitions that are not paused and whose
-    assigned hook has ended, while the gate is open.
+    records to callers of the other methods. It owns what is buffered and what is in flight, and decides what may be
+    delivered now: records of subscribed topics, of partitions that are not paused and whose assigned hook has ended,
+    while the gate is open.
     """
 
     def __init__(
@@ -149,6 +157,24 @@ class OwnedRecords:
                 break
         return None
 
+    def poll_columns(
+        self, selection: Selection = ANY, most_records: int | None = None, *, errors: bool = True
+    ) -> OwnedColumns | None:
+        """
+        Remove and return the next batch as ``poll``, with its records as columns. No record is made for that.
+
+        Raises:
+            KielGroupsError: A partition cannot be read.
+        """
+        batch = self.poll(selection, most_records, errors=errors)
+        if batch is None:
+            return None
+        fetched, state = batch
+        with self.kept(fetched):
+            columns = fetched.columns(state.token or None)
+        self._metrics.count("records_handed_out", len(columns))
+        return OwnedColumns(batch, columns)
+
     def is_current(self, fetched: FetchedBatch) -> bool:
         """Return whether the assignment of the partition under which a batch was fetched continues."""
         return not self._ended and self._fetcher.epoch(fetched.topic_partition) == fetched.epoch
@@ -176,9 +202,9 @@ class OwnedRecords:
             BadRecordError: The first record cannot be delivered.
         """
         fetched, state = batch
-        if count < len(fetched.records):
+        if count < len(fetched):
             self._fetcher.put_back(fetched, count)
-            fetched = fetched._replace(records=fetched.records[:count])
+            fetched = fetched.part(0, count)
         self._metrics.count("records_handed_out", count)
         if count:
             return OwnedBatch(fetched, state)

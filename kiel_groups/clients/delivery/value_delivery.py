@@ -1,5 +1,5 @@
 """
-Deliver to calls: values of a topic to ``consume()``, records to ``getone()`` and ``getmany()``.
+Deliver to calls: values of a topic to ``consume()``, records to ``getone()``, ``getmany()`` and ``consume_batches()``.
 
 What a call returned is *in flight* until the coroutine that received it asks again, for the same topic in the case of
 ``consume()``. After that, it is finished. Automatic commits store only the offsets of what is finished.
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.owned_records import OwnedBatch, OwnedRecords
@@ -18,10 +19,25 @@ from kiel_groups.clients.delivery.values_in_flight import UNCLAIMED_S, Span, Val
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Selection
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = ["ValueDelivery"]
 
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Sized, covariant=True)
+
+
+class _Polled(Protocol[R]):
+    """A batch, and its records in the form in which they are delivered; such as ``ReadableBatch``."""
+
+    @property
+    def batch(self) -> OwnedBatch: ...
+
+    @property
+    def records(self) -> R: ...
 
 
 class _Taken:
@@ -33,11 +49,12 @@ class _Taken:
 
     def add(self, batch: OwnedBatch) -> None:
         """Move the position of a partition past a batch, and add the batch to the partition's span."""
-        partition, records = batch.fetched.topic_partition, batch.fetched.records
-        start = self.spans[partition].start if partition in self.spans else records[0].offset
-        batch.state.position = records[-1].offset + 1
-        self.spans[partition] = Span(batch.state, start, records[-1].offset + 1)
-        self.last[partition] = batch.fetched
+        fetched, state = batch
+        partition, end = fetched.topic_partition, fetched.last_offset + 1
+        start = self.spans[partition].start if partition in self.spans else fetched.first_offset
+        state.position = end
+        self.spans[partition] = Span(state, start, end)
+        self.last[partition] = fetched
 
 
 class ValueDelivery:
@@ -93,20 +110,43 @@ class ValueDelivery:
         Raises:
             KielGroupsError: There are no records, and a partition cannot be read or a start position is unknown.
         """
+        return self._take_in_turn(self._owned.poll_readable, list.extend, selection, most_records, call)
+
+    def take_columns(
+        self, selection: Selection, most_records: int | None, call: ConsumeCall
+    ) -> dict[TopicPartition, list[RecordColumns]]:
+        """
+        Return buffered records as ``take_records`` does, but as columns: an item for each run of records.
+
+        Raises:
+            KielGroupsError: As ``take_records``.
+        """
+        return self._take_in_turn(self._owned.poll_columns, list.append, selection, most_records, call)
+
+    def _take_in_turn(
+        self,
+        poll: Callable[..., _Polled[R] | None],
+        add: Callable[[list[T], R], None],
+        selection: Selection,
+        most_records: int | None,
+        call: ConsumeCall,
+    ) -> dict[TopicPartition, list[T]]:
+        """Take what is buffered, batch by batch. ``add`` adds what ``poll`` returns to the list of its partition."""
         self._in_flight.last_call = call
-        records: dict[TopicPartition, list[Record]] = {}
+        found: dict[TopicPartition, list[T]] = {}
         left = most_records
         with self._taking() as taken:
             while left != 0 and self._may_poll(selection, or_raise=not taken.spans):
-                found = self._owned.poll_readable(selection, left, errors=not taken.spans)
-                if found is None:
+                polled = poll(selection, left, errors=not taken.spans)
+                if polled is None:
                     break
-                if found.records:
-                    records.setdefault(found.batch.fetched.topic_partition, []).extend(found.records)
-                taken.add(found.batch)
-                left = None if left is None else left - len(found.records)
-        self._track(None, taken.spans, call, is_empty=not records)
-        return records
+                batch, records = polled.batch, polled.records
+                if records:
+                    add(found.setdefault(batch.fetched.topic_partition, []), records)
+                taken.add(batch)
+                left = None if left is None else left - len(records)
+        self._track(None, taken.spans, call, is_empty=not found)
+        return found
 
     @contextmanager
     def _taking(self) -> Iterator[_Taken]:

@@ -1,11 +1,67 @@
-"""A batch of one partition as the fetcher returns it: its records are made when they are asked for."""
+"""A batch of one partition as the fetcher returns it: its records or columns are made when they are asked for."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import attrgetter
+
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = ["FetchedBatch"]
+
+_offset_of = attrgetter("offset")
+
+
+class _Content:
+    """
+    The messages of one or more parts of a batch.
+
+    Records replace the run that they are made of, since they take more memory. Columns are kept beside it, until the
+    last part is taken: the application may ask for some records after that.
+    """
+
+    __slots__ = ("_columns", "messages")
+
+    def __init__(self, messages: list[Record] | MessageRun) -> None:
+        self.messages = messages
+        self._columns: Columns | None = None
+
+    def __len__(self) -> int:
+        messages = self.messages
+        return len(messages) if isinstance(messages, list) else messages.count
+
+    def records(self) -> list[Record]:
+        """Return the records. The first use makes them."""
+        messages = self.messages
+        if not isinstance(messages, list):
+            messages = self.messages = messages.records()
+        return messages
+
+    def columns(self) -> Columns:
+        """Return the columns. The first use makes them."""
+        if self._columns is None:
+            made = self.messages
+            self._columns = columns_of(made, made[-1].offset + 1) if isinstance(made, list) else made.columns()
+        return self._columns
+
+    def offset_of(self, row: int) -> int:
+        """Return the offset of a message. No records are made for it."""
+        messages = self.messages
+        if isinstance(messages, list):
+            return messages[row].offset
+        if row == 0:
+            return messages.first_offset
+        return messages.last_offset if row == messages.count - 1 else self.columns().numbers[row]
+
+    def row_of(self, offset: int) -> int:
+        """Return how many messages precede an offset. No records are made for it."""
+        messages = self.messages
+        if isinstance(messages, list):
+            return bisect_left(messages, offset, key=_offset_of)
+        return bisect_left(self.columns().numbers, offset)
 
 
 class FetchedBatch:
@@ -24,7 +80,16 @@ class FetchedBatch:
         buffer_bytes: The size of the messages without compression, which the buffer counts.
     """
 
-    __slots__ = ("_content", "answer", "buffer_bytes", "epoch", "high_watermark", "size_bytes", "topic_partition")
+    __slots__ = (
+        "_content",
+        "_rows",
+        "answer",
+        "buffer_bytes",
+        "epoch",
+        "high_watermark",
+        "size_bytes",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -36,7 +101,9 @@ class FetchedBatch:
         answer: int = 0,
     ) -> None:
         self.topic_partition = topic_partition
-        self._content = records
+        self._content = _Content(records)
+        #: The rows of the content that are the records of this batch.
+        self._rows = range(len(self._content))
         self.high_watermark = high_watermark
         self.epoch = epoch
         self.size_bytes = size_bytes
@@ -46,36 +113,61 @@ class FetchedBatch:
     @property
     def run(self) -> MessageRun | None:
         """The checked messages, or None once their records were made."""
-        return None if isinstance(self._content, list) else self._content
+        messages = self._content.messages
+        return None if isinstance(messages, list) else messages
 
     @property
     def records(self) -> list[Record]:
         """The records. The first use makes them."""
-        content = self._content
-        if not isinstance(content, list):
-            content = self._content = content.records()
-        return content
+        records = self._content.records()
+        if len(records) != len(self._rows):
+            records = records[self._rows.start : self._rows.stop]
+            self._content, self._rows = _Content(records), range(len(records))
+        return records
+
+    def columns(self, fencing_token: int | None) -> RecordColumns:
+        """Return the records as columns, delivered under this claim. All parts of a batch share their columns."""
+        return RecordColumns(self.topic_partition, fencing_token, self._content.columns(), self._rows)
 
     def __len__(self) -> int:
-        content = self._content
-        return len(content) if isinstance(content, list) else content.count
+        return len(self._rows)
 
     @property
     def first_offset(self) -> int:
         """The offset of the first record."""
-        content = self._content
-        return content[0].offset if isinstance(content, list) else content.first_offset
+        return self.offset_of(0)
 
     @property
     def last_offset(self) -> int:
         """The offset of the last record."""
-        content = self._content
-        return content[-1].offset if isinstance(content, list) else content.last_offset
+        return self.offset_of(len(self._rows) - 1)
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of the record with this number, counted from 0."""
+        return self._content.offset_of(self._rows[number])
+
+    def count_before(self, offset: int) -> int:
+        """Return how many of the records precede an offset."""
+        return min(max(self._content.row_of(offset) - self._rows.start, 0), len(self._rows))
+
+    def part(self, start: int, stop: int) -> FetchedBatch:
+        """Return a batch of some of the records, from number ``start`` to ``stop``. No records are made for it."""
+        changed = self._copy()
+        changed._content, changed._rows = self._content, self._rows[start:stop]
+        return changed
 
     def _replace(self, *, records: list[Record]) -> FetchedBatch:
         """Return a batch with other records, and otherwise the same values, as a named tuple does."""
-        changed = FetchedBatch(
-            self.topic_partition, records, self.high_watermark, self.epoch, self.size_bytes, self.answer
-        )
+        changed = self._copy()
+        changed._content, changed._rows = _Content(records), range(len(records))
+        return changed
+
+    def _copy(self) -> FetchedBatch:
+        changed = FetchedBatch.__new__(FetchedBatch)
+        changed.topic_partition = self.topic_partition
+        changed.high_watermark = self.high_watermark
+        changed.epoch = self.epoch
+        changed.size_bytes = self.size_bytes
+        changed.answer = self.answer
         changed.buffer_bytes = self.buffer_bytes
         return changed

@@ -130,8 +130,7 @@ class PartitionFetch:
         head = self.buffered[0] if self.buffered else None
         if not isinstance(head, FetchedBatch):
             return self.position
-        # The records of a batch of which none is taken need not be made for this.
-        return head.records[self.taken].offset if self.taken else head.first_offset
+        return head.offset_of(self.taken)
 
     @property
     def lag(self) -> int | None:
@@ -240,9 +239,9 @@ class PartitionFetch:
             until = end if most_records is None else start + most_records
             if until < end:
                 self.taken = until
-                return head._replace(records=head.records[start:until])
+                return head.part(start, until)
             self.taken = 0
-            head = head._replace(records=head.records[start:]) if start else head
+            head = head.part(start, end) if start else head
         self.buffered.popleft()
         return head
 
@@ -254,7 +253,7 @@ class PartitionFetch:
             Whether the batch had left the buffer. Otherwise it is a part of the first buffered batch.
         """
         if self.taken:
-            self.taken -= len(batch.records) - taken
+            self.taken -= len(batch) - taken
             return False
         self.buffered.appendleft(batch)
         self.taken = taken
@@ -267,20 +266,20 @@ class PartitionFetch:
         taken, self.taken = self.taken, 0
         for item in self.buffered:
             if isinstance(item, FetchedBatch):
-                before, is_whole = len(item) - taken, not taken
                 if item.first_offset >= end:
-                    left = []
-                elif is_whole and item.last_offset < end:
-                    kept.append(item)
-                    continue
+                    left = taken
+                elif item.last_offset < end:
+                    left = len(item)
                 else:
-                    left = [record for record in item.records[taken:] if record.offset < end]
-                taken = 0
-                records += before - len(left)
-                if not left:
+                    left = max(taken, item.count_before(end))
+                records += len(item) - left
+                if left == taken:
                     size_bytes += item.buffer_bytes
+                    taken = 0
                     continue
-                item = item._replace(records=left)
+                if taken or left < len(item):
+                    item = item.part(taken, left)
+                taken = 0
             kept.append(item)
         self.buffered = deque(kept)
         return Truncated(records, size_bytes)

@@ -18,6 +18,7 @@ from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = ["RecordAccess"]
 
@@ -26,7 +27,8 @@ T = TypeVar("T")
 
 class RecordAccess:
     """
-    Delivers records of both consumers: ``async for``, ``getone()`` and ``getmany()``, or ``consume()`` of a subclass.
+    Delivers records of both consumers: ``async for``; ``getone()``, ``getmany()`` and ``consume_batches()``; or
+    ``consume()`` of a subclass.
 
     The first use decides on one of the three for the lifetime of the consumer (decision 0006).
     """
@@ -69,8 +71,9 @@ class RecordAccess:
         """
         Return the next record, however long that takes.
 
-        The record is finished when the coroutine that received it calls ``getone()`` or ``getmany()`` again. A record
-        that arrives after its caller has given up (``asyncio.wait_for``, ``gen.with_timeout``) is delivered again.
+        The record is finished when the coroutine that received it calls ``getone()`` again, or ``getmany()`` or
+        ``consume_batches()``. A record that arrives after its caller has given up (``asyncio.wait_for``,
+        ``gen.with_timeout``) is delivered again.
 
         Args:
             partitions: The partitions from which to return a record; by default any. Those that are not assigned have
@@ -88,12 +91,12 @@ class RecordAccess:
         return self._start("getone()", partitions, self._getone, _raise_late)
 
     async def _getone(self, call: ConsumeCall, partitions: frozenset[TopicPartition] | None) -> Record:
-        found = await self._next_records(call, partitions, 1, None)
+        found = await self._unless_closed(self._require_reader().next_records(call, partitions, 1, None))
         for records in found.values():
             return records[0]
         raise IllegalStateError(
-            "getone(): the same coroutine has called getone() or getmany() again before this call returned; await it"
-            " first, or use a task for each"
+            "getone(): the same coroutine has called for records again before this call returned; await it first, or"
+            " use a task for each"
         )
 
     def getmany(
@@ -102,9 +105,10 @@ class RecordAccess:
         """
         Return buffered records by partition, in the order of the log.
 
-        The records are finished when the coroutine that received them calls ``getone()`` or ``getmany()`` again, even
-        if that call returns none, or when another one calls and the coroutine's task has ended. Their partitions are
-        not released before that. Records that arrive after their caller has given up are delivered again.
+        The records are finished when the coroutine that received them calls ``getmany()`` again, or ``getone()`` or
+        ``consume_batches()``, even if that call returns none, or when another one calls and the coroutine's task has
+        ended. Their partitions are not released before that. Records that arrive after their caller has given up are
+        delivered again.
 
         Args:
             partitions: The partitions from which to return records; by default all.
@@ -122,20 +126,63 @@ class RecordAccess:
             BadRecordError: As ``getone``. The records before it are returned by an earlier call.
             KielGroupsError: A partition cannot be read. The next call may return records of others.
         """
-        most = max_records
 
         async def get(
             call: ConsumeCall, wanted: frozenset[TopicPartition] | None
         ) -> dict[TopicPartition, list[Record]]:
-            return await self._next_records(call, wanted, most, timeout_ms / 1000)
+            reader = self._require_reader()
+            return await self._unless_closed(reader.next_records(call, wanted, max_records, timeout_ms / 1000))
 
-        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
-            error = ConfigError(f"getmany(): timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
-            return failed_future(error, self._label("getmany"))
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            error = ConfigError(f"getmany(): max_records is {most!r}; expected a whole number of at least 1, or None")
+        try:
+            _check_limits("getmany()", timeout_ms, max_records)
+        except ConfigError as error:
             return failed_future(error, self._label("getmany"))
         return self._start("getmany()", partitions, get, dict)
+
+    def consume_batches(
+        self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
+    ) -> asyncio.Future[dict[TopicPartition, list[RecordColumns]]]:
+        """
+        Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
+
+        Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
+        that return records may be used by turns. Each item of a list has the records of one run of the log, about 256
+        KiB: joining them would copy them. Keys and values are bytes.
+
+        Args:
+            partitions: The partitions from which to return records; by default all.
+            timeout_ms: How long to wait if no records are buffered; 0 returns at once.
+            max_records: The most records to return; by default all that are buffered.
+
+        Returns:
+            The records, without partitions that have none. {} if none came in time, or if the same coroutine has called
+            again meanwhile.
+
+        Raises:
+            ConfigError: As ``getmany``. Or the consumer has a deserializer, which would be called for each record.
+            NoBrokersError: As ``getmany``.
+            ClosedError: The consumer is not connected, or was closed.
+            DamagedRecordError: The next record of a partition is damaged; see ``on_bad_record``. The records before it
+                are returned by an earlier call.
+            KielGroupsError: A partition cannot be read. The next call may return records of others.
+        """
+
+        async def get(
+            call: ConsumeCall, wanted: frozenset[TopicPartition] | None
+        ) -> dict[TopicPartition, list[RecordColumns]]:
+            reader = self._require_reader()
+            return await self._unless_closed(reader.next_columns(call, wanted, max_records, timeout_ms / 1000))
+
+        try:
+            _check_limits("consume_batches()", timeout_ms, max_records)
+            if not self._require_reader().owned.deserializer.keeps_bytes:
+                raise ConfigError(
+                    "consume_batches() returns bytes, and this consumer has a deserializer or key_deserializer, which"
+                    " takes one record at a time: leave it out, or use getmany()"
+                )
+        except KielGroupsError as error:
+            return failed_future(error, self._label("consume_batches"))
+        return self._start("consume_batches()", partitions, get, dict)
 
     def _start(
         self,
@@ -169,14 +216,9 @@ class RecordAccess:
         started.add_done_callback(self._waiting_calls.pop)
         return started
 
-    async def _next_records(
-        self,
-        call: ConsumeCall,
-        partitions: frozenset[TopicPartition] | None,
-        most_records: int | None,
-        timeout_s: float | None,
-    ) -> dict[TopicPartition, list[Record]]:
-        found = await self._require_reader().next_records(call, partitions, most_records, timeout_s)
+    async def _unless_closed(self, asked: Coroutine[Any, Any, T | None]) -> T:
+        """Return what the reader returns. If that is None, the consumer is closed: raise ClosedError after that."""
+        found = await asked
         if found is None:
             await self._left_loop.closed.wait()
             raise ClosedError("the consumer was closed; a new one may join in its place")
@@ -214,6 +256,15 @@ class RecordAccess:
                 reader.records.finish()
             else:
                 reader.records.put_back()
+
+
+def _check_limits(name: str, timeout_ms: int, max_records: int | None) -> None:
+    """Raise ConfigError unless these are arguments of a call that returns records."""
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float) or not timeout_ms >= 0:
+        raise ConfigError(f"{name}: timeout_ms is {timeout_ms!r}; expected milliseconds, at least 0")
+    most = max_records
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise ConfigError(f"{name}: max_records is {most!r}; expected a whole number of at least 1, or None")
 
 
 def _raise_late() -> NoReturn:

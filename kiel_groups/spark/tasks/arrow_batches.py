@@ -8,7 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
+from kiel_groups.wire.message_sets.arrow_arrays import binary_array, offset_array
+from kiel_groups.wire.message_sets.columns import Columns
 
 __all__ = ["merged", "record_batch"]
 
@@ -55,26 +56,16 @@ def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return whole
 
 
-def _binary(column: BinaryColumn, count: int) -> pa.Array:
-    validity = None if column.validity is None else pa.py_buffer(column.validity)
-    buffers = [validity, pa.py_buffer(column.ends), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(pa.binary(), count, buffers, column.null_count)
-
-
-def _offsets(columns: Columns) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(columns.offsets)], 0)
-
-
 def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
 _COLUMNS: Final[dict[str, Callable[[Columns, TopicPartition], pa.Array]]] = {
-    "key": lambda columns, _: _binary(columns.keys, len(columns)),
-    "value": lambda columns, _: _binary(columns.values, len(columns)),
+    "key": lambda columns, _: binary_array(columns.keys, range(len(columns))),
+    "value": lambda columns, _: binary_array(columns.values, range(len(columns))),
     "topic": lambda columns, source: _repeated(source.topic, pa.string(), len(columns)),
     "partition": lambda columns, source: _repeated(source.partition, pa.int32(), len(columns)),
-    "offset": lambda columns, _: _offsets(columns),
+    "offset": lambda columns, _: offset_array(columns, range(len(columns))),
     "timestamp": lambda columns, _: pa.nulls(len(columns), pa.timestamp("us", tz="UTC")),
     "timestampType": lambda columns, _: _repeated(_NO_TIMESTAMP_TYPE, pa.int32(), len(columns)),
 }

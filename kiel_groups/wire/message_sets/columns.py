@@ -15,7 +15,7 @@ from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["BinaryColumn", "Columns", "decode_columns"]
+__all__ = ["BinaryColumn", "Columns", "columns_of", "decode_columns"]
 
 _OFFSET_BYTES = 8
 #: The most bytes of a column: its ends are int32.
@@ -54,6 +54,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.offsets) // _OFFSET_BYTES
 
+    @property
+    def numbers(self) -> memoryview:
+        """The offsets, as integers."""
+        return memoryview(self.offsets).cast("q")
+
 
 def decode_columns(
     message_set: Buffer,
@@ -86,7 +91,9 @@ def decode_columns(
     budget = min(max_decompressed_bytes, _MOST_BYTES - len(message_set))
     if not compiled_decoder.COMPILED:
         records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
-        return _columns_of(records, position, last_wanted)
+        last_offset = records[-1].offset if records else position - 1
+        wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
+        return columns_of(wanted, min(last_offset, last_wanted) + 1)
     found = compiled_decoder.check_set(message_set, topic_partition, position, budget, last_wanted)
     offsets, keys, values = found.columns()
     if not offsets:
@@ -95,15 +102,13 @@ def decode_columns(
     return Columns(offsets, BinaryColumn(*keys), BinaryColumn(*values), max(next_offset + 1, position))
 
 
-def _columns_of(records: list[Record], position: int, last_wanted: int) -> Columns:
-    """Put the records up to the offset ``last_wanted`` into columns, one by one."""
-    last_offset = records[-1].offset if records else position - 1
-    wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
+def columns_of(records: Sequence[Record], next_offset: int) -> Columns:
+    """Put records with bytes into columns, one by one."""
     return Columns(
-        array("q", [record.offset for record in wanted]).tobytes(),
-        _binary_column([record.key for record in wanted]),
-        _binary_column([record.value for record in wanted]),
-        min(last_offset, last_wanted) + 1,
+        array("q", [record.offset for record in records]).tobytes(),
+        _binary_column([record.key for record in records]),
+        _binary_column([record.value for record in records]),
+        next_offset,
     )
 
 

@@ -1,5 +1,5 @@
 """
-Divide the message set of a fetch into runs of messages, whose records are made when they are wanted.
+Divide the message set of a fetch into runs of messages, whose records or columns are made when they are wanted.
 
 A run has the bytes of its messages, which are checked. Its records take several times as much memory, so a consumer
 makes them for the run that it delivers.
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns, columns_of
 from kiel_groups.wire.message_sets.compiled_decoder import PIECE_BYTES, CheckedSet, check_in_steps
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.message_layout import LEAST_SIZE, OVERHEAD_BYTES
@@ -35,6 +36,9 @@ class MessageRun(Protocol):
     def records(self) -> list[Record]:
         """Make the records."""
 
+    def columns(self) -> Columns:
+        """Make columns of the same messages."""
+
 
 class _CheckedRun:
     """A run that the compiled decoder has checked."""
@@ -50,6 +54,11 @@ class _CheckedRun:
         """Make the records."""
         return self.checked.records()
 
+    def columns(self) -> Columns:
+        """Make columns of the same messages."""
+        offsets, keys, values = self.checked.columns()
+        return Columns(offsets, BinaryColumn(*keys), BinaryColumn(*values), self.last_offset + 1)
+
 
 class _DecodedRun:
     """A run whose records were made at once, by the decoder in Python."""
@@ -64,6 +73,10 @@ class _DecodedRun:
     def records(self) -> list[Record]:
         """Return the records."""
         return self._records
+
+    def columns(self) -> Columns:
+        """Put the records into columns."""
+        return columns_of(self._records, self.last_offset + 1)
 
 
 def _size_of(record: Record) -> int:

@@ -209,7 +209,7 @@ async def test_calls_of_a_single_consumer_that_were_cancelled_gave_nothing() -> 
         await asyncio.wait({consumer.getmany(timeout_ms=5_000)})
         async with asyncio.timeout(5):
             assert [(await consumer.getone()).value for _ in range(2)] == [b"0", b"1"]
-        with pytest.raises(ConfigError, match=r"getone\(\) and getmany\(\)"):
+        with pytest.raises(ConfigError, match=r"getone\(\), getmany\(\) and consume_batches\(\)"):
             aiter(consumer)
 
 
