@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +14,6 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, UnknownTopicError
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.sync.loop_thread import LoopThread
 from tests.helpers.cluster_data import committed, members, owners, zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.members import group_of
@@ -195,57 +193,6 @@ def test_values_are_committed_by_the_next_call(
     with pytest.raises(ZeroDivisionError):
         fail_with_values(cluster_39, group, topic)
     assert committed(cluster_39, group, topic) == 21
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda consumer, topic: [consumer.getone().value],
-        lambda consumer, topic: [each.value for part in consumer.getmany(timeout_ms=500).values() for each in part],
-        lambda consumer, topic: list(consumer.consume(topic) or []),
-    ],
-    ids=["getone", "getmany", "consume"],
-)
-@pytest.mark.parametrize("continues", [True, False])
-def test_records_that_arrive_together_with_an_interrupt_come_again(
-    cluster_39: Cluster,
-    topic: str,
-    producer: Producer,
-    unique: Unique,
-    monkeypatch: pytest.MonkeyPatch,
-    ask: Callable[[GroupedConsumer, str], list[bytes]],
-    continues: bool,
-) -> None:
-    """
-    The event loop's thread has received them for the program, which never gets them: here, or as the next owner.
-
-    A record may come twice if it came after those that were lost. None may be missing.
-    """
-    group, values, got, interrupted = unique("group"), fill(producer, topic, 20), list[bytes](), 0
-    result_of = LoopThread._result
-
-    def interrupts(thread: LoopThread, outcome: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
-        nonlocal interrupted
-        result = result_of(thread, outcome, timeout_s)
-        if isinstance(result, Record | Batch | dict) and result and not interrupted:
-            interrupted += 1
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(LoopThread, "_result", interrupts)
-    for _ in range(2):
-        settings = {"deserializer": lambda value: value}
-        with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, **settings) as consumer:
-            consumer.subscribe(topic)
-            while len(set(got)) < len(values):
-                try:
-                    got += ask(consumer, topic)
-                except KeyboardInterrupt:
-                    if not continues:
-                        break
-    assert interrupted == 1
-    assert sorted(set(got)) == sorted(values)
-    assert committed(cluster_39, group, topic) == len(values)
 
 
 async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluster, unique: Unique) -> None:
