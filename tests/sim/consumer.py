@@ -247,7 +247,7 @@ class Consumer(Application):
             with suppress(KielGroupsError):
                 stored = await self._position_reset(partition, state.position)
                 if stored is not None:
-                    self.world.history.seeks.end(self, partition)
+                    self.world.history.record_reset(self, partition, stored)
                 if stored is not None and partition in self.opened:
                     self.opened[partition] = self._epoch(partition)
             if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):

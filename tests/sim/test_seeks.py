@@ -210,3 +210,25 @@ def test_a_delivery_of_a_partition_that_is_not_assigned_is_reported(world: World
     consumer._subscription.assign_from_subscribed([])
     with pytest.raises(Violation, match="delivers t0:0, which is not assigned"):
         consumer.work(0.0, 1, 0.1)
+
+
+def test_a_reset_that_stores_nothing_moves_a_seek() -> None:
+    """
+    The application commits, so the reset leaves the stored offset, 0. The next commit stores the position.
+
+    Its offset is what the seek's has become: the log was cut off behind it, and nothing in between was skipped.
+    """
+    with at_rest(members=1, topics=(1,), reset="latest", autocommit=False) as world:
+        (consumer,) = world.consumers
+        world.run_for(1.0)
+        (start,) = {world.history.stored(P0)}
+        assert start is not None
+        seek(consumer, start + 1)
+        consumer.work(0.0, 5, 0.1)
+        world.run_for(2.0)
+        world.cut(P0, start + 3, 60.0)
+        world.run_for(2.0)
+        assert world.history.stored(P0) == start
+        consumer.process.start(consumer.member.commit_on_session())
+        world.run_for(1.0)
+        assert world.history.stored(P0) == start + 3

@@ -358,6 +358,18 @@ class History:
         # In the assigned hook, the claim is open already, at the stored offset.
         self.chosen.open(consumer, partition, token, min(stored, offset))
 
+    def record_reset(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
+        """
+        Record that a consumer continues at the ``position`` that the reset policy chose.
+
+        A consumer whose application commits may have stored nothing: the stored offset is still right. Then the next
+        commit stores the position in place of the seek before.
+        """
+        if self._stored.get(partition) == position:
+            self.seeks.end(consumer, partition)
+        else:
+            self.seeks.move(consumer, partition, position)
+
     # Facts
 
     @property

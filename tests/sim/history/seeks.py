@@ -80,6 +80,11 @@ class Seeks:
         seeks = self._seeks[consumer, partition]
         del seeks[: seeks.index(stored) + 1]
 
+    def move(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
+        """Record that a reset has moved the consumer to ``position``, before the offset of a seek was stored."""
+        if (seek := self.newest(consumer, partition)) is not None:
+            seek.offset, seek.reached = min(seek.offset, position), position
+
     def end(self, consumer: Consumer, partition: TopicPartition) -> None:
         """
         Record that the seeks of a consumer are void, because another offset applies.
