@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Batch, Record
-from kiel_groups.sync import GroupedConsumer, Producer
+from kiel_groups.sync import GroupedConsumer
 from kiel_groups.sync.loop_thread import LoopThread
-from tests.helpers.cluster_data import committed
+from tests.helpers.cluster_data import committed, produce
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
-
-
-@pytest.fixture
-def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """Return the name of a topic of two partitions."""
-    name = unique("topic")
-    asyncio.run(cluster_39.create_topic(name, 2))
-    return name
-
-
-@pytest.fixture
-def producer(cluster_39: Cluster) -> Iterator[Producer]:
-    with Producer(cluster_39.brokers) as connected:
-        yield connected
-
-
-def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
-    """Produce numbered values to both partitions, and return them."""
-    values = [b"%d" % number for number in range(count)]
-    stored = [producer.produce(topic, value, partition=number % 2) for number, value in enumerate(values)]
-    assert {future.result(30).offset for future in stored} == set(range((count + 1) // 2))
-    return values
 
 
 def batches_of(consumer: GroupedConsumer) -> list[Any]:
@@ -60,8 +38,6 @@ def batches_of(consumer: GroupedConsumer) -> list[Any]:
 @pytest.mark.parametrize("continues", [True, False])
 def test_records_that_arrive_together_with_an_interrupt_come_again(
     cluster_39: Cluster,
-    topic: str,
-    producer: Producer,
     unique: Unique,
     monkeypatch: pytest.MonkeyPatch,
     ask: Callable[[GroupedConsumer, str], list[bytes]],
@@ -73,7 +49,9 @@ def test_records_that_arrive_together_with_an_interrupt_come_again(
 
     A record may come twice if it came after those that were lost. None may be missing.
     """
-    group, values, got, interrupted = unique("group"), fill(producer, topic, 20), list[bytes](), 0
+    group, topic, got, interrupted = unique("group"), unique("topic"), list[bytes](), 0
+    asyncio.run(cluster_39.create_topic(topic, 2))
+    values = asyncio.run(produce(cluster_39, topic, 20))
     result_of = LoopThread._result
 
     def interrupts(thread: LoopThread, outcome: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
