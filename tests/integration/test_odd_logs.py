@@ -1,0 +1,126 @@
+"""Odd logs of real brokers: gaps that compaction leaves, sets that are cut, messages beyond every bound, nulls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
+
+import pytest
+
+from kiel_groups import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import MessageTooLargeError
+from kiel_groups.model import Record, TopicPartition
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+Unique: TypeAlias = Callable[[str], str]
+
+KIB = 1 << 10
+CODECS = [None, "gzip", "snappy", "lz4"]
+#: Brokers of 0.8 cannot clean compressed sets, and those of 0.8.1 do not know lz4.
+COMPACTED = [("0.8.1.1", None), ("0.8.2.2", None), ("0.9.0.1", "gzip"), ("0.9.0.1", "snappy"), ("0.9.0.1", "lz4")]
+CLEANING = {
+    "log.cleaner.enable": "true",
+    "log.cleaner.backoff.ms": 100,
+    "log.cleaner.dedupe.buffer.size": 2 << 20,
+    "zookeeper.session.timeout.ms": 10_000,
+}
+
+
+@pytest.fixture(scope="module")
+def cleaning_clusters() -> Iterator[Callable[[str], Cluster]]:
+    """Provide a function that returns a cluster of a release whose broker cleans compacted topics at once."""
+    running: dict[str, Cluster] = {}
+
+    def cluster_of(kafka: str) -> Cluster:
+        if kafka not in running:
+            running[kafka] = Cluster(kafka=kafka, broker_overrides=CLEANING).__enter__()
+        return running[kafka]
+
+    yield cluster_of
+    for cluster in running.values():
+        cluster.__exit__()
+
+
+async def create_compacted_topic(cluster: Cluster, topic: str) -> None:
+    """Create a topic of one partition that is compacted, with small segments."""
+    config = {"cleanup.policy": "compact", "segment.bytes": "4096", "min.cleanable.dirty.ratio": "0.01"}
+    with zookeeper(cluster) as client:
+        data = json.dumps({"version": 1, "config": config}).encode()
+        client.create(f"/config/topics/{topic}", data, makepath=True)
+    await cluster.create_topic(topic, 1)
+
+
+async def produce(cluster: Cluster, topic: str, sets: list[list[Any]], codec: str | None = None) -> None:
+    """Produce pairs of keys and values to partition 0. Each list becomes one set."""
+    async with Producer(cluster.brokers, compression=codec, batch_size=1_000, linger_ms=10_000) as producer:
+        for pairs in sets:
+            stored = [producer.produce(topic, value, key=key, partition=0) for key, value in pairs]
+            await producer.flush()
+            await asyncio.gather(*stored)
+
+
+def log_bytes(cluster: Cluster, topic: str) -> int:
+    """Return the size of the log of partition 0."""
+    segments = (cluster.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
+    try:
+        return sum(segment.stat().st_size for segment in segments)
+    except FileNotFoundError:  # the cleaner has replaced one meanwhile
+        return 1 << 30
+
+
+async def read(consumer: SingleConsumer, count: int) -> list[Record]:
+    """Return the next ``count`` records, or those that come within a second of each other."""
+    found: list[Record] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            more = await consumer.getmany(timeout_ms=1_000)
+            if not more:
+                break
+            found += [record for records in more.values() for record in records]
+    return found
+
+
+@pytest.mark.parametrize(("kafka", "codec"), COMPACTED)
+async def test_gaps_of_a_compacted_log_are_passed(
+    cleaning_clusters: Callable[[str], Cluster], unique: Unique, kafka: str, codec: str | None
+) -> None:
+    """
+    What compaction has left is delivered once, in order, at its own offsets, however small the answers are. A seek into
+    a gap resumes at the next message. In the end there is no lag.
+    """
+    cluster, topic = cleaning_clusters(kafka), unique("topic")
+    await create_compacted_topic(cluster, topic)
+    chance = random.Random(7)
+    pairs = [(f"key {n % 7 if n % 20 else n}", chance.randbytes(200)) for n in range(1_000)]
+    await produce(cluster, topic, [pairs[at : at + 50] for at in range(0, 1_000, 50)], codec)
+    partition = TopicPartition(topic, 0)
+
+    await eventually(lambda: log_bytes(cluster, topic) < 100_000, "the log is cleaned", timeout_s=60)
+    async with SingleConsumer(cluster.brokers) as consumer:
+        consumer.assign([partition])
+        left = await read(consumer, len(pairs))
+    assert len(left) < 500
+    assert [record.offset for record in left] == sorted({record.offset for record in left})
+    assert all((record.key, record.value) == (pairs[record.offset][0].encode(), pairs[record.offset][1]) for record in left)
+    last = {key: offset for offset, (key, _) in enumerate(pairs)}
+    assert set(last.values()) <= {record.offset for record in left}
+    before, after = next((a, b) for a, b in zip(left, left[1:], strict=False) if b.offset > a.offset + 1)
+    async with SingleConsumer(cluster.brokers, max_bytes=KIB, fetch_buffer_bytes=4 * KIB) as consumer:
+        consumer.assign([partition])
+        found = await read(consumer, len(left))
+        assert [record.offset for record in found][-5:] == [record.offset for record in left][-5:]
+        assert {record.offset for record in found} >= set(last.values())
+        consumer.seek(partition, before.offset + 1)
+        async with asyncio.timeout(10):
+            assert (await consumer.getone()).offset >= after.offset
+        consumer.seek(partition, len(pairs) - 1)
+        assert [record.offset for record in await read(consumer, 1)] == [len(pairs) - 1]
+        assert consumer.highwater(partition) == await consumer.position(partition) == len(pairs)
+        assert not consumer.metrics.total("fetches_unreadable")
