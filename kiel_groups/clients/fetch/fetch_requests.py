@@ -179,9 +179,9 @@ class BrokerLanes:
         """Return the poll to send now, or None if none should be sent. Its partitions are ready no more."""
         ready = self._ready[Demand.CAUGHT_UP]
         if len(ready) >= WIDE_PARTITIONS:
-            lane = next(lane for n in count() if (lane := f"{_WIDE}-{n}") not in self.in_flight)
+            wide = next(name for n in count() if (name := f"{_WIDE}-{n}") not in self.in_flight)
             shares = divide_budget(list(islice(ready, WIDE_PARTITIONS)), room.poll_bytes)
-            return self._send(lane, self.config.max_wait_ms, shares)
+            return self._send(wide, self.config.max_wait_ms, shares)
         lane = self._free_lane(_POLL)
         if lane is None or not ready:
             return None

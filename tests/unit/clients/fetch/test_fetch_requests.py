@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kiel_groups.clients.fetch.fetch_requests import (
     LEAST_SHARE_BYTES,
     SHORT_WAIT_MS,
+    WIDE_PARTITIONS,
     BrokerLanes,
     PlannedFetch,
     Room,
@@ -108,6 +109,42 @@ def test_idle_partitions_wait_for_a_short_poll_to_merge_with() -> None:
     merged = poll(lanes, partition(4, idle=True))
     assert merged is not None
     assert merged.wait_ms == LONG
+
+
+def test_many_partitions_make_wide_polls() -> None:
+    """
+    Each thousand has a long poll of its own, and an answer concerns no other thousand. The rest is polled as ever, and
+    the answer of one partition of a wide poll waits for no wide poll.
+    """
+    lanes = lanes_with(*map(partition, range(2 * WIDE_PARTITIONS + 2)))
+    wide = [poll(lanes), poll(lanes)]
+    rest, nothing = poll(lanes), poll(lanes)
+    assert [len(planned.shares) for planned in wide if planned] == [WIDE_PARTITIONS, WIDE_PARTITIONS]
+    assert {planned.wait_ms for planned in wide if planned} == {LONG}
+    assert rest is not None
+    assert (rest.wait_ms, len(rest.shares), nothing) == (LONG, 2, None)
+    answered = wide[0]
+    assert answered is not None
+    del lanes.in_flight[answered.lane]
+    again = poll(lanes, *answered.shares)
+    assert again is not None
+    assert (again.lane, again.wait_ms, again.shares.keys()) == (answered.lane, LONG, answered.shares.keys())
+    del lanes.in_flight[again.lane]
+    few = [*again.shares][:-1]
+    beside = poll(lanes, *few)
+    assert beside is not None
+    assert (beside.wait_ms, [*beside.shares]) == (SHORT_WAIT_MS, few), "beside the poll of the rest"
+
+
+def test_dropped_wide_polls_are_abandoned() -> None:
+    """Their connections are closed as those of other polls."""
+    lanes = lanes_with(*map(partition, range(WIDE_PARTITIONS)))
+    planned = poll(lanes)
+    assert planned is not None
+    assert lanes.abandoned_polls() == []
+    for state in planned.shares:
+        state.drop()
+    assert lanes.abandoned_polls() == [planned.lane]
 
 
 def test_a_poll_whose_partitions_are_all_dropped_is_abandoned() -> None:
