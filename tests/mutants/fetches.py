@@ -64,7 +64,7 @@ MUTANTS = (
         _ANSWERS,
         "        state.empty_answers += 1\n        state.failures = state.unreadable = 0\n",
         "        state.empty_answers += 1\n",
-        _FETCHER_TESTS,
+        _REQUEST_TESTS,
     ),
     Mutant(
         "an IPv6 address is connected to with its brackets",

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kiel_groups.clients.fetch.fetch_answers import AnswerReader
+from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import (
     LEAST_SHARE_BYTES,
     SHORT_WAIT_MS,
@@ -19,7 +21,10 @@ from kiel_groups.clients.fetch.fetch_requests import (
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
 from kiel_groups.fetch_sizing import MessageSizes
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition
+from kiel_groups.wire.error_codes import NO_ERROR
 
 pytestmark = pytest.mark.unit
 
@@ -134,6 +139,31 @@ def test_many_partitions_make_wide_polls() -> None:
     beside = poll(lanes, *few)
     assert beside is not None
     assert (beside.wait_ms, [*beside.shares]) == (SHORT_WAIT_MS, few), "beside the poll of the rest"
+
+
+def test_a_wide_poll_always_has_a_lane() -> None:
+    """It is sent although all other lanes are taken."""
+    lanes = lanes_with(behind(0), behind(1), partition(2), partition(3))
+    assert all([lanes.plan_bulk(ROOM), lanes.plan_bulk(ROOM), lanes.plan_poll(ROOM)])
+    add(lanes, partition(4))
+    assert lanes.plan_poll(ROOM) is not None
+    add(lanes, *map(partition, range(5, 4 + WIDE_PARTITIONS)))
+    assert not lanes.has_free_lane
+    add(lanes, partition(4 + WIDE_PARTITIONS))
+    assert lanes.has_free_lane
+    assert lanes.plan_poll(ROOM) is not None
+    assert not lanes.has_free_lane
+
+
+def test_an_empty_answer_ends_the_failures() -> None:
+    """The next failure is the first one again, and the high watermark is known."""
+    state, marks = partition(0), []
+    state.failures, state.unreadable = 3, 2
+    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), lambda *mark: marks.append(mark))
+    assert not reader.note(state, FetchedPartition(NO_ERROR, 7, memoryview(b"")))
+    assert (state.failures, state.unreadable, state.empty_answers, state.high_watermark) == (0, 0, 1, 7)
+    assert reader.note(state, FetchedPartition(NO_ERROR, 8, memoryview(b"messages")))
+    assert (state.empty_answers, marks) == (0, [(state.topic_partition, 7), (state.topic_partition, 8)])
 
 
 def test_dropped_wide_polls_are_abandoned() -> None:
