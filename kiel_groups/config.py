@@ -40,8 +40,8 @@ _LONGEST_TOPIC = 255
 _MOST_INT16 = (1 << 15) - 1
 _MOST_INT32 = (1 << 31) - 1
 
-#: Names, IPv4 addresses, and IPv6 addresses in brackets.
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+#: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
+_ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]+))?")
 
 #: The writers of the offset znodes: the members themselves, in fenced transactions, or the brokers on request.
 ZOOKEEPER_STORE = "zookeeper"
@@ -52,18 +52,18 @@ ResetPolicy = Literal["earliest", "latest", "none"]
 
 
 class HostPort(NamedTuple):
-    """The address of one server."""
+    """The address of one server. ``host`` is a name, an IPv4 address, or an IPv6 address without brackets."""
 
     host: str
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> tuple[HostPort, ...]:
     """
-    Parse addresses of the form ``host`` or ``host:port``.
+    Parse addresses of the form ``host`` or ``host:port``. An IPv6 address is given in brackets: ``[::1]:9092``.
 
     Args:
         hosts: A list of addresses, or one comma-separated string.
@@ -78,12 +78,12 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
     for entry in (entry.strip() for entry in entries):
         if not entry:
             continue
-        host, colon, port = entry.rpartition(":")
-        if not colon:
-            host, port = entry, str(default_port)
-        if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"{setting}: {entry!r} is not an address; expected 'host' or 'host:port'")
-        found.append(HostPort(host, int(port)))
+        parts = _ADDRESS.fullmatch(entry)
+        name, ipv6, port = parts.groups() if parts else ("", "", "")
+        if not (name or ipv6) or not 0 < int(port or default_port) < 65536:
+            brackets = "; an IPv6 address needs brackets, as in '[::1]:9092'" if entry.count(":") > 1 else ""
+            raise ConfigError(f"{setting}: {entry!r} is not an address; expected 'host' or 'host:port'{brackets}")
+        found.append(HostPort(name or ipv6, int(port or default_port)))
     if not found:
         raise ConfigError(f"{setting}: no address given; expected at least one 'host' or 'host:port'")
     return tuple(found)

@@ -371,4 +371,4 @@ def _json(value: Any) -> bytes:
 
 
 def _place(client: Client) -> str:
-    return ",".join(f"{host}:{port}" for host, port in client.hosts) + str(client.chroot)
+    return ",".join(str(HostPort(host, port)) for host, port in client.hosts) + str(client.chroot)

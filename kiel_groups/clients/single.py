@@ -37,7 +37,7 @@ class SingleConsumer(SingleTopics, ConsumerAttributes):
     read from their beginning. Construct the consumer before or while an event loop runs, and use it on one loop only.
 
     Args:
-        brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
+        brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string; IPv6 addresses in brackets.
         deserializer: Converts a value's bytes. Without a deserializer, iteration keeps bytes, and ``consume()`` decodes
             JSON.
         max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.

@@ -25,6 +25,7 @@ _INT64 = Struct(">q")
 
 #: The length of a null string and of null bytes.
 _NULL = -1
+_EMPTY = memoryview(b"")
 _LONGEST_STRING = 0x7FFF
 
 
@@ -67,6 +68,15 @@ class Writer:
         """Write bytes. This client never sends the protocol's null."""
         self._pack(_INT32, len(value))
         self._parts.append(value)
+
+    def fields(self, layout: Struct, *values: int) -> None:
+        """Write several numbers at once, which is faster than one after the other."""
+        try:
+            self._parts.append(layout.pack(*values))
+        except StructError:
+            # One of them raises an error with its own type.
+            for value, code in zip(values, layout.format[1:], strict=True):
+                self._pack(Struct(f">{code}"), value)
 
     def getvalue(self) -> bytes:
         """Return the bytes written so far."""
@@ -128,11 +138,16 @@ class Reader:
 
     def blob(self) -> memoryview:
         """Read bytes as a view. Null becomes the empty view."""
-        start = self._position
-        if self._peek(_INT32) == _NULL:
-            self._position = start + _INT32.size
-            return self._buffer[:0]
-        return self._take(self._length(_INT32, start), start)
+        return self.blob_of(self._number(_INT32))
+
+    def blob_of(self, length: int) -> memoryview:
+        """Read bytes as a view, after their length, which is -1 for null. Null becomes the empty view."""
+        if length in (0, _NULL):
+            return _EMPTY
+        start = self._position - _INT32.size
+        if length < 0:
+            raise self._refusal(start, f"a length of {length}")
+        return self._take(length, start)
 
     def array(self, least_bytes: int) -> range:
         """
@@ -166,15 +181,26 @@ class Reader:
         """Return the error for a value that could be read and makes no sense."""
         return self._refusal(self._position, found)
 
+    def fields(self, layout: Struct) -> tuple[int, ...]:
+        """Read several numbers at once, which is faster than one after the other."""
+        start = self._position
+        try:
+            values = layout.unpack_from(self._buffer, start)
+        except StructError:
+            raise self._truncated(start, layout.size) from None
+        self._position = start + layout.size
+        return values
+
     def _number(self, number: Struct) -> int:
         value = self._peek(number)
         self._position += number.size
         return value
 
     def _peek(self, number: Struct) -> int:
-        if len(self._buffer) - self._position < number.size:
-            raise self._truncated(self._position, number.size)
-        value: int = number.unpack_from(self._buffer, self._position)[0]
+        try:
+            value: int = number.unpack_from(self._buffer, self._position)[0]
+        except StructError:
+            raise self._truncated(self._position, number.size) from None
         return value
 
     def _length(self, number: Struct, start: int) -> int:

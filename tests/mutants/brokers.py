@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant(
         "unreadable answers count as consecutive although readable ones came in between",
         "clients/fetch/fetch_answers.py",
-        "state.failures = state.unreadable = 0",
-        "state.failures = 0",
+        "            return\n        state.failures = state.unreadable = 0",
+        "            return\n        state.failures = 0",
         _DAMAGED_ANSWERS_TESTS,
     ),
     Mutant(

@@ -19,9 +19,74 @@ _SIZING_TESTS = "tests/unit/test_fetch_sizing.py"
 _REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
 _BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
+_STREAM_TESTS = "tests/unit/clients/net/test_broker_stream.py"
 _RUN_TESTS = "tests/property/test_wire_runs_laws.py"
 
 MUTANTS = (
+    # Many partitions
+    Mutant(
+        "one poll has all partitions, however many",
+        _REQUESTS,
+        "        if len(ready) >= WIDE_PARTITIONS:\n",
+        "        if False:\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a wide poll takes more than its share",
+        _REQUESTS,
+        "list(islice(ready, WIDE_PARTITIONS))",
+        "list(ready)",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "the rest waits briefly beside wide polls",
+        _REQUESTS,
+        "if planned.lane.startswith(_POLL)]",
+        "if not planned.is_bulk]",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a poll of many partitions is not sent while both lanes are taken",
+        _REQUESTS,
+        "        return is_wide or self._free_lane(_BULK)",
+        "        return self._free_lane(_BULK)",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a leader that moved is not noticed for partitions in the queue",
+        _FETCHER,
+        "        if broker.leaders_version == version or not broker.has_free_lane:\n",
+        "        if broker.leaders_version >= 0 or not broker.has_free_lane:\n",
+        "tests/unit/clients/fetch/test_fetch_retries.py",
+    ),
+    Mutant(
+        "an empty answer does not end the count of failures",
+        _ANSWERS,
+        "        state.empty_answers += 1\n        state.failures = state.unreadable = 0\n",
+        "        state.empty_answers += 1\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "an IPv6 address is connected to with its brackets",
+        "config.py",
+        'r"(?:([A-Za-z0-9._-]+)|\\[([0-9A-Fa-f:.]+)\\])(?::([0-9]+))?"',
+        'r"(?:([A-Za-z0-9._-]+)|(\\[[0-9A-Fa-f:.]+\\]))(?::([0-9]+))?"',
+        "tests/unit/clients/test_kiel_addresses.py",
+    ),
+    Mutant(
+        "the second address of a name waits for the time-out of the first",
+        "clients/net/broker_stream.py",
+        "None if len(attempts) == len(hosts) else _NEXT_ADDRESS_S",
+        "None",
+        _STREAM_TESTS,
+    ),
+    Mutant(
+        "a stream to a slower address remains open",
+        "clients/net/broker_stream.py",
+        "                attempt.cancel()\n                attempt.add_done_callback(_close)\n",
+        "                pass\n",
+        _STREAM_TESTS,
+    ),
     # Bulk requests and polls
     Mutant(
         "a partition that is behind is polled for a small share",

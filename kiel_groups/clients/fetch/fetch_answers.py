@@ -56,9 +56,28 @@ class AnswerReader:
         self._metrics = metrics
         self._watermark = watermark
 
+    def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
+        """
+        Note what one partition's answer says, which is not an error, and return whether ``read`` has to follow.
+
+        Most answers of many partitions are empty, so this must be cheap.
+        """
+        state.high_watermark = fetched.high_watermark
+        if self._watermark is not None:
+            self._watermark(state.topic_partition, fetched.high_watermark)
+        if not self._may_keep(state):
+            # The records are fetched again after the pause.
+            return False
+        if fetched.message_set:
+            state.empty_answers = 0
+            return True
+        state.empty_answers += 1
+        state.failures = state.unreadable = 0
+        return False
+
     async def read(self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum) -> None:
         """
-        Buffer the records of one partition's answer.
+        Buffer the records of one partition's answer, of which ``note`` has returned True.
 
         Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
         runs. Runs for which the buffer has no room are fetched again.
@@ -73,20 +92,12 @@ class AnswerReader:
             MessageTooLargeError: As for ``Fetcher.poll``.
             ProtocolError, or any other error: The records cannot be read.
         """
-        state.high_watermark = fetched.high_watermark
-        if self._watermark is not None:
-            self._watermark(state.topic_partition, fetched.high_watermark)
-        if not self._may_keep(state):
-            # The records are fetched again after the pause.
+        try:
+            await self._keep_runs(state, fetched, quantum)
+        except PartialMessage as error:
+            state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
+            self._metrics.count("fetch_share_grown")
             return
-        state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
-        if not state.idle:
-            try:
-                await self._keep_runs(state, fetched, quantum)
-            except PartialMessage as error:
-                state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
-                self._metrics.count("fetch_share_grown")
-                return
         state.failures = state.unreadable = 0
 
     def _may_keep(self, state: PartitionFetch) -> bool:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -236,8 +237,10 @@ class Fetcher(FetchStates):
 
     def _reroute(self, broker: BrokerLanes) -> None:
         """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
-        if not broker.has_free_lane:
+        version = self._cluster.leaders_version
+        if broker.leaders_version == version or not broker.has_free_lane:
             return
+        broker.leaders_version = version
         others = (None, broker.node_id)
         moved = [state for state in broker.ready if self._cluster.leader_of(state.topic_partition) not in others]
         for state in moved:
@@ -272,7 +275,8 @@ class Fetcher(FetchStates):
             again = await self._take_all(shares, answer)
         self._buffer.reserve(-planned.reserved_bytes)
         # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
-        rest_s = min((state.idle_pause_s for state in again), default=0.0) - (time.monotonic() - sent_s)
+        busiest = min(again, key=attrgetter("empty_answers"), default=None)
+        rest_s = (busiest.idle_pause_s if busiest else 0.0) - (time.monotonic() - sent_s)
         if rest_s > 0:
             asyncio.get_running_loop().call_later(rest_s, self._offer, again)
         else:
@@ -315,7 +319,8 @@ class Fetcher(FetchStates):
                 moved.setdefault("left out of the answer", []).append(state)
             elif fetched.error == NO_ERROR:
                 try:
-                    await self._answers.read(state, share, fetched, quantum)
+                    if self._answers.note(state, fetched):
+                        await self._answers.read(state, share, fetched, quantum)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
                     answer.connection.close()

@@ -108,6 +108,8 @@ class ClusterMetadata:
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
         #: The leaders that ZooKeeper names; they override the brokers' metadata.
         self._overrides = LeaderOverrides()
+        #: Changes whenever ``leader_of`` may change.
+        self.leaders_version = 0
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
         self._closed = False
@@ -150,6 +152,7 @@ class ClusterMetadata:
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
         self._overrides = LeaderOverrides(leaders, brokers)
+        self.leaders_version += 1
         if moved:
             log.warning(
                 "ZooKeeper names another leader than the brokers for %s, first %s: broker %d; following ZooKeeper",
@@ -162,6 +165,7 @@ class ClusterMetadata:
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow the brokers' metadata for these partitions until the next ``override_leaders``."""
         self._overrides.forget(partitions)
+        self.leaders_version += 1
 
     def new_backoff(self) -> Backoff:
         """Return the delays of an action that retries requests: ``backoff_ms`` to ``max_backoff_ms``, with jitter."""
@@ -336,6 +340,7 @@ class ClusterMetadata:
 
     def _apply(self, asked: frozenset[str], answer: MetadataAnswer) -> None:
         now_s = time.monotonic()
+        self.leaders_version += 1
         for missing in asked.difference(topic.topic for topic in answer.response.topics):
             self._topics.pop(missing, None)
         for topic in answer.response.topics:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tornado.iostream import IOStream, StreamClosedError
-from tornado.tcpclient import TCPClient
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.broker_stream import open_stream
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
@@ -142,7 +142,7 @@ class Connection:
     async def _connect(self) -> None:
         timeout_ms = self._config.connect_timeout_ms
         try:
-            stream = await TCPClient().connect(*self.address, max_buffer_size=_STREAM_BYTES, timeout=timeout_ms / 1000)
+            stream = await open_stream(self.address, most_bytes=_STREAM_BYTES, timeout_s=timeout_ms / 1000)
         except TimeoutError:
             self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return

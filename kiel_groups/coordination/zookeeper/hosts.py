@@ -47,7 +47,7 @@ def _unresolved(servers: Sequence[HostPort]) -> list[str]:
     unresolved = []
     for server in servers:
         try:
-            socket.getaddrinfo(server.host.strip("[]"), server.port)
+            socket.getaddrinfo(server.host, server.port)
         except OSError as error:
             unresolved.append(f"{server.host} ({error.strerror})")
     return unresolved

@@ -42,7 +42,7 @@ class BrokerSocket:
         self._next_id = 0
         self._in_flight: deque[tuple[int, Request[Any], int]] = deque()
         try:
-            self._socket = socket.create_connection((address.host.strip("[]"), address.port), connect_timeout_s)
+            self._socket = socket.create_connection((address.host, address.port), connect_timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise self._broken(f"cannot connect: {error.strerror or error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from struct import Struct
 from typing import ClassVar, NamedTuple
 
 from kiel_groups.model import TopicPartition
@@ -16,7 +17,8 @@ __all__ = ["FetchRequest", "FetchResponse", "FetchPosition", "FetchedPartition",
 #: The replica id of a client, in a field where brokers put their own id.
 CLIENT_REPLICA_ID = -1
 
-_LEAST_RESULT_BYTES = 2 + 8 + 4
+#: Offset and size; error, high watermark and the size of the message set. A request may have a thousand of each.
+_POSITION, _RESULT = Struct(">qi"), Struct(">hqi")
 
 
 class FetchPosition(NamedTuple):
@@ -76,13 +78,13 @@ class FetchRequest:
         return writer.getvalue()
 
     def decode_response(self, payload: Buffer) -> FetchResponse:
-        return FetchResponse(read_partitions(Reader(payload, "a fetch response"), _read_result, _LEAST_RESULT_BYTES))
+        return FetchResponse(read_partitions(Reader(payload, "a fetch response"), _read_result, _RESULT.size))
 
 
 def _write_position(writer: Writer, position: FetchPosition) -> None:
-    writer.int64(position.offset)
-    writer.int32(position.max_bytes)
+    writer.fields(_POSITION, position.offset, position.max_bytes)
 
 
 def _read_result(reader: Reader) -> FetchedPartition:
-    return FetchedPartition(error_code(reader.int16()), reader.int64(), reader.blob())
+    error, high_watermark, size = reader.fields(_RESULT)
+    return FetchedPartition(error_code(error), high_watermark, reader.blob_of(size))

@@ -9,7 +9,8 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from tornado.tcpclient import TCPClient
 
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.errors import NoBrokersError, NoZooKeeperError
+from kiel_groups.config import HostPort, parse_hosts
+from kiel_groups.errors import ConfigError, NoBrokersError, NoZooKeeperError
 from tests.helpers.fake_broker import FakeBroker
 
 pytestmark = pytest.mark.unit
@@ -48,3 +49,30 @@ async def test_zookeeper_has_port_2181_by_default(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:2181,127\.0\.0\.2:2182/kafka"):
             await consumer.connect()
     assert connected == {("127.0.0.1", 2181), ("127.0.0.2", 2182)}
+
+
+ADDRESSES = {
+    "kafka-1": ("kafka-1", 9092),
+    "10.0.0.1:9093": ("10.0.0.1", 9093),
+    "[::1]": ("::1", 9092),
+    "[::1]:9093": ("::1", 9093),
+    "[2001:db8::10.0.0.1]:1": ("2001:db8::10.0.0.1", 1),
+}
+
+
+@pytest.mark.parametrize("text", ADDRESSES)
+def test_an_address_is_read(text: str) -> None:
+    """Brackets separate an IPv6 address from the port. They are no part of the address, and are written again."""
+    (address,) = parse_hosts(text, 9092, "brokers")
+    assert address == ADDRESSES[text]
+    assert parse_hosts(str(address), 1, "brokers") == (address,)
+    assert address == HostPort(*ADDRESSES[text])
+
+
+@pytest.mark.parametrize("text", ["::1", "::1:9092", "[::1", "::1]:9092", "[::1]9092", "[::1]:", "[]:1", "[::1]:0"])
+def test_an_ipv6_address_without_its_brackets_is_refused(text: str) -> None:
+    """The error says what is expected."""
+    with pytest.raises(ConfigError, match=r"is not an address; expected 'host' or 'host:port'"):
+        parse_hosts(text, 9092, "brokers")
+    with pytest.raises(ConfigError, match=r"needs brackets, as in '\[::1\]:9092'"):
+        parse_hosts("::1", 9092, "brokers")

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kiel_groups.clients.fetch.fetch_answers import AnswerReader
+from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import (
     LEAST_SHARE_BYTES,
     SHORT_WAIT_MS,
+    WIDE_PARTITIONS,
     BrokerLanes,
     PlannedFetch,
     Room,
@@ -18,7 +21,10 @@ from kiel_groups.clients.fetch.fetch_requests import (
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
 from kiel_groups.fetch_sizing import MessageSizes
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition
+from kiel_groups.wire.error_codes import NO_ERROR
 
 pytestmark = pytest.mark.unit
 
@@ -108,6 +114,67 @@ def test_idle_partitions_wait_for_a_short_poll_to_merge_with() -> None:
     merged = poll(lanes, partition(4, idle=True))
     assert merged is not None
     assert merged.wait_ms == LONG
+
+
+def test_many_partitions_make_wide_polls() -> None:
+    """
+    Each thousand has a long poll of its own, and an answer concerns no other thousand. The rest is polled as ever, and
+    the answer of one partition of a wide poll waits for no wide poll.
+    """
+    lanes = lanes_with(*map(partition, range(2 * WIDE_PARTITIONS + 2)))
+    wide = [poll(lanes), poll(lanes)]
+    rest, nothing = poll(lanes), poll(lanes)
+    assert [len(planned.shares) for planned in wide if planned] == [WIDE_PARTITIONS, WIDE_PARTITIONS]
+    assert {planned.wait_ms for planned in wide if planned} == {LONG}
+    assert rest is not None
+    assert (rest.wait_ms, len(rest.shares), nothing) == (LONG, 2, None)
+    answered = wide[0]
+    assert answered is not None
+    del lanes.in_flight[answered.lane]
+    again = poll(lanes, *answered.shares)
+    assert again is not None
+    assert (again.lane, again.wait_ms, again.shares.keys()) == (answered.lane, LONG, answered.shares.keys())
+    del lanes.in_flight[again.lane]
+    few = [*again.shares][:-1]
+    beside = poll(lanes, *few)
+    assert beside is not None
+    assert (beside.wait_ms, [*beside.shares]) == (SHORT_WAIT_MS, few), "beside the poll of the rest"
+
+
+def test_a_wide_poll_always_has_a_lane() -> None:
+    """It is sent although all other lanes are taken."""
+    lanes = lanes_with(behind(0), behind(1), partition(2), partition(3))
+    assert all([lanes.plan_bulk(ROOM), lanes.plan_bulk(ROOM), lanes.plan_poll(ROOM)])
+    add(lanes, partition(4))
+    assert lanes.plan_poll(ROOM) is not None
+    add(lanes, *map(partition, range(5, 4 + WIDE_PARTITIONS)))
+    assert not lanes.has_free_lane
+    add(lanes, partition(4 + WIDE_PARTITIONS))
+    assert lanes.has_free_lane
+    assert lanes.plan_poll(ROOM) is not None
+    assert not lanes.has_free_lane
+
+
+def test_an_empty_answer_ends_the_failures() -> None:
+    """The next failure is the first one again, and the high watermark is known."""
+    state, marks = partition(0), []
+    state.failures, state.unreadable = 3, 2
+    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), lambda *mark: marks.append(mark))
+    assert not reader.note(state, FetchedPartition(NO_ERROR, 7, memoryview(b"")))
+    assert (state.failures, state.unreadable, state.empty_answers, state.high_watermark) == (0, 0, 1, 7)
+    assert reader.note(state, FetchedPartition(NO_ERROR, 8, memoryview(b"messages")))
+    assert (state.empty_answers, marks) == (0, [(state.topic_partition, 7), (state.topic_partition, 8)])
+
+
+def test_dropped_wide_polls_are_abandoned() -> None:
+    """Their connections are closed as those of other polls."""
+    lanes = lanes_with(*map(partition, range(WIDE_PARTITIONS)))
+    planned = poll(lanes)
+    assert planned is not None
+    assert lanes.abandoned_polls() == []
+    for state in planned.shares:
+        state.drop()
+    assert lanes.abandoned_polls() == [planned.lane]
 
 
 def test_a_poll_whose_partitions_are_all_dropped_is_abandoned() -> None:

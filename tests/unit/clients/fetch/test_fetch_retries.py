@@ -110,6 +110,22 @@ async def test_fetching_follows_a_leader_that_moves() -> None:
         assert values(await bench.next_batch()) == [b"1"]
 
 
+async def test_a_partition_that_waits_for_a_lane_follows_its_leader() -> None:
+    """It is not sent to a broker that the metadata no longer names, although it was queued for that broker."""
+    async with FakeBroker({"t": 3}, node_id=1) as successor, fetch_bench() as bench:
+        bench.broker.gates[FETCH] = asyncio.Event()
+        for number, partition in enumerate((T0, T1, T2)):
+            bench.fetcher.assign({partition: 0})
+            if number < 2:
+                await bench.broker.wait_for_requests(FETCH, number + 1)
+        bench.broker.peers, bench.broker.leaders[T2] = [bench.broker, successor], 1
+        successor.append(T2, message_set(b"moved"))
+        await bench.cluster.refresh(["t"], "test")
+        bench.broker.gates[FETCH].set()
+        assert values(await bench.next_batch()) == [b"moved"]
+        assert not bench.metrics.total("fetch_retries")
+
+
 async def test_a_broken_connection_is_replaced() -> None:
     """A connection that breaks during a long poll is replaced, and no record is lost or repeated."""
     async with fetch_bench(max_wait_ms=30_000) as bench:

@@ -42,6 +42,7 @@ class RandomCluster:
     """
 
     config = SimpleNamespace(request_timeout_ms=1)
+    leaders_version = 0
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -54,6 +55,7 @@ class RandomCluster:
     def move_leader(self) -> None:
         """Have another broker lead a partition, or none."""
         self.leaders[self._random.choice(PARTITIONS)] = self._random.choice([0, 0, 0, 1, None])
+        self.leaders_version += 1
 
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
         list(partitions)

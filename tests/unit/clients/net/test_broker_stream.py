@@ -1,0 +1,97 @@
+"""Connecting to a name: addresses that refuse, that are silent, and that answer late."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from tornado.tcpclient import TCPClient
+
+from kiel_groups.clients.net import broker_stream
+from kiel_groups.clients.net.broker_stream import open_stream
+from kiel_groups.config import HostPort
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+BROKER = HostPort("broker.test", 9092)
+
+
+class Stream:
+    """A stream that only knows its host, and whether it is closed."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Network:
+    """Hosts by address: an event to wait for, an error, or None for a host that accepts at once."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, **hosts: asyncio.Event | OSError | None) -> None:
+        self.hosts = {name.replace("host", "10.0.0."): kind for name, kind in hosts.items()}
+        self.tried: list[str] = []
+        self.streams: list[Stream] = []
+        patch.setattr(socket, "getaddrinfo", self._getaddrinfo)
+        patch.setattr(TCPClient, "connect", lambda _, host, port, **__: self._connect(host))
+        patch.setattr(broker_stream, "_NEXT_ADDRESS_S", 0.01)
+
+    def _getaddrinfo(self, *_: Any, **__: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 9092)) for host in self.hosts]
+
+    async def _connect(self, host: str) -> Stream:
+        self.tried.append(host)
+        kind = self.hosts[host]
+        if isinstance(kind, OSError):
+            raise kind
+        if kind is not None:
+            await kind.wait()
+        self.streams.append(Stream(host))
+        return self.streams[-1]
+
+    async def open(self, timeout_s: float = 5.0) -> Any:
+        """Open a stream to the broker."""
+        return await open_stream(BROKER, most_bytes=1, timeout_s=timeout_s)
+
+
+async def test_the_first_address_that_accepts_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are not tried after it."""
+    network = Network(monkeypatch, host1=OSError("refused"), host2=None, host3=None)
+    assert (await network.open()).host == "10.0.0.2"
+    assert network.tried == ["10.0.0.1", "10.0.0.2"]
+
+
+async def test_a_silent_address_delays_the_next_one_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next address is tried beside it; a stream that it opens later is closed."""
+    late = asyncio.Event()
+    network = Network(monkeypatch, host1=late, host2=None)
+    stream = await network.open()
+    assert (stream.host, stream.closed) == ("10.0.0.2", False)
+    late.set()
+    await asyncio.sleep(0)
+    assert all(other.closed for other in network.streams if other is not stream)
+
+
+async def test_a_slow_address_is_used_if_the_others_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not given up when the next one is tried."""
+    slow = asyncio.Event()
+    network = Network(monkeypatch, host1=slow, host2=OSError("refused"))
+    opening = asyncio.ensure_future(network.open())
+    await eventually(lambda: network.tried == ["10.0.0.1", "10.0.0.2"], "both are tried")
+    slow.set()
+    assert (await opening).host == "10.0.0.1"
+
+
+async def test_the_errors_of_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all refuse, the last error is raised; if one is silent, the time-out."""
+    network = Network(monkeypatch, host1=OSError("one"), host2=OSError("two"))
+    with pytest.raises(OSError, match="two"):
+        await network.open()
+    network = Network(monkeypatch, host1=asyncio.Event(), host2=OSError("two"))
+    with pytest.raises(TimeoutError):
+        await network.open(timeout_s=0.05)
