@@ -47,6 +47,20 @@ async def filled(cluster: Cluster, unique: Unique, count: int) -> str:
     return topic
 
 
+async def test_a_loop_takes_columns(cluster_39: Cluster, unique: Unique) -> None:
+    topic, written = await filled(cluster_39, unique, 25), list[bytes]()
+
+    async def write(_: TopicPartition, first_offset: int, rows: Any) -> None:
+        assert first_offset == len(written)
+        written.extend(rows.column("value").to_pylist())
+        if len(written) == 25:
+            raise Done
+
+    with pytest.raises(Done):
+        await run(cluster_39, 0, topic, unique("group"), write=write)
+    assert written == [b"%d" % number for number in range(25)]
+
+
 async def test_a_replayer_seeks_in_its_hook(cluster_39: Cluster, unique: Unique) -> None:
     topic, seen = await filled(cluster_39, unique, 25), list[int]()
 
@@ -56,7 +70,7 @@ async def test_a_replayer_seeks_in_its_hook(cluster_39: Cluster, unique: Unique)
             raise Done
 
     with pytest.raises(Done):
-        await run(cluster_39, 0, topic, unique("group"), handle=handle)
+        await run(cluster_39, 1, topic, unique("group"), handle=handle)
     assert seen == list(range(15, 25))
 
 
@@ -89,7 +103,7 @@ async def test_a_program_pauses_what_waits_for_its_sink(cluster_39: Cluster, uni
             raise Done
 
     with pytest.raises(Done):
-        await run(cluster_39, 1, topic, unique("group"), rows=defaultdict(list), store=store)
+        await run(cluster_39, 2, topic, unique("group"), rows=defaultdict(list), store=store)
     assert offsets_of(stored) == {partition: offsets for partition, offsets in expected.items() if offsets}
 
 
@@ -97,7 +111,7 @@ async def test_a_program_pauses_what_waits_for_its_sink(cluster_39: Cluster, uni
 async def test_a_program_ends_without_lag(cluster_39: Cluster, unique: Unique, counts: tuple[int, ...]) -> None:
     """Also if a partition is short, and another was not fetched yet; and if one is empty."""
     (topic, expected), seen = await uneven(cluster_39, unique, *counts), list[Record]()
-    await run(cluster_39, 2, topic, unique("group"), handle=seen.append)
+    await run(cluster_39, 3, topic, unique("group"), handle=seen.append)
     assert offsets_of(seen) == {partition: offsets for partition, offsets in expected.items() if offsets}
 
 
