@@ -112,7 +112,7 @@ def test_reports_of_java_are_read() -> None:
 def test_progress_reports_the_first_and_the_last_delivery(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader reports its first delivery and its end, and is told how many records to read between two calls."""
+    """A reader reports its first delivery and its end. ``add`` returns the number of records until the next call."""
     monkeypatch.setattr("sys.stdin", io.StringIO())
     progress = Progress(1_200, limit_s=60)
     assert progress.add(0, 0) > 0

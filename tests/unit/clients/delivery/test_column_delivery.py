@@ -119,7 +119,7 @@ async def test_damage_is_handled_as_on_bad_record_says(way: str) -> None:
 
 
 async def test_columns_whose_caller_has_given_up_come_again() -> None:
-    """A call that nobody reads is as if it had not been made."""
+    """The records of a call whose future the program does not read are delivered again."""
     bench, call = DeliveryBench(), ConsumeCall()
     bench.fetcher.add(P0, 10, 11)
     assert offsets(take(bench, call=call)) == {P0: [[10, 11]]}
