@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -138,6 +139,7 @@ class RecordReader:
             self._over.set_result(error)
             self.owned.end()
             self.owned.progress.notify()
+            self.fetcher.ready.wake_all()
 
     async def next_record(self) -> Record | None:
         """
@@ -263,19 +265,22 @@ class RecordReader:
         """
         Call ``take`` until it does not return None, and return its result; return None once the consumer has ended.
 
-        Between two tries, wait until ``wait`` returns, the consumer ends, or ``patience_s()`` seconds have passed.
+        Between two tries, wait until ``wait`` returns, as it does when the consumer ends, or ``patience_s()`` seconds
+        have passed.
         """
         while not self._over.done():
             taken = take()
             if taken is not None:
                 return taken
+            # A record that has arrived is delivered by the next step of this task. A task for the wait would cost two
+            # more, and the next fetch would be sent before the record is delivered.
             timeout_s = patience_s()
-            waiting = asyncio.ensure_future(wait())
-            either: set[asyncio.Future[Any]] = {waiting, self._over}
-            try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
-            finally:
-                waiting.cancel()
+            if timeout_s is None:
+                await wait()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await wait()
         return None
 
     def _raise_failure(self) -> None:

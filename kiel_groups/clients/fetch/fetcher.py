@@ -273,6 +273,10 @@ class Fetcher(FetchStates):
                 self._reroute(broker)
                 self._send_bulk(broker)
             again = await self._take_all(shares, answer)
+            if not planned.is_bulk and any(state.buffered for state in again):
+                # Let the caller that waits for these records take them before the next poll is planned and sent, which
+                # takes about as long as all steps from the socket to here.
+                await asyncio.sleep(0)
         self._buffer.reserve(-planned.reserved_bytes)
         # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
         busiest = min(again, key=attrgetter("empty_answers"), default=None)

@@ -84,16 +84,27 @@ class ReadyQueue:
         return None
 
     async def wait(self, selection: Selection = ANY) -> None:
-        """Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign."""
-        if selection.partitions is None:
+        """
+        Wait until ``pop`` is likely to return a partition. It may still return None, as after an unassign.
+
+        The event loop runs its other tasks in any case: a caller that may not take what is there calls again and again.
+        """
+        if self._may_pop(selection):
+            await asyncio.sleep(0)
+        elif selection.partitions is None:
             await self._event_of(selection.topic).wait()
-        elif not any(selection.has(state.topic_partition) for state in self._queue if not state.dropped):
+        else:
             event = asyncio.Event()
             self._by_partitions[event] = selection.partitions
             try:
                 await event.wait()
             finally:
                 del self._by_partitions[event]
+
+    def _may_pop(self, selection: Selection) -> bool:
+        if selection.partitions is None:
+            return self._event_of(selection.topic).is_set()
+        return any(selection.has(state.topic_partition) for state in self._queue if not state.dropped)
 
     def notify(self, topic: str) -> None:
         """Wake the callers that wait for this topic or for any topic, although there may be no batch."""

@@ -90,6 +90,22 @@ async def test_the_end_of_the_consumer_ends_each_wait(error: SessionLostError | 
             assert [repr(outcome) for outcome in await calls] == [repr(error)] * 2
 
 
+async def test_a_record_that_arrives_is_delivered_by_the_next_step_of_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other task works between the arrival and the delivery: each would add to the latency of each record."""
+    async with consumer_without_servers() as connected:
+        arrived: list[Record] = []
+        monkeypatch.setattr(connected.reader.records, "take", lambda: arrived.pop() if arrived else None)
+        waiting = asyncio.ensure_future(connected.reader.next_record())
+        await run_ready_tasks()
+        arrived.append(Record("t", 0, 10, None, b"x"))
+        connected.reader.fetcher.ready.notify("t")
+        # This task is queued behind the one that waits.
+        await asyncio.sleep(0)
+        assert waiting.done()
+
+
 async def test_an_error_that_ends_the_consumer_keeps_no_loop_active() -> None:
     """The next loop raises the error, too, with its cause."""
     error, cause = SessionLostError("over"), ValueError("why")

@@ -324,3 +324,35 @@ async def test_a_poll_for_one_topic_leaves_the_others() -> None:
         batch = bench.fetcher.poll(Selection("u"))
         assert batch is not None
         assert batch.topic_partition == other
+
+
+async def test_a_waiting_caller_takes_its_records_before_the_next_poll_is_planned() -> None:
+    """At a low rate, the latency of a record has the steps from the socket to the caller, and no others."""
+    async with fetch_bench() as bench:
+        bench.fetcher.assign({T0: 0, T1: 0, T2: 0})
+        await bench.broker.wait_for_requests(FETCH, 2)
+        (lanes,) = bench.fetcher._lanes.values()
+        bench.broker.append(T1, message_set(b"x"))
+        await bench.fetcher.ready.wait()
+        assert lanes.in_flight == {}
+        assert values(await bench.next_batch()) == [b"x"]
+        await bench.broker.wait_for_requests(FETCH, 3)
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection("t"), Selection(partitions=frozenset({T0}))])
+async def test_a_caller_that_may_not_take_what_is_there_lets_other_tasks_run(selection: Selection) -> None:
+    """A wait for what is there ends at once, but not in the same iteration of the event loop."""
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"x"))
+        bench.fetcher.assign({T0: 0})
+        await bench.fetcher.ready.wait()
+        others = 0
+
+        def count() -> None:
+            nonlocal others
+            others += 1
+
+        for _ in range(3):
+            asyncio.get_running_loop().call_soon(count)
+            await bench.fetcher.ready.wait(selection)
+        assert others == 3
