@@ -294,6 +294,19 @@ def test_a_late_write_while_the_member_adopts_an_operators_offset_is_followed_ne
     two.close(20.0)
 
 
+@pytest.mark.parametrize("end", ["kill", "leave"])
+def test_the_next_owner_begins_at_a_late_write_that_the_former_owner_has_not_seen(two: World, end: str) -> None:
+    """An offset that the former owner has adopted, and that a late write has replaced, does not skip records."""
+    (consumer,) = two.consumers
+    replace_while_it_is_read(two, consumer)
+    process_all(two, consumer)
+    assert consumer.finished(PARTITION) == (3, 470)
+    getattr(consumer, end)()
+    successor = two.join(two.topics)
+    two.timeline.run_until(lambda: PARTITION in successor.opened, 30.0)
+    assert successor.finished(PARTITION) == (5, 3), "the claim has written the offset again"
+
+
 def test_the_checker_finds_records_skipped_after_an_offset_that_a_late_write_has_replaced(two: World) -> None:
     """A member that has adopted such an offset continues exactly there."""
     (consumer,) = two.consumers
