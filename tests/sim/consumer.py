@@ -370,6 +370,8 @@ class Consumer(Application):
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         self.world.checker.continued(partition, offset)
         self.world.history.seeks.end(self, partition)
+        # The position follows the version that was read, even if a broker's late write has replaced that version.
+        self._continued.pop(partition, None)
         self.in_flight.pop(partition, None)
         self.poisoned.lose(partition)
         self._fetch_again(partition)

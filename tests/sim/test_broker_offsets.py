@@ -13,7 +13,7 @@ from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.errors import BrokerError
 from kiel_groups.model import TopicPartition
 from tests.sim.checker import Violation
-from tests.sim.commits import process_some
+from tests.sim.commits import commit, process_all, process_some
 from tests.sim.consumer import Consumer
 from tests.sim.history.topics import NOTIFIED_S
 from tests.sim.topics import no_broker_knows, recreate, stored_offsets
@@ -33,6 +33,13 @@ def world() -> Iterator[World]:
         yield made
 
 
+@pytest.fixture
+def two() -> Iterator[World]:
+    """Provide a settled group of one with two partitions, whose offsets brokers write."""
+    with at_rest(members=1, topics=(2,), reset="earliest", store=BROKER_V0) as made:
+        yield made
+
+
 def process_and_commit(world: World, consumer: Consumer) -> None:
     """Have the consumer finish three records and commit them."""
     process_some(world, consumer)
@@ -43,6 +50,12 @@ def delay_all(world: World, duration_s: float) -> None:
     """Have all brokers delay their writes for ``duration_s``."""
     for broker in world.brokers.all:
         broker.hold(duration_s)
+
+
+def heal_all(world: World) -> None:
+    """Have all brokers handle new requests at once."""
+    for broker in world.brokers.all:
+        broker.heal()
 
 
 def test_a_write_that_is_delayed_past_the_release_repeats_records_and_loses_none(world: World) -> None:
@@ -235,6 +248,80 @@ def test_the_checker_accepts_a_commit_over_an_offset_that_was_garbled_before_the
     world.run_for(LATE_S)
     process_and_commit(world, consumer)
     assert stored_offsets(world) == [9]
+
+
+def replace_while_it_is_read(world: World, consumer: Consumer) -> None:
+    """
+    Have a broker's late write replace an operator's offset that the member has read and not adopted yet.
+
+    The member has requested 3 long ago; one broker has stored it, and another one executes this request again. At that
+    moment the member has found the operator's 467, and waits for its commit of another partition.
+    """
+    delay_all(world, 10.0)
+    process_all(world, consumer)
+    committing = consumer.process.start(consumer.member.commit_on_session())
+    world.run_for(0.1)
+    heal_all(world)
+    world.timeline.run_until(committing.done, 5.0)
+    assert stored_offsets(world) == [3, 3]
+    world.run_for(9.0 - 1.6)
+    process_all(world, consumer)
+    world.operator.set(world.layout.offset(PARTITION), b"467")
+    delay_all(world, 2.5)
+    committing = consumer.process.start(consumer.member.commit_on_session())
+    path = world.layout.offset(PARTITION)
+    world.timeline.run_until(lambda: world.ensemble.tree.znodes[path].data == b"3", 5.0)
+    assert consumer.finished(PARTITION) == (2, 6), "the member has not adopted the operator's offset yet"
+    heal_all(world)
+    world.timeline.run_until(committing.done, 10.0)
+
+
+def test_a_late_write_while_the_member_adopts_an_operators_offset_is_followed_next(two: World) -> None:
+    """
+    A member may adopt and deliver from an operator's offset that a broker's late write has just replaced. Its next
+    commit stores nothing beyond the late write: the member follows it, and delivers the records from there
+    (seed 512125583301).
+    """
+    (consumer,) = two.consumers
+    replace_while_it_is_read(two, consumer)
+    assert consumer.finished(PARTITION) == (3, 467)
+    process_all(two, consumer)
+    assert consumer.finished(PARTITION) == (3, 470)
+    commit(two, consumer)
+    assert consumer.finished(PARTITION) == (4, 3)
+    process_and_commit(two, consumer)
+    assert two.history.stored(PARTITION) == 6
+    two.close(20.0)
+
+
+@pytest.mark.parametrize("end", ["kill", "leave"])
+def test_the_next_owner_begins_at_a_late_write_that_the_former_owner_has_not_seen(two: World, end: str) -> None:
+    """An offset that the former owner has adopted, and that a late write has replaced, does not skip records."""
+    (consumer,) = two.consumers
+    replace_while_it_is_read(two, consumer)
+    process_all(two, consumer)
+    assert consumer.finished(PARTITION) == (3, 470)
+    getattr(consumer, end)()
+    successor = two.join(two.topics)
+    two.timeline.run_until(lambda: PARTITION in successor.opened, 30.0)
+    assert successor.finished(PARTITION) == (5, 3), "the claim has written the offset again"
+
+
+def test_the_checker_finds_records_skipped_after_an_offset_that_a_late_write_has_replaced(two: World) -> None:
+    """A member that has adopted such an offset continues exactly there."""
+    (consumer,) = two.consumers
+    replace_while_it_is_read(two, consumer)
+    consumer._subscription.offsets.seek(PARTITION, 468)
+    with pytest.raises(Violation, match="c1 continues in t0:0 at 468, and only what is before 467 was processed"):
+        process_all(two, consumer)
+
+
+def test_the_checker_finds_a_late_write_that_is_not_followed(two: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (consumer,) = two.consumers
+    replace_while_it_is_read(two, consumer)
+    monkeypatch.setattr(BrokerCommits, "read", _find_nothing)
+    with pytest.raises(Violation, match="c1 has not followed the offset of t0:0 that a broker set late for"):
+        two.run_for(2 * LATE_S)
 
 
 def test_the_checker_finds_a_request_after_the_lease(world: World) -> None:

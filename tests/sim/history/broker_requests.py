@@ -30,6 +30,8 @@ class BrokerRequests:
         self._newest: dict[TopicPartition, CommitRequest] = {}
         #: Partitions whose last write was late: its claim had ended, or a later request had been made.
         self.late: set[TopicPartition] = set()
+        #: The zxid of each broker's write that replaced an offset of another epoch, and that is still stored.
+        self.replacing: dict[TopicPartition, int] = {}
 
     def make(self, consumer: Consumer, partition: TopicPartition, offset: int) -> CommitRequest:
         """Describe a consumer's request to store an offset, with the state at this moment."""

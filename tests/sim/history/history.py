@@ -63,6 +63,8 @@ class History:
         self._stored: dict[TopicPartition, int] = {}
         #: The next offset after all records that were processed in the current epoch.
         self._processed: dict[TopicPartition, int] = {}
+        #: The same for each earlier epoch.
+        self._processed_earlier: dict[tuple[TopicPartition, int], int] = {}
         #: The next offset after all records that were processed in any epoch, or a larger offset that a member stored.
         self._reached: dict[TopicPartition, int] = {}
         #: Partitions whose offset was deleted or garbled, and not written since.
@@ -228,6 +230,7 @@ class History:
                 self._epoch_at[partition, version] = self._epochs.get(partition, 0)
             self.damaged.add(partition)
             return
+        self.requests.replacing.pop(partition, None)
         if write.kind is WriteKind.BROKER:
             self._record_brokers(write)
         elif write.kind is WriteKind.OPERATOR:
@@ -251,6 +254,7 @@ class History:
         replaces = self.requests.replaces_another_epoch(request)
         self.requests.record_write(write, request)
         if replaces:
+            self.requests.replacing[partition] = write.entry.zxid
             self._begin_epoch(partition, max(write.offset, self.reached(partition)))
             known = request.consumer.finished(partition)
             if known is not None and known[1] <= self._processed[partition]:
@@ -312,7 +316,9 @@ class History:
             consumer.continue_in_epoch(partition, self._epochs[partition])
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
-        self._epochs[partition] = self._epochs.get(partition, 0) + 1
+        ended = self._epochs.get(partition, 0)
+        self._processed_earlier[partition, ended] = self.processed(partition)
+        self._epochs[partition] = ended + 1
         self._epoch_began[partition] = (self.zxid, self.world.timeline.now_s)
         self._processed[partition] = offset
         self.chosen.start_at(partition, offset)
@@ -342,6 +348,8 @@ class History:
             seek.reached = max(seek.reached, offset)
         if epoch == self._epochs.get(partition):
             self._processed[partition] = max(self._processed[partition], offset)
+        elif (earlier := self.processed_in(partition, epoch)) is not None:
+            self._processed_earlier[partition, epoch] = max(earlier, offset)
 
     def may_seek(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Return whether the application may seek: it knows the log and the offset, and brokers store no offsets."""
@@ -392,6 +400,10 @@ class History:
     def processed(self, partition: TopicPartition) -> int:
         """Return the next offset after all records that were processed in the current epoch."""
         return self._processed.get(partition, 0)
+
+    def processed_in(self, partition: TopicPartition, epoch: int) -> int | None:
+        """Return the next offset after all records that were processed in an earlier epoch; None if it is unknown."""
+        return self._processed_earlier.get((partition, epoch))
 
     def reached(self, partition: TopicPartition) -> int:
         """

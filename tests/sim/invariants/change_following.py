@@ -34,7 +34,7 @@ Change: TypeAlias = "tuple[Consumer, str, int]"
 
 class ChangesFollowedInTime(Invariant):
     """
-    A consumer follows a change of its assignment, or an operator's offset, within one reconcile interval.
+    A consumer follows its assignment, and offsets that operators or late brokers set, within one reconcile interval.
 
     Time during which a fault affects the consumer does not count.
     """
@@ -79,8 +79,11 @@ class ChangesFollowedInTime(Invariant):
 
     def _not_followed(self, consumer: Consumer) -> Iterator[tuple[str, int]]:
         for partition, zxid in self.history.set_by_operators.items():
-            if partition in consumer.opened and not self._follows_offset(consumer, partition):
+            if not (self._follows_offset(consumer, partition) or self._may_be_its_own(consumer, partition)):
                 yield f"the offset of {partition} that an operator set", zxid
+        for partition, zxid in self.history.requests.replacing.items():
+            if not self._follows_offset(consumer, partition):
+                yield f"the offset of {partition} that a broker set late", zxid
         path = consumer.assignment_path
         znode = None if path is None else self.world.ensemble.tree.znodes.get(path)
         if znode is not None:
@@ -90,16 +93,16 @@ class ChangesFollowedInTime(Invariant):
 
     def _follows_offset(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """
-        Return whether a consumer follows the offset that an operator has set, or need not follow it.
+        Return whether a consumer follows the offset that another writer has set, or need not follow it.
 
         A consumer follows the offset if it knows the offset znode's version. It need not follow an offset that was
-        deleted, garbled or set in an old log, or that equals its own last request.
+        deleted, garbled or set in an old log, or of a partition that it does not deliver.
         """
         znode = self.world.ensemble.tree.znodes.get(self.history.layout.offset(partition))
         known = consumer.finished(partition)
-        if znode is None or known is None or self._offset_is_void(consumer, partition):
+        if partition not in consumer.opened or znode is None or known is None:
             return True
-        return known[0] == znode.version or self._may_be_its_own(consumer, partition)
+        return known[0] == znode.version or self._offset_is_void(consumer, partition)
 
     def _offset_is_void(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """

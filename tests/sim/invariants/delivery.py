@@ -45,11 +45,13 @@ class NoRecordSkipped(Invariant):
         self._check(delivery)
 
     def _check(self, delivery: Delivery) -> None:
-        if self._log_is_gone(delivery) or self._is_of_earlier_epoch(delivery):
+        if self._log_is_gone(delivery):
             return
         consumer, partition = delivery.consumer, delivery.partition
-        processed = self.history.processed(partition)
-        if delivery.offset > processed:
+        processed: int | None = self.history.processed(partition)
+        if self._is_of_earlier_epoch(delivery):
+            processed = self._processed_before_late_write(delivery)
+        if processed is not None and delivery.offset > processed:
             raise self.violation(
                 f"{consumer.name} continues in {partition} at {delivery.offset}, and only what is before"
                 f" {processed} was processed"
@@ -67,6 +69,16 @@ class NoRecordSkipped(Invariant):
         Return whether the consumer does not know yet that another writer set the offset. Its deliveries do not count.
         """
         return delivery.epoch != self.history.epoch(delivery.partition)
+
+    def _processed_before_late_write(self, delivery: Delivery) -> int | None:
+        """
+        Return the offset that the consumer may continue at until it follows a broker's late write; None for any offset.
+
+        The consumer may have read the offset that the late write has replaced, and continues exactly there.
+        """
+        if delivery.partition not in self.history.requests.replacing:
+            return None
+        return self.history.processed_in(delivery.partition, delivery.epoch)
 
 
 class NotDeliveredBeforeStored(Invariant):
