@@ -67,7 +67,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     """
     clock, metrics = ManualClock(), Metrics()
     values = Deserializer(fails, metrics, clock)
-    assert values.values(record(offset) for offset in range(5, 1_005)) == []
+    assert read_all(values, map(record, range(5, 1_005))) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [True]
     assert lines() == [
         "t:0: the deserializer failed on the value at offset 5, which is skipped: ValueError: no such value: b'x'"
@@ -89,7 +89,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
     """Failures that were only counted are logged once at the close, without an event loop."""
     values = Deserializer(fails, Metrics(), ManualClock())
-    read_all(values, record(offset) for offset in range(3))
+    read_all(values, map(record, range(3)))
     lines()
     values.close()
     assert [line[:48] for line in lines()] == ["t:0: the deserializer failed on 2 more values, w"]
