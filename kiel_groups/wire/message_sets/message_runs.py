@@ -18,7 +18,11 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.message_layout import LEAST_SIZE, OVERHEAD_BYTES
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["MessageRun", "ValueRun", "message_runs", "values_of"]
+__all__ = ["RUN_BYTES", "MessageRun", "ValueRun", "message_runs", "values_of"]
+
+#: A run is at most this long, unless one message is longer. A blocking loop pays for each run with a change of the
+#: thread (0.1 ms), so runs are longer than the pieces that one step checks.
+RUN_BYTES = 2 * PIECE_BYTES
 
 
 class ValueRun(NamedTuple):
@@ -114,7 +118,7 @@ def message_runs(
     position: int,
     *,
     max_decompressed_bytes: int,
-    run_bytes: int = PIECE_BYTES,
+    run_bytes: int = RUN_BYTES,
 ) -> Iterator[MessageRun]:
     """
     Check the message set of a fetch from one partition, run by run, and yield each run as soon as it is checked.
@@ -136,7 +140,7 @@ def message_runs(
     if not compiled_decoder.COMPILED:
         yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
         return
-    found = CheckedSet(message_set, topic_partition, position, piece_bytes=run_bytes)
+    found = CheckedSet(message_set, topic_partition, position, piece_bytes=min(run_bytes, PIECE_BYTES))
     collected = CheckedSet(b"", topic_partition, position)
     is_empty, room = True, run_bytes
     for data, start, stop in check_in_steps(found, max_decompressed_bytes):
