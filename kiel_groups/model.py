@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Any, NamedTuple, TypeAlias, overload
 
 __all__ = [
     "TopicPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Record",
+    "FetchedRecords",
     "Batch",
     "PartitionBatch",
     "Slot",
@@ -95,6 +97,77 @@ class Record(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
+_new = tuple.__new__
+
+
+class FetchedRecords(Sequence[Record]):
+    """
+    Records of one partition, kept as a list of each field. A record is made when it is asked for, and not kept.
+
+    A comparison and a pickle see a list of records.
+
+    Args:
+        topic_partition: The partition.
+        values: The value of each record.
+        keys: The key of each record, or None if all of them are null.
+        offsets: The offset of each record.
+    """
+
+    __slots__ = ("_keys", "_offsets", "_source", "_values")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
+        offsets: Sequence[int],
+    ) -> None:
+        self._source = topic_partition
+        self._values = values
+        self._keys = keys
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> FetchedRecords: ...
+
+    def __getitem__(self, index: int | slice) -> Record | FetchedRecords:
+        if isinstance(index, slice):
+            keys = None if self._keys is None else self._keys[index]
+            return FetchedRecords(self._source, self._values[index], keys, self._offsets[index])
+        key = None if self._keys is None else self._keys[index]
+        return Record(*self._source, self._offsets[index], key, self._values[index])
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records(self._values)
+
+    def with_values(self, values: Sequence[Any]) -> list[Record]:
+        """Return the records with these values in place of their own."""
+        return list(self._records(values))
+
+    def _records(self, values: Iterable[Any]) -> Iterator[Record]:
+        topic, partition = self._source
+        keys = repeat(None) if self._keys is None else self._keys
+        # A third of the time of ``Record(...)``.
+        return map(_new, repeat(Record), zip(repeat(topic), repeat(partition), self._offsets, keys, values))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, FetchedRecords) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __reduce__(self) -> tuple[type[list[Record]], tuple[list[Record]]]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
     """
@@ -114,6 +187,8 @@ class PartitionBatch:
     @property
     def records(self) -> list[Record]:
         """The records with the batch's values, by ascending offset; each access builds a new list."""
+        if isinstance(self.fetched, FetchedRecords):
+            return self.fetched.with_values(self.values)
         return [
             Record(fetched.topic, fetched.partition, fetched.offset, fetched.key, value)
             for fetched, value in zip(self.fetched, self.values, strict=True)

@@ -2,8 +2,8 @@
  * Check and decode plain messages of magic 0, many in one call.
  *
  * check() verifies a run of them and finds its end; span() counts the messages of such runs, columns() copies them into
- * the buffers of Arrow's columns, records() makes tuples of them. Everything else in a set (wrappers, garbage, unfinished messages) is left to the
- * caller, message_sets/compiled_decoder.py.
+ * the buffers of Arrow's columns, records() makes tuples of them, values() makes lists of their fields. Everything else
+ * in a set (wrappers, garbage, unfinished messages) is left to the caller, message_sets/compiled_decoder.py.
  *
  * Safety: no result of an earlier pass is trusted. Each pass checks the bounds again (see _message.h), and writing
  * stops at the end of the measured room. The interpreter's lock is held throughout; for an interpreter without one,
@@ -334,7 +334,12 @@ static PyObject *blob_object(const Blob *blob)
     return blob->size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)blob->bytes, blob->size);
 }
 
-/* The values are made first, so that no code, not even the garbage collector, sees a record without them. */
+/*
+ * The values are made first, so that no code, not even the garbage collector, sees a record without them.
+ *
+ * A record of text, integers and bytes cannot be part of a cycle. So the garbage collector need not visit it; otherwise
+ * a program that keeps some thousand records pays for several visits of each.
+ */
 static PyObject *record_of(const Kind *kind, const Message *message)
 {
     PyObject *offset = PyLong_FromLongLong(message->offset);
@@ -352,6 +357,7 @@ static PyObject *record_of(const Kind *kind, const Message *message)
     PyTuple_SetItem(record, 2, offset);
     PyTuple_SetItem(record, 3, key);
     PyTuple_SetItem(record, 4, value);
+    PyObject_GC_UnTrack(record);
     return record;
 }
 
@@ -398,6 +404,88 @@ static PyObject *records(PyObject *module, PyObject *args)
     return list;
 }
 
+/* ------------------------------------------------------------------ values */
+
+/*
+ * The fields of messages, a list of each. `keys` is NULL while all keys are null, `offsets` while each offset is one
+ * more than the one before: most topics need neither list.
+ */
+typedef struct {
+    PyObject *values, *keys, *offsets;
+    Py_ssize_t count;
+    int64_t first;
+} Fields;
+
+/* Appends an item and drops the reference to it. */
+static bool append_new(PyObject *list, PyObject *item)
+{
+    int failed = item ? PyList_Append(list, item) : -1;
+    Py_XDECREF(item);
+    return !failed;
+}
+
+static bool append_key(Fields *fields, const Blob *key)
+{
+    if (!fields->keys) {
+        if (key->size < 0)
+            return true;
+        fields->keys = PyList_New(0);
+        for (Py_ssize_t row = 0; fields->keys && row < fields->count; row++)
+            if (PyList_Append(fields->keys, Py_None))
+                return false;
+    }
+    return fields->keys && append_new(fields->keys, blob_object(key));
+}
+
+static bool append_offset(Fields *fields, int64_t offset)
+{
+    if (!fields->count)
+        fields->first = offset;
+    if (!fields->offsets) {
+        if (fields->first <= INT64_MAX - fields->count && offset == fields->first + fields->count)
+            return true;
+        fields->offsets = PyList_New(0);
+        for (Py_ssize_t row = 0; fields->offsets && row < fields->count; row++)
+            if (!append_new(fields->offsets, PyLong_FromLongLong(fields->first + row)))
+                return false;
+    }
+    return fields->offsets && append_new(fields->offsets, PyLong_FromLongLong(offset));
+}
+
+static bool append_fields(const Selection *selection, Fields *fields)
+{
+    Cursor cursor = {0};
+    Message message;
+    Found found;
+    for (; (found = next_message(selection, &cursor, &message)) == MESSAGE; fields->count++)
+        if (!append_offset(fields, message.offset) || !append_key(fields, &message.key)
+            || !append_new(fields->values, blob_object(&message.value)))
+            return false;
+    return found == NOT_PLAIN || refuse_runs();
+}
+
+PyDoc_STRVAR(values_doc, "values(runs, first, last, /) -> (values, keys, offsets)");
+
+static PyObject *values(PyObject *module, PyObject *args)
+{
+    PyObject *runs, *answer = NULL;
+    long long first, last;
+    if (!PyArg_ParseTuple(args, "O!LL:values", &PyTuple_Type, &runs, &first, &last))
+        return NULL;
+    Selection selection = {.first = first, .last = last};
+    if (!take_selection(runs, &selection))
+        return NULL;
+    Fields fields = {.values = PyList_New(0)};
+    if (fields.values && append_fields(&selection, &fields))
+        answer = Py_BuildValue("(OOO)", fields.values, fields.keys ? fields.keys : Py_None,
+                               fields.offsets ? fields.offsets : Py_None);
+    Py_XDECREF(fields.values);
+    Py_XDECREF(fields.keys);
+    Py_XDECREF(fields.offsets);
+    drop_selection(&selection);
+    return answer;
+}
+
 /* ------------------------------------------------------------------ module */
 
 static int fill_module(PyObject *module)
@@ -414,6 +502,7 @@ static PyMethodDef methods[] = {
     {"span", span, METH_VARARGS, span_doc},
     {"columns", columns, METH_VARARGS, columns_doc},
     {"records", records, METH_VARARGS, records_doc},
+    {"values", values, METH_VARARGS, values_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -422,7 +511,7 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill_module}, {0, NULL}};
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_messages",
-    .m_doc = "Plain messages of magic 0: checked, and taken apart into columns or records.",
+    .m_doc = "Plain messages of magic 0: checked, and taken apart into columns, records or values.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -32,3 +32,12 @@ def records(
     runs: tuple[Run, ...], first: int, last: int, kind: type[Record], topic: str, partition: int, /
 ) -> list[Record]:
     """Return the same messages as records."""
+
+def values(
+    runs: tuple[Run, ...], first: int, last: int, /
+) -> tuple[list[bytes | None], list[bytes | None] | None, list[int] | None]:
+    """
+    Return the values, keys and offsets of the same messages.
+
+    The keys are None if all of them are null, the offsets are None if each is one more than the one before.
+    """

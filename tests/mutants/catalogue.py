@@ -28,6 +28,7 @@ from tests.mutants import (
     session,
     subscription,
     tracker,
+    values,
 )
 from tests.mutants.mutant import Mutant
 
@@ -52,6 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *columns.MUTANTS,
     *producer.MUTANTS,
     *delivery.MUTANTS,
+    *values.MUTANTS,
     *bad_records.MUTANTS,
     *blocking.MUTANTS,
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 from benchmarks import latency
 from benchmarks.consume import HEADER, checked, figures, line, main
 from benchmarks.delivery.cells import CELLS, CHOSEN, FULL, QUICK
-from benchmarks.delivery.clients import java_report
+from benchmarks.delivery.clients import HERE, java_report, program
 from benchmarks.delivery.filled_topics import message_sets
 from benchmarks.delivery.log_lines import log_lines
 from benchmarks.delivery.watched_process import ClientFailure, Measurement
@@ -33,6 +35,18 @@ def measured(records: int, elapsed_s: float) -> Measurement:
 
 def reports(printed: str) -> list[dict[str, Any]]:
     return [json.loads(each) for each in printed.splitlines()]
+
+
+def test_a_program_runs_with_the_checkout_that_it_is_given(tmp_path: Path) -> None:
+    """Not with that in the present folder. ``--against`` depends on it."""
+    package = tmp_path / "kiel_groups"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('the other checkout')\n")
+    command = program(tmp_path, "kiel_reader")
+    found = subprocess.run(
+        command.arguments, env=command.environment, cwd=HERE, capture_output=True, text=True, check=False
+    )
+    assert found.stderr.strip() == "the other checkout"
 
 
 @pytest.mark.parametrize("size", [100, 1024])

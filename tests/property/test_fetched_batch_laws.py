@@ -1,8 +1,8 @@
 """
 The parts of buffered batches, compared with a list of records.
 
-A partition's batches are taken whole or in parts, as records or as columns, put back, and cut off. Whatever the order,
-each record comes once, in order, and with the same key and value.
+A partition's batches are taken whole or in parts, as records, values or columns, put back, and cut off. Whatever the
+order, each record comes once, in order, and with the same key and value.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ pytestmark = pytest.mark.property
 
 SOURCE = TopicPartition("t", 0)
 LIMIT = 1 << 20
-#: How many records to take, how many of them to put back, and whether to take them as columns.
-steps = st.lists(st.tuples(st.none() | st.integers(1, 5), st.integers(0, 5), st.booleans()), max_size=12)
+#: How many records to take, how many of them to put back, and the form in which to take them.
+FORMS = ["records", "values", "columns"]
+steps = st.lists(st.tuples(st.none() | st.integers(1, 5), st.integers(0, 5), st.sampled_from(FORMS)), max_size=12)
 
 
-def records_of(batch: FetchedBatch, *, as_columns: bool) -> list[Record]:
-    """Return the records of a batch, made of its columns if asked."""
-    if not as_columns:
+def records_of(batch: FetchedBatch, form: str) -> list[Record]:
+    """Return the records of a batch, made of its columns or of its values if asked."""
+    if form == "records":
         return batch.records
+    if form == "values":
+        values, records = batch.values()
+        assert values == [record.value for record in records]
+        return list(records)
     columns = batch.columns(7)
     made = [
         Record(*SOURCE, offset, key, value)
@@ -50,8 +55,8 @@ def records_of(batch: FetchedBatch, *, as_columns: bool) -> list[Record]:
 
 
 @given(message_sets(), st.integers(0, 60), st.integers(1, 200), steps, st.integers(0, 80))
-def test_parts_as_columns_are_the_records(
-    data: bytes, position: int, run_bytes: int, steps: list[tuple[int | None, int, bool]], end: int
+def test_parts_in_each_form_are_the_records(
+    data: bytes, position: int, run_bytes: int, steps: list[tuple[int | None, int, str]], end: int
 ) -> None:
     for way in WAYS:
         with reading(way):
@@ -59,12 +64,12 @@ def test_parts_as_columns_are_the_records(
             runs = list(message_runs(data, SOURCE, position, max_decompressed_bytes=LIMIT, run_bytes=run_bytes))
         state = PartitionFetch(SOURCE, 1, position)
         state.buffered.extend(FetchedBatch(SOURCE, run, 99, 1, run.size_bytes) for run in runs)
-        for most, back, as_columns in steps:
+        for most, back, form in steps:
             if not state.buffered:
                 break
             batch = state.take(most)
             assert isinstance(batch, FetchedBatch)
-            found = records_of(batch, as_columns=as_columns)
+            found = records_of(batch, form)
             assert found == wanted[: len(found)]
             assert (len(batch), batch.first_offset, batch.last_offset) == (
                 len(found),

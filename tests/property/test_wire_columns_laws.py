@@ -102,8 +102,16 @@ def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: in
     except ValueError:
         with pytest.raises(ValueError, match="a run"):
             _messages.records(given_runs, first, last, Record, "t", 0)
+        with pytest.raises(ValueError, match="a run"):
+            _messages.values(given_runs, first, last)
         return
     found = _messages.records(given_runs, first, last, Record, "t", 0)
     assert array("q", offsets).tolist() == [record.offset for record in found]
     assert BinaryColumn(*keys) == binary_column([record.key for record in found])
     assert BinaryColumn(*values) == binary_column([record.value for record in found])
+    plain_values, plain_keys, plain_offsets = _messages.values(given_runs, first, last)
+    assert plain_values == [record.value for record in found]
+    assert (plain_keys or [None] * len(found)) == [record.key for record in found]
+    if plain_offsets is None and found:
+        plain_offsets = list(range(found[0].offset, found[-1].offset + 1))
+    assert (plain_offsets or []) == [record.offset for record in found]

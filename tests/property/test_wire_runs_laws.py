@@ -57,6 +57,9 @@ def test_the_runs_of_a_set_have_its_records(data: bytes, position: int, run_byte
             records = [run.records() for run in found]
             assert [record for each in records for record in each] == wanted, way
             for run, made in zip(found, records, strict=True):
+                values, from_values = run.values()
+                assert values == [each.value for each in made]
+                assert list(from_values) == made
                 assert (run.count, run.first_offset, run.last_offset) == (len(made), made[0].offset, made[-1].offset)
                 sizes = [26 + len(each.key or b"") + len(each.value or b"") for each in made]
                 assert sum(sizes) <= run.size_bytes

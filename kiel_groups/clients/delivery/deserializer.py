@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.left_loop import running_loop
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
+from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
+from kiel_groups.wire.message_sets.message_runs import ValueRun
 from kiel_groups.wording import counted
 
 __all__ = ["Deserializer", "OnBadRecord", "ReadRecords"]
@@ -150,51 +152,48 @@ class Deserializer:
                 return ReadRecords(readable, number + 1)
         return ReadRecords(readable, len(records))
 
-    def values(self, records: Iterable[Record]) -> list[Any]:
+    def part(self, fetched: FetchedBatch, token: int) -> tuple[PartitionBatch, RecordDeserializationError | None]:
         """
-        Deserialize values as ``consume()`` returns them. Values that fail are left out.
-
-        Args:
-            records: Records whose values are bytes or None; the deserializer is called for both.
-        """
-        return self._values(records, stops=False)[0]
-
-    def part(
-        self, partition: TopicPartition, records: Sequence[Record], token: int
-    ) -> tuple[PartitionBatch, RecordDeserializationError | None]:
-        """
-        Deserialize records of one partition as ``consume()`` returns them.
+        Deserialize a batch as ``consume()`` returns it. Records are made only if the application asks for them.
 
         Returns:
             The values and their records, and an error. With a function as ``on_bad_record``, they end before a record
             that failed, and the error is about that record. Without, such records are left out, and there is no error.
         """
-        values, unreadable, error = self._values(records, stops=callable(self.on_bad_record))
+        run = fetched.values()
+        values, skipped, error = self._values(run, stops=callable(self.on_bad_record))
+        records = run.records
         if error is not None:
-            records = [record for record in records if record.offset < error.offset]
-        elif unreadable:
-            records = [record for record in records if record.offset not in unreadable]
+            records = records[: len(values)]
+        elif skipped:
+            records = [record for number, record in enumerate(records) if number not in skipped]
         if self._key_deserializer is not None:
             values, records, error = self._with_keys(values, records, error)
-        return PartitionBatch(partition, token, values, records), error
+        return PartitionBatch(fetched.topic_partition, token, values, records), error
 
-    def _values(
-        self, records: Iterable[Record], *, stops: bool
-    ) -> tuple[list[Any], set[int], RecordDeserializationError | None]:
-        """Return the values, the offsets of skipped records, and the error of the record at which this stopped."""
-        read = self._deserializer or json.loads
+    def _values(self, run: ValueRun, *, stops: bool) -> tuple[list[Any], set[int], RecordDeserializationError | None]:
+        """Return the values, the numbers of skipped records, and the error of the record at which this stopped."""
+        read: Callable[[Any], Any] = self._deserializer or json.loads
+        if read is bytes and None not in run.values:
+            return run.values.copy(), set(), None
         values: list[Any] = []
-        unreadable: set[int] = set()
-        for record in records:
+        skipped: set[int] = set()
+        rest = iter(run.values)
+        while True:
             try:
-                values.append(read(record.value))
+                # No statement for each value. If the function raises, the list keeps the values before.
+                values.extend(map(read, rest))
+                if len(values) + len(skipped) == len(run.values):
+                    return values, skipped, None
+                # ``map`` took the function's StopIteration for the end of the values.
+                raise StopIteration
             except Exception as cause:
-                error = self._error(record, "value", cause)
+                number = len(values) + len(skipped)
+                error = self._error(run.records[number], "value", cause)
                 if stops:
-                    return values, unreadable, error
+                    return values, skipped, error
                 self.skip(error)
-                unreadable.add(record.offset)
-        return values, unreadable, None
+                skipped.add(number)
 
     def _with_keys(
         self, values: list[Any], records: Sequence[Record], error: RecordDeserializationError | None

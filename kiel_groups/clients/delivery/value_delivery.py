@@ -88,10 +88,10 @@ class ValueDelivery:
                     break
                 fetched, state = batch
                 with self._owned.kept(fetched):
-                    part, error = self._owned.deserializer.part(fetched.topic_partition, fetched.records, state.token)
+                    part, error = self._owned.deserializer.part(fetched, state.token)
                 if not self._owned.is_current(fetched):
                     continue
-                count = len(fetched.records) if error is None else len(part.fetched)
+                count = len(fetched) if error is None else len(part.values)
                 if (before := self._owned.before(batch, count, error, may_handle=not taken.spans)) is not None:
                     parts.append(part)
                     taken.add(before)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
-from kiel_groups.wire.message_sets.message_runs import MessageRun
+from kiel_groups.wire.message_sets.message_runs import MessageRun, ValueRun, values_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = ["FetchedBatch"]
@@ -39,6 +39,11 @@ class _Content:
         if not isinstance(messages, list):
             messages = self.messages = messages.records()
         return messages
+
+    def values(self) -> ValueRun:
+        """Return the values. Each use makes a list of them."""
+        messages = self.messages
+        return values_of(messages) if isinstance(messages, list) else messages.values()
 
     def columns(self) -> Columns:
         """Return the columns. The first use makes them."""
@@ -124,6 +129,13 @@ class FetchedBatch:
             records = records[self._rows.start : self._rows.stop]
             self._content, self._rows = _Content(records), range(len(records))
         return records
+
+    def values(self) -> ValueRun:
+        """Return the values, with records that are made later. Only a part of a batch has its records made at once."""
+        # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
+        if len(self._rows) == len(self._content):
+            return self._content.values()
+        return values_of(self.records)
 
     def columns(self, fencing_token: int | None) -> RecordColumns:
         """Return the records as columns, delivered under this claim. All parts of a batch share their columns."""

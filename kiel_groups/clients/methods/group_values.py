@@ -72,7 +72,8 @@ class GroupValues(TopicSubscription):
     async def _values(self, topic: str, call: ConsumeCall) -> Values:
         changed = self._add_topic(topic)
         connecting = self.connect()
-        await asyncio.wait({connecting})
+        if not connecting.done():
+            await asyncio.wait({connecting})
         if self._closed:
             return None
         connecting.result()

@@ -139,6 +139,9 @@ class TopicSubscription(GroupMembership):
 
     def _add_topic(self, topic: str) -> bool:
         """Add a topic to the subscription, as ``consume()`` does; the listener stays. Return whether it is new."""
+        if topic in self._subscription.topics:
+            # Most calls. A check of the whole subscription takes as long as the values of a hundred records.
+            return False
         wanted = self._subscription.topics | {topic}
         return self._change(wanted, lambda: self._subscription.change_subscription(wanted))
 

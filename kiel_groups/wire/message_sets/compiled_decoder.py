@@ -77,6 +77,10 @@ class CheckedSet:
         topic, partition = self.source
         return _messages.records(tuple(self.pieces), self.position, self.last_wanted, Record, topic, partition)
 
+    def values(self) -> tuple[list[bytes | None], list[bytes | None] | None, list[int] | None]:
+        """Return the values, keys and offsets of these records; see ``_messages.pyi``."""
+        return _messages.values(tuple(self.pieces), self.position, self.last_wanted)
+
     def columns(self) -> tuple[bytes, _messages.Column, _messages.Column]:
         """Return the offsets, keys and values of these records as columns; see ``_messages.pyi``."""
         return _messages.columns(tuple(self.pieces), self.position, self.last_wanted)

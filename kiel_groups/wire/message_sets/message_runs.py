@@ -7,10 +7,10 @@ makes them for the run that it delivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import FetchedRecords, Record, TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns, columns_of
 from kiel_groups.wire.message_sets.compiled_decoder import PIECE_BYTES, CheckedSet, check_in_steps
@@ -18,7 +18,18 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.message_layout import LEAST_SIZE, OVERHEAD_BYTES
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["MessageRun", "message_runs"]
+__all__ = ["RUN_BYTES", "MessageRun", "ValueRun", "message_runs", "values_of"]
+
+#: A run is at most this long, unless one message is longer. A blocking loop pays for each run with a change of the
+#: thread (0.1 ms), so runs are longer than the pieces that one step checks.
+RUN_BYTES = 2 * PIECE_BYTES
+
+
+class ValueRun(NamedTuple):
+    """The values of some messages, bytes or None, and their records, which may be made when they are asked for."""
+
+    values: list[bytes | None]
+    records: Sequence[Record]
 
 
 class MessageRun(Protocol):
@@ -35,6 +46,9 @@ class MessageRun(Protocol):
 
     def records(self) -> list[Record]:
         """Make the records."""
+
+    def values(self) -> ValueRun:
+        """Make a list of the values. Records are made later, one by one."""
 
     def columns(self) -> Columns:
         """Make columns of the same messages."""
@@ -53,6 +67,12 @@ class _CheckedRun:
     def records(self) -> list[Record]:
         """Make the records."""
         return self.checked.records()
+
+    def values(self) -> ValueRun:
+        """Make a list of the values. Neither it nor the records keep the bytes of the run."""
+        values, keys, offsets = self.checked.values()
+        numbers = range(self.first_offset, self.last_offset + 1) if offsets is None else offsets
+        return ValueRun(values, FetchedRecords(self.checked.source, values, keys, numbers))
 
     def columns(self) -> Columns:
         """Make columns of the same messages."""
@@ -74,9 +94,18 @@ class _DecodedRun:
         """Return the records."""
         return self._records
 
+    def values(self) -> ValueRun:
+        """Return the values of the records, and the records."""
+        return values_of(self._records)
+
     def columns(self) -> Columns:
         """Put the records into columns."""
         return columns_of(self._records, self.last_offset + 1)
+
+
+def values_of(records: Sequence[Record]) -> ValueRun:
+    """Return the values of records with bytes, and the records."""
+    return ValueRun([record.value for record in records], records)
 
 
 def _size_of(record: Record) -> int:
@@ -89,7 +118,7 @@ def message_runs(
     position: int,
     *,
     max_decompressed_bytes: int,
-    run_bytes: int = PIECE_BYTES,
+    run_bytes: int = RUN_BYTES,
 ) -> Iterator[MessageRun]:
     """
     Check the message set of a fetch from one partition, run by run, and yield each run as soon as it is checked.
@@ -111,7 +140,7 @@ def message_runs(
     if not compiled_decoder.COMPILED:
         yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
         return
-    found = CheckedSet(message_set, topic_partition, position, piece_bytes=run_bytes)
+    found = CheckedSet(message_set, topic_partition, position, piece_bytes=min(run_bytes, PIECE_BYTES))
     collected = CheckedSet(b"", topic_partition, position)
     is_empty, room = True, run_bytes
     for data, start, stop in check_in_steps(found, max_decompressed_bytes):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.connected.auto_commit import AutoCommit
+from kiel_groups.clients.connected.auto_commit import PAUSE_S, AutoCommit
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
@@ -100,3 +100,34 @@ async def test_each_cause_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
         "group g: nothing was committed: over; trying again every 0.001 s",
     ]
     assert [record.exc_info is not None for record in caplog.records] == [False, False, True, True, False]
+
+
+async def test_commits_on_request_have_a_pause_between_them() -> None:
+    """
+    The first request is served at once. Those of a program that calls ``consume()`` without a pause share a commit.
+    """
+    subscription = SubscriptionState()
+    subscription.subscribe(["t"])
+    subscription.offsets.open({PARTITION: StartPosition(0, 0, 1)})
+    state = subscription.offsets.of(PARTITION)
+    assert state is not None
+    state.finished = 1
+    loop, made_s, made = asyncio.get_running_loop(), list[float](), asyncio.Event()
+
+    async def commit() -> None:
+        made_s.append(loop.time())
+        made.set()
+
+    automatic = AutoCommit(GroupConfig(group="g"), subscription, commit, Metrics())
+    running = asyncio.ensure_future(automatic.run())
+    async with asyncio.timeout(5.0):
+        while len(made_s) < 3:
+            made.clear()
+            automatic.commit_soon()
+            await run_ready_tasks()
+            automatic.commit_soon()
+            await made.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    assert made_s[1] - made_s[0] >= PAUSE_S
+    assert made_s[2] - made_s[1] >= PAUSE_S

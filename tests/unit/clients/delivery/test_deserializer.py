@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.clients.delivery import deserializer
 from kiel_groups.clients.delivery.deserializer import FAILURE_LOG_INTERVAL_S, Deserializer
+from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
@@ -33,6 +34,11 @@ class ManualClock:
 
 def record(offset: int, value: bytes | None = b"x", partition: TopicPartition = P0) -> Record:
     return Record(partition.topic, partition.partition, offset, None, value)
+
+
+def read_all(reader: Deserializer, records: Iterable[Record]) -> Sequence[Any]:
+    """Return the values of these records, as ``consume()`` returns them."""
+    return reader.part(FetchedBatch(P0, list(records), 0, 1, 1), 1)[0].values
 
 
 def fails(value: bytes) -> Any:
@@ -61,7 +67,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
     """
     clock, metrics = ManualClock(), Metrics()
     values = Deserializer(fails, metrics, clock)
-    assert values.values(record(offset) for offset in range(5, 1_005)) == []
+    assert read_all(values, map(record, range(5, 1_005))) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [True]
     assert lines() == [
         "t:0: the deserializer failed on the value at offset 5, which is skipped: ValueError: no such value: b'x'"
@@ -75,7 +81,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
         "t:0: the deserializer failed on 1,000 more values, which are skipped, first at offset 6: ValueError: no"
         " such value: b'x'"
     ]
-    values.values([record(1_006), record(1_007)])
+    read_all(values, [record(1_006), record(1_007)])
     assert lines() == []
     assert metrics.counter("deserializer_failures") == 1_004
 
@@ -83,7 +89,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
     """Failures that were only counted are logged once at the close, without an event loop."""
     values = Deserializer(fails, Metrics(), ManualClock())
-    values.values(record(offset) for offset in range(3))
+    read_all(values, map(record, range(3)))
     lines()
     values.close()
     assert [line[:48] for line in lines()] == ["t:0: the deserializer failed on 2 more values, w"]
@@ -97,7 +103,7 @@ async def test_counted_failures_are_logged_after_the_interval(
     """Failures that were only counted are logged after the interval, even if no further value fails."""
     monkeypatch.setattr(deserializer, "FAILURE_LOG_INTERVAL_S", 0.05)
     values = Deserializer(fails, Metrics(), time.monotonic)
-    values.values([record(1), record(2)])
+    read_all(values, [record(1), record(2)])
     found = lines()
 
     def logged() -> bool:
@@ -126,10 +132,10 @@ def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]]
     If a deserializer written for kiel fails because it expects text, the log line says that it gets bytes, and how to
     decode them.
     """
-    Deserializer(expects_text, Metrics(), ManualClock()).values([record(1)])
+    read_all(Deserializer(expects_text, Metrics(), ManualClock()), [record(1)])
     assert "is given bytes" in lines()[0]
     decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), ManualClock())
-    assert len(decoded.values([record(1)])) == 1
+    assert len(read_all(decoded, [record(1)])) == 1
     assert lines() == []
 
 
@@ -139,7 +145,7 @@ def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: A
     Other failures of a deserializer have no hint about bytes, not even JSON's complaint that a null value is neither
     text nor bytes.
     """
-    Deserializer(function, Metrics(), ManualClock()).values([record(1, value)])
+    read_all(Deserializer(function, Metrics(), ManualClock()), [record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
 
@@ -157,9 +163,9 @@ def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) ->
     def talkative(value: bytes) -> Any:
         raise ValueError("x" * 100_000)
 
-    Deserializer(raises_strange, Metrics(), ManualClock()).values([record(1)])
+    read_all(Deserializer(raises_strange, Metrics(), ManualClock()), [record(1)])
     assert lines()[0].endswith("StrangeError: ?")
-    Deserializer(talkative, Metrics(), ManualClock()).values([record(1)])
+    read_all(Deserializer(talkative, Metrics(), ManualClock()), [record(1)])
     assert len(lines()[0]) < 500
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
@@ -54,3 +56,27 @@ async def test_what_is_refused_is_an_error_of_the_future_and_changes_nothing() -
     with pytest.raises(IllegalStateError):
         await consumer.subscribe("t")
     assert consumer.assignment() == {T0}
+
+
+async def test_a_topic_that_is_subscribed_is_not_checked_with_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    ``consume()`` names its topic at each call. Only a topic that is new, or was unsubscribed, changes the subscription.
+    """
+    consumer = consumer_of()
+    checked: list[str] = []
+    change = consumer._change
+
+    def changing(topics: Iterable[str], change_state: Callable[[], bool]) -> bool:
+        checked.extend(sorted(topics))
+        return change(topics, change_state)
+
+    monkeypatch.setattr(consumer, "_change", changing)
+    assert [consumer._add_topic(topic) for topic in ("t", "t", "u", "t")] == [True, False, True, False]
+    assert checked == ["t", "t", "u"]
+    await consumer.unsubscribe()
+    assert consumer._add_topic("t")
+    assert consumer.subscription() == {"t"}
+    await consumer.unsubscribe()
+    consumer.assign([T0])
+    with pytest.raises(IllegalStateError):
+        consumer._add_topic("t")

@@ -36,11 +36,15 @@ def records(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
     return _messages.records(given, first, last, Record, "t", 0)
 
 
+def values(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
+    return _messages.values(given, first, last)
+
+
 def span(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
     return _messages.span(given, first, last)
 
 
-READERS = pytest.mark.parametrize("read", [columns, records, span])
+READERS = pytest.mark.parametrize("read", [columns, records, values, span])
 
 INVALID_RUNS = {
     "stop beyond the bytes": (DATA, 0, len(DATA) + 1),
@@ -118,6 +122,33 @@ def test_a_span_is_counted(first: int, last: int, found: tuple[int, int, int]) -
     assert span(((DATA, 0, len(DATA)),), first, last) == found
 
 
+@pytest.mark.parametrize(
+    ("messages", "keys", "offsets"),
+    [
+        ([(7, None), (8, None), (9, None)], None, None),
+        ([(7, None), (9, None), (10, None)], None, [7, 9, 10]),
+        ([(7, None), (8, None), (11, None)], None, [7, 8, 11]),
+        ([(7, None), (8, b""), (9, None)], [None, b"", None], None),
+        ([(7, b"k"), (8, None)], [b"k", None], None),
+        ([(5, None), (7, b"k")], [None, b"k"], [5, 7]),
+        ([(-2, None), (-1, None), (0, None)], None, None),
+        ([(HIGHEST, None), (LOWEST, None)], None, [HIGHEST, LOWEST]),
+        ([], None, None),
+    ],
+)
+def test_values_have_keys_and_offsets_only_where_these_say_more(
+    messages: list[tuple[int, bytes | None]], keys: object, offsets: object
+) -> None:
+    """Without keys there is no list of keys. If each offset follows the one before, there is no list of offsets."""
+    data = encode([(offset, key, b"%d" % offset) for offset, key in messages])
+    assert values(((data, 0, len(data)),)) == ([b"%d" % offset for offset, _ in messages], keys, offsets)
+
+
+def test_the_garbage_collector_does_not_visit_records() -> None:
+    """They cannot be part of a cycle, and a program may keep very many of them."""
+    assert not any(map(gc.is_tracked, records(((DATA, 0, len(DATA)),))))
+
+
 def test_a_record_is_a_tuple() -> None:
     """The class of a record must be a tuple's, because objects of other types have no memory for the fields."""
     for kind in (dict, int, object, list):
@@ -133,7 +164,7 @@ def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> Non
     data = bytearray(DATA)
     stop, _, _ = _messages.check(data, 0, -1, HIGHEST)
     data[8:12] = int32(1 << 30)
-    for read in (columns, records, span):
+    for read in (columns, records, values, span):
         with pytest.raises(ValueError, match="a run"):
             read(((data, 0, stop),))
 
