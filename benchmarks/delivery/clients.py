@@ -68,7 +68,9 @@ class Client:
 
 def program(checkout: Path, module: str, *arguments: object) -> Command:
     """Return the command that runs a module of ``benchmarks.members`` with the kiel-groups of a checkout."""
-    return Command([sys.executable, "-c", _PROGRAM, str(HERE), module, *map(str, arguments)], _environment(checkout))
+    # Without -P, the working directory would precede ``PYTHONPATH``, and its kiel-groups would always be measured.
+    start = [sys.executable, "-P", "-c", _PROGRAM, str(HERE), module]
+    return Command([*start, *map(str, arguments)], _environment(checkout))
 
 
 def peer_program(python: Path, module: str, *arguments: object) -> Command:

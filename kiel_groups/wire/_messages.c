@@ -352,6 +352,9 @@ static PyObject *record_of(const Kind *kind, const Message *message)
     PyTuple_SetItem(record, 2, offset);
     PyTuple_SetItem(record, 3, key);
     PyTuple_SetItem(record, 4, value);
+    /* It refers to bytes and numbers only, so it is never part of a cycle. As for such plain tuples, the garbage
+       collector need not visit it: its visits took an eighth of the time of getmany(). */
+    PyObject_GC_UnTrack(record);
     return record;
 }
 
