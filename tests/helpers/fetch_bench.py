@@ -12,6 +12,7 @@ import pytest
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FakeBroker
@@ -64,7 +65,9 @@ async def fetch_bench(
         metrics = Metrics()
         cluster = ClusterMetadata(running.config(), metrics)
         await cluster.refresh(["t"], "test")
-        fetcher = Fetcher(cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset)
+        fetcher = Fetcher(
+            cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset, runtime=Runtime()
+        )
         try:
             yield FetchBench(running, fetcher, metrics, resets, cluster)
         finally:
