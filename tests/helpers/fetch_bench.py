@@ -46,7 +46,10 @@ class FetchBench:
 
 @asynccontextmanager
 async def fetch_bench(
-    broker: FakeBroker | None = None, reset_to: int | Exception = 0, **settings: int
+    broker: FakeBroker | None = None,
+    reset_to: int | Exception = 0,
+    runtime: Runtime | None = None,
+    **settings: int,
 ) -> AsyncIterator[FetchBench]:
     """
     Run a fetcher on ``broker``, by default on one with a topic t of three partitions.
@@ -54,6 +57,7 @@ async def fetch_bench(
     The fetcher's ``reset`` returns ``reset_to``, or raises it if it is an exception.
     """
     resets: list[tuple[TopicPartition, int]] = []
+    runtime = runtime or Runtime()
 
     async def reset(tp: TopicPartition, position: int) -> int:
         resets.append((tp, position))
@@ -66,7 +70,11 @@ async def fetch_bench(
         cluster = ClusterMetadata(running.config(), metrics)
         await cluster.refresh(["t"], "test")
         fetcher = Fetcher(
-            cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset, runtime=Runtime()
+            cluster,
+            FetchConfig(**{"max_wait_ms": 1_000, **settings}),
+            metrics,
+            reset=reset,
+            runtime=runtime,
         )
         try:
             yield FetchBench(running, fetcher, metrics, resets, cluster)
