@@ -20,6 +20,7 @@ _REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
 _BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _STREAM_TESTS = "tests/unit/clients/net/test_broker_stream.py"
+_WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
 _RUN_TESTS = "tests/property/test_wire_runs_laws.py"
 
 MUTANTS = (
@@ -236,6 +237,42 @@ MUTANTS = (
         "if not self._may_keep(state) or self._buffer.is_full:",
         "if not self._may_keep(state):",
         _BULK_TESTS,
+    ),
+    # Large wrappers
+    Mutant(
+        "a message that was unpacked on a thread is buffered though its partition was lost",
+        _ANSWERS,
+        "            if not self._may_keep(state):\n",
+        "            if False:\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "large messages of several answers are unpacked at the same time",
+        _ANSWERS,
+        "            async with self._unpacking:\n                run = await",
+        "            if True:\n                run = await",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "the event loop unpacks large messages",
+        _ANSWERS,
+        'run = await self._runtime.in_thread(step, "unpack")',
+        "run = step()",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a small message that unpacks to much is unpacked by the event loop",
+        _COMPILED,
+        "unwrap(wrapper, found.source, min(most, budget))",
+        "unwrap(wrapper, found.source, budget)",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a message that is announced may unpack to any size",
+        _COMPILED,
+        "                    content = unwrap(wrapper, source, budget)\n",
+        "                    content = unwrap(wrapper, source, 1 << 40)\n",
+        _WRAPPER_TESTS,
     ),
     # Runs
     Mutant(

@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         "a late answer that the buffer cannot keep is skipped",
         "clients/fetch/fetch_answers.py",
-        "        if not self._may_keep(state):\n",
-        "        if not self._may_keep(state):\n            state.position += 1\n",
+        "            # The records are fetched again after the pause.\n",
+        "            state.position += 1\n",
         _PAUSES,
     ),
     Mutant(

@@ -19,10 +19,8 @@ from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper
 from tests.helpers.waiting import eventually, run_ready_tasks
 
-pytestmark = [
-    pytest.mark.unit,
-    pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler"),
-]
+COMPILED = pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+pytestmark = [pytest.mark.unit, COMPILED]
 
 _Result = TypeVar("_Result")
 
