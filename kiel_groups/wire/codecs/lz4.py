@@ -11,7 +11,7 @@ Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the v
 
 from __future__ import annotations
 
-from mmap import mmap
+from mmap import MAP_PRIVATE, mmap
 from struct import Struct
 
 import cramjam
@@ -75,7 +75,7 @@ def unpack(data: Buffer, limit: int) -> Buffer:
     room_bytes = min(most, limit)
     # A large bytearray is filled with zeros, and copied, with the interpreter's lock held. A mapping is neither.
     is_large = room_bytes > _LARGE_BYTES
-    room = memoryview(mmap(-1, room_bytes) if is_large else bytearray(room_bytes))
+    room = memoryview(mmap(-1, room_bytes, flags=MAP_PRIVATE) if is_large else bytearray(room_bytes))
     try:
         size = cramjam.lz4.decompress_into(_with_right_checksum(data, header_bytes), room)
     except cramjam.DecompressionError as error:
