@@ -238,6 +238,21 @@ MUTANTS = (
         "if not self._may_keep(state):",
         _BULK_TESTS,
     ),
+    # Receive buffers
+    Mutant(
+        "the memory of an answer that is still being read is used for the next one",
+        "clients/net/receive_buffers.py",
+        "        return False\n",
+        "        return True\n",
+        "tests/unit/clients/net/test_receive_buffers.py",
+    ),
+    Mutant(
+        "a client that has caught up keeps the memory of its large answers",
+        "clients/net/receive_buffers.py",
+        "        else:\n            self._buffers.clear()\n",
+        "",
+        "tests/unit/clients/net/test_receive_buffers.py",
+    ),
     # Large wrappers
     Mutant(
         "a message that was unpacked on a thread is buffered though its partition was lost",

@@ -46,6 +46,10 @@ class ReceiveBuffers:
         found = next((buffer for buffer in unused if len(buffer) >= size), None)
         if found is None:
             found = bytearray(size)
+            # glibc returns the end of its heap to the system once more of it is free than twice the largest mapping
+            # that was freed so far. Records and runs of a few MiB would come and go there, and each of their pages
+            # would be cleared again by the kernel. This maps some MiB, and frees them untouched.
+            bytes(MOST_REUSED_BYTES)
             # Those that are too small are replaced: the size of answers grows with the speed of the broker.
             used = [buffer for buffer in self._buffers if not any(buffer is each for each in unused)]
             self._buffers = [*used[1 - _MOST_BUFFERS :], found]
