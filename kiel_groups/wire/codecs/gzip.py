@@ -15,7 +15,7 @@ _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 _GZIP_LEVEL = 4
 #: zlib releases the interpreter's lock while it works, but not while it copies the rest of its input, or joins its
 #: output. So it gets and returns this much at a time.
-_STEP_BYTES = 256 << 10
+_STEP_BYTES = 1 << 20
 
 
 def pack(data: bytes) -> bytes:
