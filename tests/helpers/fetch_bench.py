@@ -12,6 +12,7 @@ import pytest
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FakeBroker
@@ -45,7 +46,10 @@ class FetchBench:
 
 @asynccontextmanager
 async def fetch_bench(
-    broker: FakeBroker | None = None, reset_to: int | Exception = 0, **settings: int
+    broker: FakeBroker | None = None,
+    reset_to: int | Exception = 0,
+    runtime: Runtime | None = None,
+    **settings: int,
 ) -> AsyncIterator[FetchBench]:
     """
     Run a fetcher on ``broker``, by default on one with a topic t of three partitions.
@@ -53,6 +57,7 @@ async def fetch_bench(
     The fetcher's ``reset`` returns ``reset_to``, or raises it if it is an exception.
     """
     resets: list[tuple[TopicPartition, int]] = []
+    runtime = runtime or Runtime()
 
     async def reset(tp: TopicPartition, position: int) -> int:
         resets.append((tp, position))
@@ -64,7 +69,13 @@ async def fetch_bench(
         metrics = Metrics()
         cluster = ClusterMetadata(running.config(), metrics)
         await cluster.refresh(["t"], "test")
-        fetcher = Fetcher(cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset)
+        fetcher = Fetcher(
+            cluster,
+            FetchConfig(**{"max_wait_ms": 1_000, **settings}),
+            metrics,
+            reset=reset,
+            runtime=runtime,
+        )
         try:
             yield FetchBench(running, fetcher, metrics, resets, cluster)
         finally:

@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "a message inside a damaged wrapper is passed alone",
         "wire/message_sets/corrupt_messages.py",
-        "        raise DamagedMessage(str(error), offset=offset, message=message) from error\n",
+        "        raise DamagedMessage(str(error), offset=offset, message=bytes(message)) from error\n",
         "        raise\n",
         "tests/unit/wire/message_sets/test_decoder.py",
     ),

@@ -20,6 +20,7 @@ _REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
 _BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _STREAM_TESTS = "tests/unit/clients/net/test_broker_stream.py"
+_WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
 _RUN_TESTS = "tests/property/test_wire_runs_laws.py"
 
 MUTANTS = (
@@ -237,6 +238,57 @@ MUTANTS = (
         "if not self._may_keep(state):",
         _BULK_TESTS,
     ),
+    # Receive buffers
+    Mutant(
+        "the memory of an answer that is still being read is used for the next one",
+        "clients/net/receive_buffers.py",
+        "        return False\n",
+        "        return True\n",
+        "tests/unit/clients/net/test_receive_buffers.py",
+    ),
+    Mutant(
+        "a client that has caught up keeps the memory of its large answers",
+        "clients/net/receive_buffers.py",
+        "        else:\n            self._buffers.clear()\n",
+        "",
+        "tests/unit/clients/net/test_receive_buffers.py",
+    ),
+    # Large wrappers
+    Mutant(
+        "a message that was unpacked on a thread is buffered though its partition was lost",
+        _ANSWERS,
+        "            if not self._may_keep(state):\n",
+        "            if False:\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "large messages of several answers are unpacked at the same time",
+        _ANSWERS,
+        "            async with self._unpacking:\n                run = await",
+        "            if True:\n                run = await",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "the event loop unpacks large messages",
+        _ANSWERS,
+        'run = await self._runtime.in_thread(step, "unpack")',
+        "run = step()",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a small message that unpacks to much is unpacked by the event loop",
+        _COMPILED,
+        "unwrap(wrapper, found.source, min(most, budget))",
+        "unwrap(wrapper, found.source, budget)",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a message that is announced may unpack to any size",
+        _COMPILED,
+        "                    content = unwrap(wrapper, source, budget)\n",
+        "                    content = unwrap(wrapper, source, 1 << 40)\n",
+        _WRAPPER_TESTS,
+    ),
     # Runs
     Mutant(
         "a partition that is dropped while its answer is read fills the buffer",
@@ -272,5 +324,27 @@ MUTANTS = (
         "        end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])\n",
         "        pass\n",
         _RUN_TESTS,
+    ),
+    # Latency
+    Mutant(
+        "the next poll is planned before a waiting caller takes its records",
+        _FETCHER,
+        "            if not planned.is_bulk and any(state.buffered for state in again):\n",
+        "            if False:\n",
+        _FETCHER_TESTS,
+    ),
+    Mutant(
+        "a caller that may not take what is there keeps the event loop",
+        "clients/fetch/ready_queue.py",
+        "            await asyncio.sleep(0)\n",
+        "            pass\n",
+        _FETCHER_TESTS,
+    ),
+    Mutant(
+        "the end of a consumer does not wake the calls that wait",
+        "clients/connected/record_reader.py",
+        "            self.fetcher.ready.wake_all()\n",
+        "",
+        "tests/unit/clients/connected/test_connected_consumer.py",
     ),
 )

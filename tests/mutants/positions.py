@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         "a late answer that the buffer cannot keep is skipped",
         "clients/fetch/fetch_answers.py",
-        "        if not self._may_keep(state):\n",
-        "        if not self._may_keep(state):\n            state.position += 1\n",
+        "            # The records are fetched again after the pause.\n",
+        "            state.position += 1\n",
         _PAUSES,
     ),
     Mutant(
@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "a caller that waits for some partitions misses those that are buffered already",
         _QUEUE,
-        "        elif not any(selection.has",
-        "        elif True or not any(selection.has",
+        "        return any(selection.has",
+        "        return False and any(selection.has",
         _PAUSES,
     ),
     Mutant(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
-from kiel_groups.wire.message_sets.message_runs import MessageRun, message_runs
+from kiel_groups.wire.message_sets.message_runs import MessageRun, message_steps
 from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
@@ -29,12 +29,21 @@ def decoded(data: bytes, position: int) -> list[Record] | type[Exception]:
         return type(error)
 
 
-def in_runs(data: bytes, position: int, run_bytes: int) -> list[MessageRun] | type[Exception]:
+def in_runs(
+    data: bytes, position: int, run_bytes: int, announced_bytes: int | None
+) -> list[MessageRun] | type[Exception]:
     """Return the runs of a set, or the class of the error. The set is overwritten before the records are made."""
     received = bytearray(data)
-    runs = message_runs(received, SOURCE, position, max_decompressed_bytes=LIMIT, run_bytes=run_bytes)
+    steps = message_steps(
+        received,
+        SOURCE,
+        position,
+        max_decompressed_bytes=LIMIT,
+        run_bytes=run_bytes,
+        announced_bytes=announced_bytes,
+    )
     try:
-        return list(runs)
+        return [run for run in steps if run is not None]
     except (PartialMessage, ProtocolError) as error:
         return type(error)
     finally:
@@ -42,15 +51,18 @@ def in_runs(data: bytes, position: int, run_bytes: int) -> list[MessageRun] | ty
 
 
 @settings(max_examples=500)
-@given(any_set, positions, st.integers(1, 400))
-def test_the_runs_of_a_set_have_its_records(data: bytes, position: int, run_bytes: int) -> None:
+@given(any_set, positions, st.integers(1, 400), st.none() | st.integers(0, 400))
+def test_the_runs_of_a_set_have_its_records(
+    data: bytes, position: int, run_bytes: int, announced_bytes: int | None
+) -> None:
     """
-    All runs together have the records of the set, whatever their size, and whatever becomes of the received bytes. Each
-    run knows its count, its offsets and its size, and exceeds the limit only with a single message.
+    All runs together have the records of the set, whatever their size, whichever wrappers are announced, and whatever
+    becomes of the received bytes. Each run knows its count, its offsets and its size, and exceeds the limit only with a
+    single message.
     """
     for way in WAYS:
         with reading(way):
-            wanted, found = decoded(data, position), in_runs(data, position, run_bytes)
+            wanted, found = decoded(data, position), in_runs(data, position, run_bytes, announced_bytes)
             if not isinstance(found, list):
                 assert found is wanted, way
                 continue

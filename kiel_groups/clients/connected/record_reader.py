@@ -108,7 +108,12 @@ class RecordReader:
         self._callers: defaultdict[str | None, list[_Asking]] = defaultdict(list)
         self.cluster = cluster
         self.fetcher = Fetcher(
-            cluster, settings.fetching, settings.metrics, reset=reset, watermark=subscription.set_highwater
+            cluster,
+            settings.fetching,
+            settings.metrics,
+            reset=reset,
+            runtime=settings.runtime,
+            watermark=subscription.set_highwater,
         )
         deserializer = Deserializer(
             settings.deserializer,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import partial
+from typing import Final, TypeAlias
 
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.message_sets.decoder import PartialMessage
+from kiel_groups.wire.message_sets.message_runs import MessageRun
 
 __all__ = ["AnswerReader", "Quantum", "WatermarkCallback"]
 
@@ -22,6 +26,15 @@ WatermarkCallback: TypeAlias = Callable[[TopicPartition, int], None]
 
 #: How long an answer is read without a return to the event loop, in seconds.
 _QUANTUM_S = 0.003
+
+
+class _End(Enum):
+    """What follows the last run of an answer; its type tells it from a run."""
+
+    END = "end"
+
+
+_END: Final = _End.END
 
 
 class Quantum:
@@ -46,15 +59,24 @@ class AnswerReader:
         buffer: Where the batches go.
         metrics: Counts records and bytes.
         watermark: Called with each high watermark that a leader reports.
+        runtime: Provides a thread for large compressed messages.
     """
 
     def __init__(
-        self, config: FetchConfig, buffer: FetchBuffer, metrics: Metrics, watermark: WatermarkCallback | None
+        self,
+        config: FetchConfig,
+        buffer: FetchBuffer,
+        metrics: Metrics,
+        watermark: WatermarkCallback | None,
+        runtime: Runtime,
     ) -> None:
         self._config = config
         self._buffer = buffer
         self._metrics = metrics
         self._watermark = watermark
+        self._runtime = runtime
+        #: One at a time: what several compressed messages unpack to may not fit into memory.
+        self._unpacking = asyncio.Lock()
 
     def note(self, state: PartitionFetch, fetched: FetchedPartition) -> bool:
         """
@@ -80,7 +102,8 @@ class AnswerReader:
         Buffer the records of one partition's answer, of which ``note`` has returned True.
 
         Each run of records is buffered as soon as it is checked. The partition may be dropped, or paused, between two
-        runs. Runs for which the buffer has no room are fetched again.
+        runs, and while a large compressed message is unpacked on a thread. Runs for which the buffer has no room are
+        fetched again.
 
         Args:
             state: The partition.
@@ -106,7 +129,11 @@ class AnswerReader:
     async def _keep_runs(self, state: PartitionFetch, fetched: FetchedPartition, quantum: Quantum) -> None:
         start, wire_bytes, size_bytes = state.position, len(fetched.message_set), 0
         state.answers += 1
-        for run in state.runs(fetched.message_set, self._config.max_decompressed_bytes):
+        runs = state.runs(fetched.message_set, self._config.max_decompressed_bytes)
+        while (run := await self._next_run(runs)) is not _END:
+            if not self._may_keep(state):
+                # It was dropped or paused while the run was unpacked.
+                break
             # How far the set is compressed is known at its end; the last one is a good guess.
             sent_bytes = int(run.size_bytes / state.expansion)
             batch = FetchedBatch(
@@ -122,5 +149,15 @@ class AnswerReader:
                 break
         else:
             state.sizes.note(wire_bytes, state.position - start)
-        state.expansion = max(1.0, size_bytes / wire_bytes)
+        if size_bytes:
+            state.expansion = max(1.0, size_bytes / wire_bytes)
         self._metrics.count("bytes_fetched", wire_bytes)
+
+    async def _next_run(self, runs: Iterator[MessageRun | None]) -> MessageRun | _End:
+        """Return the next run, or ``_END``. A step that is announced to take long is taken on a thread."""
+        step: Callable[[], MessageRun | _End | None] = partial(next, runs, _END)
+        run = step()
+        while run is None:
+            async with self._unpacking:
+                run = await self._runtime.in_thread(step, "unpack")
+        return run

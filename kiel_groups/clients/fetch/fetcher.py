@@ -28,6 +28,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import (
     BrokerError,
     ClosedError,
@@ -74,6 +75,7 @@ class Fetcher(FetchStates):
         metrics: Counts records, bytes, retries and resets.
         reset: Called to choose a new position when a log does not have the old one. ``poll`` raises its errors, except
             retriable ones and refusals of brokers.
+        runtime: Provides threads for what would block the event loop.
         watermark: Called with each high watermark that a leader reports.
     """
 
@@ -84,6 +86,7 @@ class Fetcher(FetchStates):
         metrics: Metrics,
         *,
         reset: ResetCallback,
+        runtime: Runtime,
         watermark: WatermarkCallback | None = None,
     ) -> None:
         super().__init__(config)
@@ -92,7 +95,7 @@ class Fetcher(FetchStates):
         self._config = config
         self._metrics = metrics
         self._reset = reset
-        self._answers = AnswerReader(config, self._buffer, metrics, watermark)
+        self._answers = AnswerReader(config, self._buffer, metrics, watermark, runtime)
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -22,6 +22,7 @@ from tornado.iostream import IOStream, StreamClosedError
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.broker_stream import open_stream
+from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
@@ -39,7 +40,8 @@ MAX_RESPONSE_BYTES = 64 << 20
 
 #: Size and correlation id.
 _HEADER_BYTES = 8
-_READ_CHUNK_BYTES = 256 << 10
+#: What is read together with a header is copied twice, so this is not much. Small answers need one read all the same.
+_READ_CHUNK_BYTES = 64 << 10
 #: Tornado's own bound, set too high to matter: each frame is checked against the bound of its request.
 _STREAM_BYTES = 1 << 31
 _CORRELATION_IDS = 1 << 31
@@ -56,12 +58,19 @@ class _InFlight:
 
 
 class Connection:
-    """A pipelined connection to the broker at ``address``, on one event loop. The first request opens it."""
+    """
+    A pipelined connection to the broker at ``address``, on one event loop. The first request opens it.
 
-    def __init__(self, address: HostPort, config: BrokerConfig, metrics: Metrics) -> None:
+    ``buffers`` are those of all connections of a client; by default, the connection has its own.
+    """
+
+    def __init__(
+        self, address: HostPort, config: BrokerConfig, metrics: Metrics, buffers: ReceiveBuffers | None = None
+    ) -> None:
         self.address = address
         self._config = config
         self._metrics = metrics
+        self._buffers = buffers or ReceiveBuffers()
         self._opening: asyncio.Task[None] | None = None
         self._stream: IOStream | None = None
         #: By correlation id, oldest first.
@@ -198,13 +207,7 @@ class Connection:
                 if self.closed:
                     # The answer came while this client closed the connection. Its request has failed already.
                     return
-                correlation_id, size = self._announced(header)
-                payload = bytearray(size)
-                if size:
-                    await stream.read_into(payload)
-                # A timeout may have failed all requests while the rest of the answer arrived.
-                if (asked := self._in_flight.pop(correlation_id, None)) is not None:
-                    self._answer(asked, memoryview(payload))
+                await self._read_answer(stream, *self._announced(header))
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
@@ -214,6 +217,16 @@ class Connection:
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
         finally:
             self._fail(self._broken("its answers are no longer read"))
+
+    async def _read_answer(self, stream: IOStream, correlation_id: int, size: int) -> None:
+        # A function of its own: no variable refers to the answer while the next one is awaited, so its buffer is free.
+        payload = self._buffers.take(size)
+        if size:
+            # Tornado reads into any buffer that can be written to.
+            await stream.read_into(payload)  # type: ignore[arg-type]
+        # A timeout may have failed all requests while the rest of the answer arrived.
+        if (asked := self._in_flight.pop(correlation_id, None)) is not None:
+            self._answer(asked, payload)
 
     def _announced(self, header: bytes) -> tuple[int, int]:
         """

@@ -6,6 +6,7 @@ import time
 from collections.abc import Container, Sequence
 
 from kiel_groups.clients.net.connection import Connection
+from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.metrics import Metrics
 
@@ -31,13 +32,14 @@ class ConnectionPool:
         self._metrics = metrics
         self._connections: dict[tuple[HostPort, str], Connection] = {}
         self._blamed_at_s: dict[HostPort, float] = {}
+        self._buffers = ReceiveBuffers()
 
     def get(self, address: HostPort, purpose: str) -> Connection:
         """Return the connection to this address for one purpose. A new connection opens with its first request."""
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
-            connection = self._connections[key] = Connection(address, self._config, self._metrics)
+            connection = self._connections[key] = Connection(address, self._config, self._metrics, self._buffers)
         return connection
 
     def note_failure(self, address: HostPort) -> None:
@@ -57,3 +59,4 @@ class ConnectionPool:
     def close(self) -> None:
         """Close all connections."""
         self.keep_only(())
+        self._buffers.close()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.wire.codecs import gzip, lz4, snappy
+from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["Codec", "codec_by_name", "codec_by_number"]
 
@@ -28,7 +29,7 @@ class Codec:
     number: int
     name: str
     compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes, int], bytes]
+    decompress: Callable[[Buffer, int], Buffer]
 
 
 def codec_by_name(name: str) -> Codec:

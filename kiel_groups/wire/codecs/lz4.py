@@ -11,12 +11,14 @@ Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the v
 
 from __future__ import annotations
 
+from mmap import MAP_PRIVATE, mmap
 from struct import Struct
 
 import cramjam
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.codecs.size_limit import too_large
+from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["pack", "unpack"]
 
@@ -41,6 +43,8 @@ _WRITTEN_BLOCKS = 4
 # The most that a byte of a block can unpack to: a byte that lengthens a match adds 255 bytes.
 _MOST_PER_BYTE = 255
 
+_LARGE_BYTES = 1 << 20
+
 
 def pack(data: bytes) -> bytes:
     """Write a frame as Java's producer writes it: independent blocks of 64 KiB, no optional field."""
@@ -58,7 +62,7 @@ def pack(data: bytes) -> bytes:
     return b"".join(frame)
 
 
-def unpack(data: bytes, limit: int) -> bytes:
+def unpack(data: Buffer, limit: int) -> Buffer:
     """
     Read one frame that unpacks to at most ``limit`` bytes.
 
@@ -68,21 +72,24 @@ def unpack(data: bytes, limit: int) -> bytes:
     """
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
-    room = bytearray(min(most, limit))
+    room_bytes = min(most, limit)
+    # A large bytearray is filled with zeros, and copied, with the interpreter's lock held. A mapping is neither.
+    is_large = room_bytes > _LARGE_BYTES
+    room = memoryview(mmap(-1, room_bytes, flags=MAP_PRIVATE) if is_large else bytearray(room_bytes))
     try:
         size = cramjam.lz4.decompress_into(_with_right_checksum(data, header_bytes), room)
     except cramjam.DecompressionError as error:
         if most > limit:
             raise too_large(limit) from error
         raise ProtocolError(f"its lz4 frame is damaged ({error})") from error
-    return bytes(memoryview(room)[:size])
+    return room[:size] if is_large else bytes(room[:size])
 
 
-def _header_bytes(data: bytes) -> int:
+def _header_bytes(data: Buffer) -> int:
     """Check the header, and return its length in bytes, including the checksum."""
     if len(data) <= len(_MAGIC) + 2:
         raise _truncated(data)
-    if not data.startswith(_MAGIC):
+    if data[: len(_MAGIC)] != _MAGIC:
         raise ProtocolError(f"no lz4 frame: it starts with {data[: len(_MAGIC)].hex(' ')}")
     flags = data[len(_MAGIC)]
     if flags & _VERSION_MASK != _VERSION_1 or flags & _DICTIONARY:
@@ -93,7 +100,7 @@ def _header_bytes(data: bytes) -> int:
     return length
 
 
-def _most_content(data: bytes, position: int) -> int:
+def _most_content(data: Buffer, position: int) -> int:
     """Walk the blocks from ``position`` to the end of the frame, and return the most that they can unpack to."""
     flags, largest = data[len(_MAGIC)], _BLOCK_BYTES.get(data[len(_MAGIC) + 1] >> 4)
     if largest is None:
@@ -112,22 +119,22 @@ def _most_content(data: bytes, position: int) -> int:
     raise _truncated(data)
 
 
-def _expect_end(data: bytes, end: int) -> None:
+def _expect_end(data: Buffer, end: int) -> None:
     if end > len(data):
         raise _truncated(data)
     if end < len(data):
         raise ProtocolError(f"{len(data) - end} bytes follow its lz4 frame")
 
 
-def _with_right_checksum(data: bytes, header_bytes: int) -> bytes:
+def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
     """Return the frame with the header checksum that the format requires."""
-    header, given, rest = data[: header_bytes - 1], data[header_bytes - 1 : header_bytes], data[header_bytes:]
+    header, given, rest = bytes(data[: header_bytes - 1]), data[header_bytes - 1 : header_bytes], data[header_bytes:]
     right = _checksum(header[len(_MAGIC) :])
     if given == right:
         return data
     if given != _checksum(header):
         raise ProtocolError("its lz4 frame has a header that matches neither checksum, right or as Kafka 0.8 has it")
-    return header + right + rest
+    return b"".join((header, right, bytes(rest)))
 
 
 def _checksum(header: bytes) -> bytes:
@@ -147,5 +154,5 @@ def _rotated(word: int, bits: int) -> int:
     return (word << bits | word >> 32 - bits) & 0xFFFFFFFF
 
 
-def _truncated(data: bytes) -> ProtocolError:
+def _truncated(data: Buffer) -> ProtocolError:
     return ProtocolError(f"its lz4 frame of {len(data)} bytes is truncated")

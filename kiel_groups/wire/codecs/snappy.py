@@ -14,6 +14,7 @@ import cramjam
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.codecs.size_limit import too_large
+from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["pack", "unpack"]
 
@@ -28,6 +29,8 @@ _BLOCK_BYTES = 32 << 10
 # The densest element of the format unpacks 3 bytes to 64; a block that claims more than this per byte is damaged.
 _MOST_PER_BYTE = 22
 
+_MUCH_BYTES = 256 << 10
+
 
 def pack(data: bytes) -> bytes:
     """Write a xerial stream."""
@@ -38,7 +41,7 @@ def pack(data: bytes) -> bytes:
     return b"".join(stream)
 
 
-def unpack(data: bytes, limit: int) -> bytes:
+def unpack(data: Buffer, limit: int) -> bytes:
     """
     Read a xerial stream or a bare block that unpacks to at most ``limit`` bytes.
 
@@ -49,6 +52,8 @@ def unpack(data: bytes, limit: int) -> bytes:
         ProtocolError: The data is damaged or truncated.
     """
     parts, left = [], limit
+    # Python joins much data without the interpreter's lock, if the parts are bytes. Copies of small data would not pay.
+    is_much = len(data) > _MUCH_BYTES
     for block in _blocks(data):
         try:
             size = cramjam.snappy.decompress_raw_len(block)
@@ -56,16 +61,17 @@ def unpack(data: bytes, limit: int) -> bytes:
                 raise ProtocolError(f"its snappy block of {len(block)} bytes claims to hold {size}")
             if size > left:
                 raise too_large(limit)
-            parts.append(cramjam.snappy.decompress_raw(block))
+            part = cramjam.snappy.decompress_raw(block)
+            parts.append(bytes(part) if is_much else part)
         except cramjam.DecompressionError as error:
             raise ProtocolError(f"its snappy block of {len(block)} bytes is damaged ({error})") from error
         left -= size
     return b"".join(parts)
 
 
-def _blocks(data: bytes) -> Iterator[memoryview]:
+def _blocks(data: Buffer) -> Iterator[memoryview]:
     view = memoryview(data)
-    if not data.startswith(_MAGIC):
+    if view[: len(_MAGIC)] != _MAGIC:
         yield view
         return
     position = len(_HEADER)
@@ -84,5 +90,5 @@ def _blocks(data: bytes) -> Iterator[memoryview]:
         yield view[start:position]
 
 
-def _truncated(data: bytes) -> ProtocolError:
+def _truncated(data: Buffer) -> ProtocolError:
     return ProtocolError(f"its snappy stream of {len(data)} bytes is truncated")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.corrupt_messages import (
     BAD_CRC,
@@ -63,6 +63,8 @@ class CheckedSet:
     position: int
     last_wanted: int = LAST_OFFSET
     piece_bytes: int = PIECE_BYTES
+    #: Wrappers that are larger than this, packed or unpacked, are announced; None if no wrapper is.
+    announced_bytes: int | None = None
     pieces: list[Piece] = field(default_factory=list)
     #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = -1
@@ -117,17 +119,17 @@ def check_set(
         last_wanted: Reading ends with the first message that has a higher offset.
     """
     found = CheckedSet(data, source, position, last_wanted)
-    for piece in check_in_steps(found, max_decompressed_bytes):
-        found.pieces.append(piece)
+    found.pieces += filter(None, check_in_steps(found, max_decompressed_bytes))
     return found
 
 
-def check_in_steps(found: CheckedSet, max_decompressed_bytes: int) -> Iterator[Piece]:
+def check_in_steps(found: CheckedSet, max_decompressed_bytes: int) -> Iterator[Piece | None]:
     """
     Check a set piece by piece, and yield each piece as soon as it is checked.
 
-    A step checks one piece of plain messages, or unpacks one wrapper. After the last step, ``found`` has the reason why
-    the readable part ends.
+    A step checks one piece of plain messages, or unpacks one wrapper. None announces a step that unpacks a wrapper of
+    more than ``found.announced_bytes``, and so takes long. After the last step, ``found`` has the reason why the
+    readable part ends.
     """
     try:
         yield from _check(found, max_decompressed_bytes)
@@ -135,7 +137,7 @@ def check_in_steps(found: CheckedSet, max_decompressed_bytes: int) -> Iterator[P
         found.error = error
 
 
-def _check(found: CheckedSet, budget: int) -> Iterator[Piece]:
+def _check(found: CheckedSet, budget: int) -> Iterator[Piece | None]:
     data, source = found.data, found.source
     while not found.passed:
         start, window = found.stop, _window(data, found.stop, found.piece_bytes)
@@ -155,14 +157,39 @@ def _check(found: CheckedSet, budget: int) -> Iterator[Piece]:
         wrapper_offset = offset_at(data, found.stop)
         pieces: list[Piece] = []
         if wrapper_offset >= found.position:
-            wrapper = bytes(data[found.stop : wrapper_end])
+            wrapper = memoryview(data)[found.stop : wrapper_end]
+            content = _unwrap_small(found, wrapper, wrapper_offset, budget)
+            if content is None:
+                yield None
             with damage_in_wrapper(wrapper_offset, wrapper):
-                content = unwrap(wrapper, source, budget)
+                if content is None:
+                    content = unwrap(wrapper, source, budget)
                 pieces = _check_content(content, found, wrapper_offset)
             budget -= len(content)
         found.stop, found.last_offset = wrapper_end, wrapper_offset
         found.passed = wrapper_offset > found.last_wanted
         yield from pieces
+
+
+def _unwrap_small(found: CheckedSet, wrapper: memoryview, wrapper_offset: int, budget: int) -> Buffer | None:
+    """
+    Unpack a wrapper, or return None if it has to be announced.
+
+    Only gzip and lz4 do not say how much they unpack to. So the content is unpacked up to the bound, and what was
+    unpacked is lost if there is more.
+    """
+    most = found.announced_bytes
+    if most is None:
+        most = budget
+    elif len(wrapper) > most:
+        return None
+    with damage_in_wrapper(wrapper_offset, wrapper):
+        try:
+            return unwrap(wrapper, found.source, min(most, budget))
+        except MessageTooLargeError:
+            if budget <= most:
+                raise
+    return None
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
@@ -173,7 +200,7 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
     return min(end, size)
 
 
-def _check_content(content: bytes, found: CheckedSet, wrapper_offset: int) -> list[Piece]:
+def _check_content(content: Buffer, found: CheckedSet, wrapper_offset: int) -> list[Piece]:
     """Check the content of a wrapper, and divide it into pieces."""
     pieces: list[Piece] = []
     stop, last_offset, source = 0, found.last_offset, found.source

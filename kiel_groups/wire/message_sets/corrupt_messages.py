@@ -46,7 +46,7 @@ def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | N
 
 
 @contextmanager
-def damage_in_wrapper(offset: int, message: bytes) -> Iterator[None]:
+def damage_in_wrapper(offset: int, message: Buffer) -> Iterator[None]:
     """
     Have an error about the wrapper at ``offset``, or about a message in it, concern the wrapper as a whole.
 
@@ -58,7 +58,7 @@ def damage_in_wrapper(offset: int, message: bytes) -> Iterator[None]:
     except MessageTooLargeError:
         raise
     except ProtocolError as error:
-        raise DamagedMessage(str(error), offset=offset, message=message) from error
+        raise DamagedMessage(str(error), offset=offset, message=bytes(message)) from error
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
@@ -79,7 +79,7 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
     return end
 
 
-def check_content(content: bytes, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
+def check_content(content: Buffer, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
     """Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset."""
     if run.wrapper_end is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")

@@ -18,7 +18,7 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.message_layout import LEAST_SIZE, OVERHEAD_BYTES
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["RUN_BYTES", "MessageRun", "ValueRun", "message_runs", "values_of"]
+__all__ = ["RUN_BYTES", "MessageRun", "ValueRun", "message_runs", "message_steps", "values_of"]
 
 #: A run is at most this long, unless one message is longer. A blocking loop pays for each run with a change of the
 #: thread (0.1 ms), so runs are longer than the pieces that one step checks.
@@ -120,8 +120,26 @@ def message_runs(
     max_decompressed_bytes: int,
     run_bytes: int = RUN_BYTES,
 ) -> Iterator[MessageRun]:
+    """Yield the runs of ``message_steps``, each as soon as it is checked."""
+    steps = message_steps(
+        message_set, topic_partition, position, max_decompressed_bytes=max_decompressed_bytes, run_bytes=run_bytes
+    )
+    return filter(None, steps)
+
+
+def message_steps(
+    message_set: Buffer,
+    topic_partition: TopicPartition,
+    position: int,
+    *,
+    max_decompressed_bytes: int,
+    run_bytes: int = RUN_BYTES,
+    announced_bytes: int | None = None,
+) -> Iterator[MessageRun | None]:
     """
     Check the message set of a fetch from one partition, run by run, and yield each run as soon as it is checked.
+
+    Without the compiled decoder, the first step takes long, and is not announced.
 
     Args:
         message_set: The set as received. The runs do not refer to it: they have copies, or what wrappers unpack to.
@@ -129,10 +147,12 @@ def message_runs(
         position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
         max_decompressed_bytes: How many bytes compressed messages may unpack to.
         run_bytes: The size of a run at most, without compression, unless one message is larger.
+        announced_bytes: The size of wrappers, packed or unpacked, above which None announces a step that takes long;
+            None if no step is announced.
 
     Yields:
         Runs by ascending offset, up to the first message that cannot be read, as ``decode_message_set`` returns
-        records.
+        records. None: the next step unpacks a large wrapper, and may be taken on another thread.
 
     Raises:
         PartialMessage, MessageTooLargeError, ProtocolError: As ``decode_message_set`` does. There was no run.
@@ -140,10 +160,15 @@ def message_runs(
     if not compiled_decoder.COMPILED:
         yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
         return
-    found = CheckedSet(message_set, topic_partition, position, piece_bytes=min(run_bytes, PIECE_BYTES))
+    piece_bytes = min(run_bytes, PIECE_BYTES)
+    found = CheckedSet(message_set, topic_partition, position, piece_bytes=piece_bytes, announced_bytes=announced_bytes)
     collected = CheckedSet(b"", topic_partition, position)
     is_empty, room = True, run_bytes
-    for data, start, stop in check_in_steps(found, max_decompressed_bytes):
+    for piece in check_in_steps(found, max_decompressed_bytes):
+        if piece is None:
+            yield None
+            continue
+        data, start, stop = piece
         if room < stop - start and collected.pieces:
             run = _CheckedRun(collected)
             collected, room = CheckedSet(b"", topic_partition, position), run_bytes

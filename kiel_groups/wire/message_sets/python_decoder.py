@@ -82,7 +82,7 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
         if wrapper_offset >= position:
             wrapper = data[run.end : run.wrapper_end]
             with damage_in_wrapper(wrapper_offset, wrapper):
-                content = unwrap(wrapper, source, budget)
+                content = bytes(unwrap(wrapper, source, budget))
                 records += _decode_content(content, run.last_offset, wrapper_offset, source)
             budget -= len(content)
         start, last_offset = run.wrapper_end, wrapper_offset

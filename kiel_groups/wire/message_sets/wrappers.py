@@ -15,6 +15,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs.compression import Codec, codec_by_number
 from kiel_groups.wire.message_sets.corrupt_messages import refusal
 from kiel_groups.wire.message_sets.message_layout import CODEC_BITS, KEY_START, LEAST_SIZE, MAGIC_START, OVERHEAD_BYTES
+from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["unwrap", "wrap"]
 
@@ -31,7 +32,7 @@ def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
     return bytes(unchecked)
 
 
-def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
+def unwrap(wrapper: Buffer, source: TopicPartition, limit: int) -> Buffer:
     """
     Check a compressed message, and unpack its content.
 
@@ -49,6 +50,6 @@ def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
     if value_length != len(wrapper) - value_start:
         raise refusal(source, offset, f"a compressed message with a value of {value_length} bytes")
     try:
-        return codec_by_number(attributes & CODEC_BITS).decompress(wrapper[value_start:], limit)
+        return codec_by_number(attributes & CODEC_BITS).decompress(memoryview(wrapper)[value_start:], limit)
     except ProtocolError as error:
         raise type(error)(f"{source} at offset {offset}: a compressed message: {error}") from error

@@ -55,7 +55,9 @@ class ResetBench:
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
-        self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
+        self.fetcher = Fetcher(
+            self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset, runtime=Runtime()
+        )
         calls = ListenerCalls(None, self.metrics)
         deserializing = Deserializer(deserializer, self.metrics, runtime.boot_time_s, on_bad_record="skip")
         self.owned = OwnedRecords(self.fetcher, self.subscription, calls, deserializing, runtime, self.metrics)

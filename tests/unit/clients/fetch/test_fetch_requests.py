@@ -20,6 +20,7 @@ from kiel_groups.clients.fetch.fetch_requests import (
 )
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.fetch_sizing import MessageSizes
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -159,7 +160,7 @@ def test_an_empty_answer_ends_the_failures() -> None:
     """The next failure is the first one again, and the high watermark is known."""
     state, marks = partition(0), []
     state.failures, state.unreadable = 3, 2
-    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), lambda *mark: marks.append(mark))
+    reader = AnswerReader(CONFIG, FetchBuffer(CONFIG), Metrics(), lambda *mark: marks.append(mark), Runtime())
     assert not reader.note(state, FetchedPartition(NO_ERROR, 7, memoryview(b"")))
     assert (state.failures, state.unreadable, state.empty_answers, state.high_watermark) == (0, 0, 1, 7)
     assert reader.note(state, FetchedPartition(NO_ERROR, 8, memoryview(b"messages")))

@@ -17,6 +17,7 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import MOVES, PartitionFetch, Phase
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError, NoBrokersError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -156,7 +157,7 @@ async def test_a_fetcher_makes_every_legal_move(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(PartitionFetch, "idle_pause_s", 0.0)
     random = Random(1)
     cluster = RandomCluster(random)
-    fetcher = Fetcher(cast(ClusterMetadata, cluster), CONFIG, Metrics(), reset=cluster.reset)
+    fetcher = Fetcher(cast(ClusterMetadata, cluster), CONFIG, Metrics(), reset=cluster.reset, runtime=Runtime())
     for _ in actions(fetcher, cluster, random):
         await run_ready_tasks()
         if recorded.seen >= legal:

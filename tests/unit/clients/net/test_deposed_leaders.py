@@ -73,7 +73,7 @@ async def leader_bench(deposed_knows_other: bool = True, **settings: int) -> Asy
         metrics = Metrics()
         cluster = ClusterMetadata(deposed.config(**settings), metrics)
         await cluster.refresh(["t"], "test")
-        fetcher = Fetcher(cluster, FetchConfig(max_wait_ms=300), metrics, reset=no_reset)
+        fetcher = Fetcher(cluster, FetchConfig(max_wait_ms=300), metrics, reset=no_reset, runtime=Runtime())
         try:
             yield LeaderBench(deposed, elected, cluster, fetcher, metrics)
         finally:

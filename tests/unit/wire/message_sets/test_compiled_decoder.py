@@ -204,3 +204,13 @@ def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
         tracemalloc.stop()
     # One leaked object per round would be at least 30,000 bytes; Python itself uses the rest.
     assert after - before < 20_000
+
+
+def test_records_are_left_to_reference_counts() -> None:
+    """
+    The garbage collector does not visit records: they cannot be part of a cycle. For thousands of records in memory,
+    its visits took an eighth of the time of ``getmany()``.
+    """
+    found = records(((DATA, 0, len(DATA)),))
+    assert found
+    assert not any(map(gc.is_tracked, found))

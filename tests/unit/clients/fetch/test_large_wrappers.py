@@ -1,0 +1,219 @@
+"""Large compressed messages are unpacked on a thread, while the event loop serves other partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kiel_groups.clients.fetch.partition_fetch import LARGE_WRAPPER_BYTES, Phase
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import DamagedRecordError, MessageTooLargeError
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.message_runs import message_steps
+from tests.helpers.fake_broker import message_set
+from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
+from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper
+from tests.helpers.waiting import eventually, run_ready_tasks
+
+COMPILED = pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
+pytestmark = [pytest.mark.unit, COMPILED]
+
+_Result = TypeVar("_Result")
+
+LARGE = bytes(LARGE_WRAPPER_BYTES)
+
+
+def large(offset: int = 0) -> bytes:
+    """Return a compressed message with a value that is a little above the bound without compression."""
+    return wrapper(message(offset, None, LARGE), offset)
+
+
+class Threads(Runtime):
+    """Counts the calls on threads, and notes on which threads they ran."""
+
+    def __init__(self) -> None:
+        self.idents: list[int] = []
+
+    def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+        def noted() -> _Result:
+            self.idents.append(threading.get_ident())
+            return function()
+
+        return super().in_thread(noted, name)
+
+
+class HeldThreads(Runtime):
+    """Keeps the calls on threads, which end when the test says so."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Callable[[], object], asyncio.Future[object]]] = []
+
+    def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+        result: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        self.held.append((function, result))  # type: ignore[arg-type]
+        return result
+
+    async def end(self) -> None:
+        """End the oldest call."""
+        function, result = self.held.pop(0)
+        if not result.done():
+            result.set_result(function())
+        await run_ready_tasks()
+
+
+async def holding(bench: FetchBench, threads: HeldThreads, calls: int = 1) -> None:
+    await eventually(lambda: len(threads.held) == calls, "a large message is being unpacked")
+
+
+async def test_large_wrappers_are_unpacked_on_a_thread() -> None:
+    """Messages that are compressed to less, or are not compressed, are read at once. The order of all is kept."""
+    threads = Threads()
+    async with fetch_bench(runtime=threads) as bench:
+        small = wrapper(message(1, None, bytes(LARGE_WRAPPER_BYTES - 100)), 1)
+        for each in (message_set(b"plain"), small, large(2), message_set(b"last")):
+            bench.broker.append(T0, each)
+        bench.fetcher.assign({T0: 0})
+        found: list[bytes] = []
+        while len(found) < 4:
+            found += values(await bench.next_batch())
+        assert found == [b"plain", bytes(LARGE_WRAPPER_BYTES - 100), LARGE, b"last"]
+        assert len(threads.idents) == 1
+        assert threading.get_ident() not in threads.idents
+
+
+def test_wrappers_are_announced_by_either_size() -> None:
+    """A wrapper is announced if it is larger than the bound before or after it is unpacked, whatever its codec."""
+    for codec, number in NUMBERS.items():
+        content = encode([(5, None, b"v" * 2_000)])
+        data = message(5, None, packed(codec, content), attributes=number)
+        assert len(data) < len(content)
+        for bound, announced in ((len(content), 0), (len(content) - 1, 1), (len(data) - 1, 1)):
+            steps = list(message_steps(data, T0, 0, max_decompressed_bytes=1 << 20, announced_bytes=bound))
+            assert steps.count(None) == announced, (codec, bound)
+            assert [run.count for run in steps if run is not None] == [1]
+
+
+async def test_other_partitions_are_delivered_meanwhile() -> None:
+    """A thread blocks neither the event loop nor the other requests."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        bench.broker.append(T0, large())
+        bench.broker.append(T1, message_set(b"other"))
+        bench.fetcher.assign({T0: 0})
+        await holding(bench, threads)
+        bench.fetcher.assign({T1: 0})
+        assert values(await bench.next_batch()) == [b"other"]
+        await threads.end()
+        assert values(await bench.next_batch()) == [LARGE]
+
+
+async def test_one_wrapper_is_unpacked_at_a_time() -> None:
+    """Answers of several connections may all be compressed: what they unpack to might not fit into memory."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        bench.broker.append(T0, large())
+        bench.broker.append(T1, large())
+        bench.fetcher.assign({T0: 0})
+        await holding(bench, threads)
+        bench.fetcher.assign({T1: 0})
+        partition = bench.fetcher._partitions[T1]
+        await eventually(lambda: partition.high_watermark == 1, "the other answer is being read")
+        await run_ready_tasks()
+        assert len(threads.held) == 1
+        await threads.end()
+        await holding(bench, threads)
+        await threads.end()
+        assert [values(await bench.next_batch()) for _ in range(2)] == [[LARGE], [LARGE]]
+
+
+async def test_a_partition_that_is_lost_meanwhile_gets_nothing() -> None:
+    """What is unpacked after the end of the assignment is dropped: another member may own the partition by then."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        bench.broker.append(T0, large())
+        bench.fetcher.assign({T0: 0})
+        await holding(bench, threads)
+        bench.fetcher.unassign([T0])
+        await threads.end()
+        assert bench.fetcher.poll() is None
+        assert bench.fetcher._buffer._bytes == 0
+        assert bench.metrics.counter("records_fetched") == 0
+
+
+async def test_a_seek_meanwhile_has_an_effect() -> None:
+    """The message that was being unpacked is not delivered before the new position."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        bench.broker.append(T0, large())
+        bench.broker.append(T0, message_set(b"second"))
+        bench.fetcher.assign({T0: 0})
+        await holding(bench, threads)
+        bench.fetcher.seek(T0, 1)
+        await threads.end()
+        assert values(await bench.next_batch()) == [b"second"]
+        assert bench.fetcher.poll() is None
+
+
+async def test_a_pause_meanwhile_keeps_or_drops_the_message() -> None:
+    """The message stays buffered until ``resume``; if paused partitions keep too much already, it is fetched again."""
+    for is_full in (False, True):
+        threads = HeldThreads()
+        async with fetch_bench(runtime=threads) as bench:
+            bench.broker.append(T0, large())
+            bench.fetcher.assign({T0: 0})
+            await holding(bench, threads)
+            bench.fetcher.pause([T0])
+            bench.fetcher._buffer._paused_bytes += is_full * (32 << 20)
+            await threads.end()
+            assert bench.fetcher._partitions[T0].phase is Phase.PARKED
+            assert bench.fetcher.is_buffering(T0) is not is_full
+            assert bench.fetcher.poll() is None
+            bench.fetcher._buffer._paused_bytes -= is_full * (32 << 20)
+            bench.fetcher.resume([T0])
+            if is_full:
+                await holding(bench, threads)
+                await threads.end()
+            assert values(await bench.next_batch()) == [LARGE]
+
+
+async def test_a_close_abandons_the_thread() -> None:
+    """The thread may end later: nobody reads its result."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        bench.broker.append(T0, large())
+        bench.fetcher.assign({T0: 0})
+        await holding(bench, threads)
+        bench.fetcher.close()
+        await run_ready_tasks()
+        assert threads.held[0][1].cancelled()
+        await threads.end()
+        assert bench.fetcher.poll() is None
+
+
+async def test_damage_that_a_thread_finds_is_raised() -> None:
+    """The error is the one of a small message, and names the offset to seek to."""
+    damaged = bytearray(message(0, None, LARGE))
+    damaged[-1] ^= 1
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, wrapper(bytes(damaged), 0))
+        bench.broker.append(T0, message_set(b"next"))
+        bench.fetcher.assign({T0: 0})
+        error = await bench.next_error()
+        assert isinstance(error, DamagedRecordError)
+        assert (error.offset, error.next_offset) == (0, 1)
+        bench.fetcher.seek(T0, 1)
+        assert values(await bench.next_batch()) == [b"next"]
+
+
+async def test_the_bound_of_unpacked_bytes_holds_on_a_thread() -> None:
+    """A message that unpacks to more than ``max_decompressed_bytes`` is refused, with its partition and offset."""
+    async with fetch_bench(max_decompressed_bytes=LARGE_WRAPPER_BYTES + 1) as bench:
+        bench.broker.append(T0, large())
+        bench.fetcher.assign({T0: 0})
+        error = await bench.next_error()
+        assert isinstance(error, MessageTooLargeError)
+        assert str(error).startswith(f"{T0} at offset 0: a compressed message: unpacks to more than")
