@@ -38,6 +38,7 @@ CONFLUENT = "confluent-kafka consume()"
 _JAVA_REPORTS = 10
 
 #: Runs a module of this checkout with the kiel-groups of the first folder in ``PYTHONPATH``, which may be another one.
+#: It needs ``-P``: otherwise the current folder, in which benchmarks are started, comes before ``PYTHONPATH``.
 _PROGRAM = (
     "import runpy, sys; import kiel_groups; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('benchmarks.members.' + sys.argv.pop(1), run_name='__main__', alter_sys=False)"
@@ -68,7 +69,9 @@ class Client:
 
 def program(checkout: Path, module: str, *arguments: object) -> Command:
     """Return the command that runs a module of ``benchmarks.members`` with the kiel-groups of a checkout."""
-    return Command([sys.executable, "-c", _PROGRAM, str(HERE), module, *map(str, arguments)], _environment(checkout))
+    return Command(
+        [sys.executable, "-P", "-c", _PROGRAM, str(HERE), module, *map(str, arguments)], _environment(checkout)
+    )
 
 
 def peer_program(python: Path, module: str, *arguments: object) -> Command:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 from benchmarks import latency
 from benchmarks.consume import HEADER, checked, figures, line, main
 from benchmarks.delivery.cells import CELLS, CHOSEN, FULL, QUICK
-from benchmarks.delivery.clients import java_report
+from benchmarks.delivery.clients import java_report, program
 from benchmarks.delivery.filled_topics import message_sets
 from benchmarks.delivery.log_lines import log_lines
 from benchmarks.delivery.watched_process import ClientFailure, Measurement
@@ -45,6 +47,16 @@ def test_values_have_an_exact_size_and_compress_as_logs_do(size: int) -> None:
     assert values == log_lines(500, size, seed=1) != log_lines(500, size, seed=2)
     whole = b"".join(values)
     assert 2 < len(whole) / len(gzip.compress(whole)) < 8
+
+
+def test_another_checkout_is_measured_with_its_own_code(tmp_path: Path) -> None:
+    """``--against`` measures the code of that checkout, although the benchmark is started in the folder of this one."""
+    (tmp_path / "kiel_groups").mkdir()
+    (tmp_path / "kiel_groups" / "__init__.py").write_text("print(__file__)")
+    command = program(tmp_path, "progress")
+    here = Path(__file__).parents[2]
+    printed = subprocess.check_output(command.arguments, env=command.environment, cwd=here, text=True)
+    assert printed == f"{tmp_path / 'kiel_groups' / '__init__.py'}\n"
 
 
 def test_sixteen_cells_are_chosen_and_six_have_all_clients() -> None:
