@@ -83,7 +83,7 @@ class BlockingRecords(BlockingSteps):
         self._is_open = self._delivery.owned.gate.is_open
         self._asker = _Asker(self._records)
 
-    def ask(self) -> Record:
+    def ask(self, asking: object) -> Record:
         """
         Have the event loop's thread finish the record in flight, and wait for the next one.
 
@@ -91,10 +91,8 @@ class BlockingRecords(BlockingSteps):
             StopIteration: The consumer was closed.
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
-        asking: object = None
         try:
             self.ask_behind()
-            asking = object()
             asked = self._consumer._wait(self._asker.ask, asking)
             if _HAS_LOCK:
                 self._is_open = self._delivery.owned.gate.is_open
@@ -106,16 +104,12 @@ class BlockingRecords(BlockingSteps):
             if not self._consumer._thread.stopped:
                 raise
             raise StopIteration from None
-        except KielGroupsError:
-            raise
-        except BaseException:
-            self.interrupted(asking)
-            raise
 
-    def interrupted(self, asking: object = None, *, has_taken: bool = False) -> None:
-        """Give the cursor up after a Ctrl-C, and have the event loop's thread settle what is in flight."""
-        self.ask_behind()
-        self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
+    def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
+        """After a Ctrl-C, give the cursor up, and have the event loop's thread settle what is in flight."""
+        if not issubclass(error, KielGroupsError):
+            self.ask_behind()
+            self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
         """Have the event loop's thread deliver the next record, after everything that was started there before."""

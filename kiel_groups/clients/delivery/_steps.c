@@ -367,25 +367,40 @@ static PyType_Spec loop_spec = {
 
 /* ------------------------------------------------------------------ loops that block */
 
+/* Let the loop handle an exception within a step, and raise it. `asking` identifies the call of ask(), if there was one. */
+static void interrupted(PyObject *self, PyObject *asking)
+{
+    PyObject *type, *value, *traceback, *done = NULL;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *method = PyObject_GetAttrString(self, "interrupted");
+    if (method)
+        done = PyObject_CallFunctionObjArgs(method, type, asking ? asking : Py_None, NULL);
+    Py_XDECREF(method);
+    if (done) {
+        PyErr_Restore(type, value, traceback);
+        Py_DECREF(done);
+        return;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
 static PyObject *blocking_next(PyObject *self)
 {
+    PyObject *asking = NULL;
     PyObject *record = take((Steps *)self);
-    if (record)
-        return record;
-    if (!PyErr_Occurred())
-        return call_method(self, "ask", NULL);
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *done = call_method(self, "interrupted", NULL);
-    if (done) {
-        Py_DECREF(done);
-        PyErr_Restore(type, value, traceback);
-    } else {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
+    if (!record && !PyErr_Occurred()) {
+        PyObject *method = PyObject_GetAttrString(self, "ask");
+        asking = method ? PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type) : NULL;
+        if (asking)
+            record = PyObject_CallFunctionObjArgs(method, asking, NULL);
+        Py_XDECREF(method);
     }
-    return NULL;
+    if (!record && !PyErr_ExceptionMatches(PyExc_StopIteration))
+        interrupted(self, asking);
+    Py_XDECREF(asking);
+    return record;
 }
 
 static PyType_Slot blocking_slots[] = {

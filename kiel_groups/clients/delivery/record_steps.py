@@ -56,26 +56,37 @@ class PythonBlockingSteps:
 
     def __next__(self) -> Record:
         record: Record | None = None
+        asking: object = None
         try:
             if self._is_open(self._boot_time_s()):
                 for record in self._cursor:
                     return record
-        except BaseException:
-            self.interrupted(has_taken=record is not None)
+            asking = object()
+            return self.ask(asking)
+        except StopIteration:
             raise
-        return self.ask()
+        except BaseException as error:
+            self.interrupted(type(error), asking, has_taken=record is not None)
+            raise
 
-    def ask(self) -> Record:
+    def ask(self, asking: object) -> Record:
         """
-        Finish the record in flight, and wait for the next one.
+        Finish the record in flight, and wait for the next one. ``asking`` identifies the call.
 
         Raises:
             StopIteration: There are no more records.
         """
         raise NotImplementedError
 
-    def interrupted(self, *, has_taken: bool = False) -> None:
-        """Handle an exception within a step, such as a Ctrl-C; ``has_taken``: after a record left the cursor."""
+    def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
+        """
+        Handle an exception within a step, such as a Ctrl-C.
+
+        Args:
+            error: The type of the exception.
+            asking: The call of ``ask`` that raised it; None if there was none.
+            has_taken: Whether a record had left the cursor. In C, nothing can be raised after that.
+        """
         raise NotImplementedError
 
 

@@ -29,11 +29,11 @@ from tests.helpers.waiting import eventually_blocking
 pytestmark = pytest.mark.unit
 
 
-#: The functions in which an interrupt is handled, once their first instructions are over, which only set variables.
-_HANDLING = (PythonBlockingSteps.__next__.__code__, BlockingRecords.ask.__code__)
+#: The step in Python, and where its first instructions are over, which only set variables.
+_STEP = PythonBlockingSteps.__next__.__code__
 _BEGINS = 30
-#: The function that a step in C calls. An interrupt within it is handled from its first instruction on.
-_CALLED = DeliveryGate.is_open.__code__
+#: The functions that a step in C calls. An interrupt within them is handled from their first instruction on.
+_CALLED = (BlockingRecords.ask.__code__, DeliveryGate.is_open.__code__)
 
 
 class BenchClient:
@@ -301,9 +301,8 @@ def interrupts() -> Iterator[Callable[[], None]]:
         is_ours = frame is not None and in_package(frame)
         while frame is not None and is_ours:
             # At its first instruction, the interrupt is one of the program.
-            is_handled = frame.f_code in _HANDLING and frame.f_lasti > _BEGINS
-            by_step_in_c = frame.f_code is _CALLED and frame.f_back is not None and not in_package(frame.f_back)
-            if armed and (is_handled or by_step_in_c):
+            by_step_in_c = frame.f_code in _CALLED and frame.f_back is not None and not in_package(frame.f_back)
+            if armed and (by_step_in_c or (frame.f_code is _STEP and frame.f_lasti > _BEGINS)):
                 armed = False
                 raise KeyboardInterrupt
             frame = frame.f_back
