@@ -367,7 +367,7 @@ static PyType_Spec loop_spec = {
 
 /* ------------------------------------------------------------------ loops that block */
 
-/* Let the loop handle an exception within a step, and raise it. `asking` identifies the call of ask(), if there was one. */
+/* Let the loop handle an exception within a step, and raise it. `asking` identifies the call of ask(), if any. */
 static void interrupted(PyObject *self, PyObject *asking)
 {
     PyObject *type, *value, *traceback, *done = NULL;
