@@ -104,6 +104,10 @@ static PyObject *take(const Steps *steps)
 {
     if (may_take(steps) <= 0 || !steps->cursor)
         return NULL;
+    if (!PyIter_Check(steps->cursor)) {
+        PyErr_SetString(PyExc_TypeError, "the cursor is no iterator");
+        return NULL;
+    }
     PyObject *cursor = Py_NewRef(steps->cursor);
     PyObject *record = PyIter_Next(cursor);
     Py_DECREF(cursor);
@@ -341,10 +345,16 @@ static PyObject *loop_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     /* An attribute of the type, since the module of a type cannot be found from its subclasses. */
     PyObject *awaitable = PyObject_GetAttrString((PyObject *)type, "Step");
-    ((Steps *)self)->awaitable = (PyTypeObject *)awaitable;
-    if (!awaitable)
-        Py_CLEAR(self);
-    return self;
+    if (awaitable && PyType_Check(awaitable)
+        && PyType_GetSlot((PyTypeObject *)awaitable, Py_am_send) == (void *)awaitable_send) {
+        ((Steps *)self)->awaitable = (PyTypeObject *)awaitable;
+        return self;
+    }
+    if (awaitable)
+        PyErr_SetString(PyExc_TypeError, "Step was replaced");
+    Py_XDECREF(awaitable);
+    Py_DECREF(self);
+    return NULL;
 }
 
 static PyType_Slot loop_slots[] = {
