@@ -16,6 +16,13 @@ MESSAGES = Extension(
     py_limited_api=True,
     optional=True,
 )
+# Takes the records of loops, on the same terms.
+STEPS = Extension(
+    "kiel_groups.clients.delivery._steps",
+    sources=["kiel_groups/clients/delivery/_steps.c"],
+    py_limited_api=True,
+    optional=True,
+)
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 ARROW = ["pyarrow>=15"]
@@ -36,9 +43,14 @@ setup(
     packages=find_packages(include=["kiel_groups", "kiel_groups.*"]),
     # Spark looks for data sources in modules of such names.
     py_modules=["pyspark_kiel"],
-    ext_modules=[] if FREE_THREADED else [MESSAGES],
+    ext_modules=[] if FREE_THREADED else [MESSAGES, STEPS],
     options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
-    package_data={"kiel_groups": ["py.typed"], "kiel_groups.wire": ["*.pyi"], "kiel_groups.demo": ["*.txt.gz"]},
+    package_data={
+        "kiel_groups": ["py.typed"],
+        "kiel_groups.clients.delivery": ["*.pyi"],
+        "kiel_groups.wire": ["*.pyi"],
+        "kiel_groups.demo": ["*.txt.gz"],
+    },
     install_requires=[
         "kazoo>=2.11",
         "tornado>=6.5",

@@ -38,6 +38,7 @@ CONFLUENT = "confluent-kafka consume()"
 _JAVA_REPORTS = 10
 
 #: Runs a module of this checkout with the kiel-groups of the first folder in ``PYTHONPATH``, which may be another one.
+#: It needs ``-P``: otherwise the current folder, in which benchmarks are started, comes before ``PYTHONPATH``.
 _PROGRAM = (
     "import runpy, sys; import kiel_groups; sys.path.insert(0, sys.argv.pop(1)); "
     "runpy.run_module('benchmarks.members.' + sys.argv.pop(1), run_name='__main__', alter_sys=False)"

@@ -20,6 +20,7 @@ from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
 from kiel_groups.clients.delivery.current_batch import NO_RECORDS
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.clients.delivery.record_steps import BlockingSteps
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking_client import Blocking, C, open_clients
@@ -69,30 +70,32 @@ class _Asker:
             self._records.delivery.finish()
 
 
-class BlockingRecords(Iterator[Record]):
+class BlockingRecords(BlockingSteps):
     """One loop over the records. How the program leaves the loop decides whether the last record is finished."""
 
     def __init__(self, consumer: Blocking[Any]) -> None:
         self._consumer = consumer
-        #: The records of a batch that are left. Only this thread replaces it; any thread may use it up.
-        self._cursor: Iterator[Record] = NO_RECORDS
+        # Only this thread replaces the cursor; any thread may use it up.
+        self._cursor = NO_RECORDS
         self._records: RecordLoop = consumer._read_on_loop(consumer._client.__aiter__)
         self._delivery: RecordDelivery = self._records.delivery
-        self._owned = self._delivery.owned
-        self._boot_time_s = self._owned.boot_time_s
+        self._boot_time_s = self._delivery.owned.boot_time_s
+        self._is_open = self._delivery.owned.gate.is_open
         self._asker = _Asker(self._records)
 
-    def __next__(self) -> Record:
-        record: Record | None = None
-        asking: object = None
+    def ask(self, asking: object) -> Record:
+        """
+        Have the event loop's thread finish the record in flight, and wait for the next one.
+
+        Raises:
+            StopIteration: The consumer was closed.
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
+        """
         try:
-            if self._owned.gate.is_open(self._boot_time_s()):
-                for record in self._cursor:
-                    return record
             self.ask_behind()
-            asking = object()
             asked = self._consumer._wait(self._asker.ask, asking)
             if _HAS_LOCK:
+                self._is_open = self._delivery.owned.gate.is_open
                 self._cursor = self._delivery.cursor
             return asked
         except StopAsyncIteration:
@@ -101,12 +104,12 @@ class BlockingRecords(Iterator[Record]):
             if not self._consumer._thread.stopped:
                 raise
             raise StopIteration from None
-        except KielGroupsError:
-            raise
-        except BaseException:
+
+    def interrupted(self, error: type[BaseException], asking: object, *, has_taken: bool = False) -> None:
+        """After a Ctrl-C, give the cursor up, and have the event loop's thread settle what is in flight."""
+        if not issubclass(error, KielGroupsError):
             self.ask_behind()
-            self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=record is not None))
-            raise
+            self._consumer._thread.post(partial(self._asker.settle, asking, has_taken=has_taken))
 
     def ask_behind(self) -> None:
         """Have the event loop's thread deliver the next record, after everything that was started there before."""

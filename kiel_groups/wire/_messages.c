@@ -327,6 +327,8 @@ typedef struct {
     PyTypeObject *type;
     allocfunc allocate;
     PyObject *topic, *partition;
+    /* Whether its records cannot be part of a reference cycle. */
+    bool acyclic;
 } Kind;
 
 static PyObject *blob_object(const Blob *blob)
@@ -357,7 +359,8 @@ static PyObject *record_of(const Kind *kind, const Message *message)
     PyTuple_SetItem(record, 2, offset);
     PyTuple_SetItem(record, 3, key);
     PyTuple_SetItem(record, 4, value);
-    PyObject_GC_UnTrack(record);
+    if (kind->acyclic)
+        PyObject_GC_UnTrack(record);
     return record;
 }
 
@@ -378,6 +381,19 @@ static bool append_records(const Selection *selection, const Kind *kind, PyObjec
     return found == NOT_PLAIN || refuse_runs();
 }
 
+/* A record of numbers, bytes and text, and without attributes of its own, refers to nothing that could refer to it. */
+static int is_acyclic(const Kind *kind)
+{
+    PyObject *offset = PyObject_GetAttrString((PyObject *)kind->type, "__dictoffset__");
+    if (!offset)
+        return -1;
+    long at = PyLong_AsLong(offset);
+    Py_DECREF(offset);
+    if (at == -1 && PyErr_Occurred())
+        return -1;
+    return at == 0 && PyUnicode_CheckExact(kind->topic) && PyLong_CheckExact(kind->partition);
+}
+
 PyDoc_STRVAR(records_doc, "records(runs, first, last, kind, topic, partition, /) -> list");
 
 static PyObject *records(PyObject *module, PyObject *args)
@@ -394,6 +410,10 @@ static PyObject *records(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_TypeError, "records are of a type of tuple");
         return NULL;
     }
+    int acyclic = is_acyclic(&kind);
+    if (acyclic < 0)
+        return NULL;
+    kind.acyclic = acyclic;
     Selection selection = {.first = first, .last = last};
     if (!take_selection(runs, &selection))
         return NULL;

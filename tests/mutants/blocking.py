@@ -100,6 +100,20 @@ MUTANTS = (
         _RECORDS_TESTS,
     ),
     Mutant(
+        "an interrupted call of a compiled step counts as none",
+        "clients/delivery/_steps.c",
+        "asking ? asking : Py_None",
+        "Py_None",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
+        "a Ctrl-C within a compiled step is not settled",
+        "clients/delivery/_steps.c",
+        "        interrupted(self, asking);\n",
+        "        ;\n",
+        _RECORDS_TESTS,
+    ),
+    Mutant(
         "the work of a call whose caller has just given up is begun",
         "sync/loop_thread.py",
         "        task.cancel()\n",

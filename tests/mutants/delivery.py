@@ -9,6 +9,7 @@ __all__ = ["MUTANTS"]
 _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _CURRENT_BATCH = "clients/delivery/current_batch.py"
 _RECORD_LOOP = "clients/delivery/record_loop.py"
+_STEPS = "clients/delivery/_steps.c"
 _RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _CONNECTED_CONSUMER = "clients/connected/connected_consumer.py"
 _RECORD_READER = "clients/connected/record_reader.py"
@@ -19,6 +20,7 @@ _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
 _RECORD_LOOP_TESTS = "tests/unit/clients/delivery/test_record_loop.py"
+_RECORD_STEPS_TESTS = "tests/unit/clients/delivery/test_record_steps.py"
 _CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
@@ -225,10 +227,45 @@ MUTANTS = (
     # Loops over a cursor
     Mutant(
         "a loop starves the event loop for as long as its batch lasts",
-        _RECORD_LOOP,
-        "if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):",
-        "if self._owned.gate.is_open(now_s):",
+        "clients/delivery/record_steps.py",
+        "if now_s < self._pause_at_s and self._is_open(now_s):",
+        "if self._is_open(now_s):",
         _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a compiled loop starves the event loop for as long as its batch lasts",
+        _STEPS,
+        "else if (now_s < steps->pause_at_s) {",
+        "else {",
+        _RECORD_LOOP_TESTS,
+    ),
+    Mutant(
+        "a compiled step that is over can be awaited again",
+        _STEPS,
+        "if (awaitable && Py_REFCNT((PyObject *)awaitable) == 1) {",
+        "if (awaitable) {",
+        _RECORD_STEPS_TESTS,
+    ),
+    Mutant(
+        "a compiled step that waits keeps its loop from being collected",
+        _STEPS,
+        "    Py_VISIT(awaitable->asking);\n",
+        "",
+        _RECORD_STEPS_TESTS,
+    ),
+    Mutant(
+        "two tasks await a compiled step at once",
+        _STEPS,
+        "    if (((Awaitable *)self)->asking) {",
+        "    if (false) {",
+        _RECORD_STEPS_TESTS,
+    ),
+    Mutant(
+        "a program that forgets to await a compiled step is not warned",
+        _STEPS,
+        "        warn_of_no_await();\n",
+        "        ;\n",
+        _RECORD_STEPS_TESTS,
     ),
     Mutant(
         "a loop that has ended takes records of the next one",

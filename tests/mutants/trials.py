@@ -140,7 +140,8 @@ class Trials:
         try:
             source = _source(copy, mutant)
             source.write_text(source.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-            ran = await self._run_killer(copy, mutant.killer)
+            ran = await _compile(copy, source) if source.suffix == ".c" else None
+            ran = ran or await self._run_killer(copy, mutant.killer)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         return Verdict(mutant, _OUTCOMES[ran.result], ran.took_s, ran.message)
@@ -153,6 +154,28 @@ class Trials:
         without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
         # A test that hangs fails by its timeout, which kills the mutant.
         return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", f"--timeout={TEST_S}", *without, killer)
+
+
+async def _compile(root: Path, source: Path) -> Ran | None:
+    """Build the module of a C source. If that fails, return a run without a result: tests would use no such module."""
+    started_s = time.monotonic()
+    for built in source.parent.glob(f"{source.stem}.*.so"):
+        built.unlink()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "setup.py", "-q", "build_ext", "--inplace"),
+        cwd=root,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        await _end(process)
+    if any(source.parent.glob(f"{source.stem}.*.so")):
+        return None
+    lines = output.decode().strip().splitlines()
+    return Ran(Result.BROKEN, time.monotonic() - started_s, f"not compiled: {lines[-1] if lines else 'no output'}")
 
 
 async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:

@@ -34,7 +34,8 @@ class Clone:
         self.calls.touch()
         for name in SOURCES:
             shutil.copy(REPOSITORY / name, folder)
-        shutil.copytree(REPOSITORY / "kiel_groups" / "wire", folder / "kiel_groups" / "wire")
+        for sources in ("kiel_groups/wire", "kiel_groups/clients/delivery"):
+            shutil.copytree(REPOSITORY / sources, folder / sources)
         (folder / "scripts").mkdir()
         shutil.copy(REPOSITORY / "scripts" / "_setup", folder / "scripts")
         (folder / "include").mkdir()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
 from kiel_groups.clients.delivery.current_batch import NO_RECORDS
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.delivery.record_steps import LoopSteps
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record
 
 __all__ = ["RecordLoop"]
 
 
-class RecordLoop:
+class RecordLoop(LoopSteps):
     """
     One loop over the records of a consumer.
 
@@ -28,11 +29,8 @@ class RecordLoop:
 
     __slots__ = (
         "__weakref__",
-        "_boot_time_s",
-        "_cursor",
         "_left",
         "_next_record",
-        "_owned",
         "_take",
         "caller",
         "delivery",
@@ -40,26 +38,15 @@ class RecordLoop:
 
     def __init__(self, delivery: RecordDelivery, next_record: Callable[[], Awaitable[Record | None]]) -> None:
         self.delivery = delivery
-        # What each record needs, without a call between.
-        self._owned = delivery.owned
         self._boot_time_s = delivery.owned.boot_time_s
         self._take = delivery.take
         self._next_record = next_record
         self._left = False
-        #: The records of a batch that are left. They are taken back by using up this cursor.
-        self._cursor: Iterator[Record] = NO_RECORDS
+        self._cursor, self._pause_at_s, self._is_open = NO_RECORDS, delivery.pause_at_s, delivery.owned.gate.is_open
         self.caller = current_caller()
 
     def __aiter__(self) -> RecordLoop:
         return self
-
-    async def __anext__(self) -> Record:
-        # Most records are taken here, without another coroutine for each.
-        now_s = self._boot_time_s()
-        if now_s < self.delivery.pause_at_s and self._owned.gate.is_open(now_s):
-            for record in self._cursor:
-                return record
-        return await self.ask()
 
     async def ask(self) -> Record:
         """
@@ -85,6 +72,8 @@ class RecordLoop:
                 raise
             if record is None:
                 raise StopAsyncIteration
+        # Records go with the gate of their session. The next session gets its gate after this one was shut for good.
+        self._pause_at_s, self._is_open = self.delivery.pause_at_s, self.delivery.owned.gate.is_open
         self._cursor = self.delivery.cursor
         return record
 

@@ -15,19 +15,25 @@ import pytest
 
 from kiel_groups import sync
 from kiel_groups.clients.delivery import record_delivery
+from kiel_groups.clients.delivery.record_steps import PythonBlockingSteps
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.errors import ClosedError
 from kiel_groups.model import Record
 from kiel_groups.sync import blocking_records
 from kiel_groups.sync.blocking_client import in_background
 from kiel_groups.sync.blocking_records import BlockingRecords, asked_behind
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
+from tests.helpers.step_variants import STEPS, on_python_steps
 from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.unit
 
 
-#: Where the first instructions of ``BlockingRecords.__next__`` are over, which only set variables.
+#: The step in Python, and where its first instructions are over, which only set variables.
+_STEP = PythonBlockingSteps.__next__.__code__
 _BEGINS = 30
+#: The functions that a step in C calls. An interrupt within them is handled from their first instruction on.
+_CALLED = (BlockingRecords.ask.__code__, DeliveryGate.is_open.__code__)
 
 
 class BenchClient:
@@ -72,8 +78,11 @@ class BenchConsumer(sync.SingleConsumer):
     commit_later = asked_behind(in_background(BenchClient.commit))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def consumer() -> Iterator[BenchConsumer]:
+@pytest.fixture(params=STEPS)
+def consumer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[BenchConsumer]:
+    """A blocking consumer, with each form of its loop's steps."""
+    if not request.param:
+        monkeypatch.setattr(blocking_records, "BlockingRecords", on_python_steps(BlockingRecords, PythonBlockingSteps))
     blocking = BenchConsumer("127.0.0.1:1")
     blocking._client = cast(Any, BenchClient())
     yield blocking
@@ -125,6 +134,22 @@ def test_the_gate_is_asked_on_the_programs_thread(consumer: BenchConsumer) -> No
     assert not bench.gate.suspended
     assert asked(consumer) == 2
     opening.join()
+
+
+def test_an_exception_of_the_gate_is_settled(consumer: BenchConsumer) -> None:
+    """An exception within a step, such as a Ctrl-C, finishes the record before it, and the next step gets the next."""
+    bench = bench_of(consumer)
+    bench.fetcher.add(P0, *range(10, 60))
+    records = cast(BlockingRecords, iter(consumer))
+    assert [next(records).offset for _ in range(3)] == [10, 11, 12]
+    records._is_open = lambda _: 1 / 0  # type: ignore[assignment, return-value]
+    with pytest.raises(ZeroDivisionError):
+        next(records)
+    on_loop(consumer, bench.state)
+    assert bench.finished == {P0: 13}
+    records._is_open = bench.gate.is_open
+    assert next(records).offset == 13
+    assert asked(consumer) == 2
 
 
 def test_a_revocation_takes_back_the_rest(consumer: BenchConsumer) -> None:
@@ -256,9 +281,13 @@ def test_an_interpreter_without_a_lock_asks_for_each_record(
     assert asked(consumer) == 5
 
 
+def in_package(frame: FrameType) -> bool:
+    return "kiel_groups" in frame.f_code.co_filename
+
+
 @contextmanager
 def interrupts() -> Iterator[Callable[[], None]]:
-    """Raise KeyboardInterrupt at any moment within ``BlockingRecords.__next__``, once after each call of the result."""
+    """Raise KeyboardInterrupt at any moment within the step of a loop, once after each call of the result."""
     armed = False
 
     def arm() -> None:
@@ -269,10 +298,11 @@ def interrupts() -> Iterator[Callable[[], None]]:
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal armed
         # Python's own locks, and the callbacks of its weak references, do not survive an interrupt at any moment.
-        is_ours = frame is not None and "kiel_groups" in frame.f_code.co_filename
+        is_ours = frame is not None and in_package(frame)
         while frame is not None and is_ours:
             # At its first instruction, the interrupt is one of the program.
-            if frame.f_code is BlockingRecords.__next__.__code__ and frame.f_lasti > _BEGINS and armed:
+            by_step_in_c = frame.f_code in _CALLED and frame.f_back is not None and not in_package(frame.f_back)
+            if armed and (by_step_in_c or (frame.f_code is _STEP and frame.f_lasti > _BEGINS)):
                 armed = False
                 raise KeyboardInterrupt
             frame = frame.f_back

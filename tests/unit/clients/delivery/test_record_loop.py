@@ -8,12 +8,13 @@ import pytest
 
 from kiel_groups.clients.delivery import record_delivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import Record
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
 from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses", "steps")]
 
 
 async def offsets(loop: RecordLoop, count: int) -> list[int]:
@@ -50,6 +51,31 @@ async def test_the_gate_is_asked_before_each_record() -> None:
     bench.gate.suspended = False
     async with asyncio.timeout(5):
         assert (await waiting).offset == 13
+
+
+async def test_each_session_has_its_gate() -> None:
+    """Records that a loop has of one session are delivered while the gate of that session is open, not by another."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, *range(10, 20))
+    loop = loop_over(bench)
+    assert await offsets(loop, 3) == [10, 11, 12]
+    first, second = bench.gate, DeliveryGate()
+    second.grant(3_600_000, bench.owned.boot_time_s())
+    second.renew(bench.owned.boot_time_s())
+    first.shut("session over")
+    bench.handler.lost([P0])
+    bench.handler.gate_changed(second)
+    bench.fetcher.add(P1, 10, 11, 12)
+    assert await offsets(loop, 1) == [10]
+    assert loop._is_open == second.is_open
+    assert await offsets(loop, 1) == [11]
+    second.suspended = True
+    waiting = asyncio.ensure_future(anext(loop))
+    await run_ready_tasks()
+    assert not waiting.done()
+    second.suspended = False
+    async with asyncio.timeout(5):
+        assert (await waiting).offset == 12
 
 
 async def test_the_event_loop_runs_other_tasks_within_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
