@@ -328,11 +328,18 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
     """
     bench = bench_of(consumer)
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0005)
-    for first in range(10, 100_010, 100):
-        bench.fetcher.add(P0, *range(first, first + 100))
-    bench.fetcher.add(P1, 10)
     got: list[int] = []
-    interrupted, is_first = 0, False
+    interrupted, is_first, end, rounds = 0, False, 10, 0
+
+    def add_round() -> None:
+        nonlocal end, rounds
+        for _ in range(1_000):
+            bench.fetcher.add(P0, *range(end, end + 100))
+            end += 100
+        rounds += 1
+        bench.fetcher.add(P1, rounds)
+
+    add_round()
     records = iter(consumer)
     with interrupts() as arm:
         arm()
@@ -340,7 +347,11 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
             try:
                 record = next(records)
                 if record.topic_partition == P1:
-                    break
+                    # How many alarms arrive within a step depends on the machine.
+                    if interrupted > 5 or rounds == 50:
+                        break
+                    on_loop(consumer, add_round)
+                    continue
                 got.append(record.offset)
                 if is_first:
                     assert on_loop(consumer, lambda offset=record.offset: bench.state().finished <= offset)
@@ -353,5 +364,5 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
                 del records
                 records = iter(consumer)
             arm()
-    assert got == list(range(10, 100_010))
+    assert got == list(range(10, end))
     assert interrupted > 5
