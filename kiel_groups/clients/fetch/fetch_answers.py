@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Final, TypeAlias
@@ -126,11 +126,23 @@ class AnswerReader:
     def _may_keep(self, state: PartitionFetch) -> bool:
         return not (state.dropped or (state.paused and self._buffer.is_paused_full))
 
+    def _may_unpack(self, state: PartitionFetch) -> bool:
+        return self._may_keep(state) and (self._buffer.room().starving or not self._buffer.is_full)
+
     async def _keep_runs(self, state: PartitionFetch, fetched: FetchedPartition, quantum: Quantum) -> None:
         start, wire_bytes, size_bytes = state.position, len(fetched.message_set), 0
         state.answers += 1
         runs = state.runs(fetched.message_set, self._config.max_decompressed_bytes)
-        while (run := await self._next_run(runs)) is not _END:
+        step: Callable[[], MessageRun | _End | None] = partial(next, runs, _END)
+        run, keeps_all = step(), False
+        while run is not _END:
+            if run is None:
+                # All that a large message unpacks to is kept, or nothing: it would be unpacked again for each run.
+                async with self._unpacking:
+                    if not self._may_unpack(state):
+                        break
+                    run, keeps_all = await self._runtime.in_thread(step, "unpack"), True
+                continue
             if not self._may_keep(state):
                 # It was dropped or paused while the run was unpacked.
                 break
@@ -145,19 +157,11 @@ class AnswerReader:
             self._metrics.count("records_fetched", run.count)
             self._buffer.put(state, batch)
             await quantum.pause_if_over()
-            if not self._may_keep(state) or self._buffer.is_full:
+            if not self._may_keep(state) or (self._buffer.is_full and not keeps_all):
                 break
+            run = step()
         else:
             state.sizes.note(wire_bytes, state.position - start)
         if size_bytes:
             state.expansion = max(1.0, size_bytes / wire_bytes)
         self._metrics.count("bytes_fetched", wire_bytes)
-
-    async def _next_run(self, runs: Iterator[MessageRun | None]) -> MessageRun | _End:
-        """Return the next run, or ``_END``. A step that is announced to take long is taken on a thread."""
-        step: Callable[[], MessageRun | _End | None] = partial(next, runs, _END)
-        run = step()
-        while run is None:
-            async with self._unpacking:
-                run = await self._runtime.in_thread(step, "unpack")
-        return run

@@ -36,6 +36,7 @@ __all__ = [
     "SHORT_WAIT_MS",
     "WIDE_PARTITIONS",
     "BrokerLanes",
+    "BulkTurns",
     "PlannedFetch",
     "divide_budget",
     "new_bite",
@@ -54,6 +55,8 @@ LEAST_SHARE_BYTES = 4 << 10
 _MOST_ANSWERS, _LEAST_ANSWERS = 4, 16
 #: The part of the buffer that one bulk request may fill.
 _BUFFER_PART = 8
+#: Less than any bite takes.
+_NO_ROOM = -1
 
 _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
@@ -154,7 +157,7 @@ class BrokerLanes:
         if lane is None:
             return None
         if self._ready[Demand.UNKNOWN]:
-            shares = divide_budget(self._ready[Demand.UNKNOWN], room.poll_bytes)
+            shares = self._divide(self._ready[Demand.UNKNOWN], room)
         else:
             shares = fill_answer(self._bites(room), self.bite.bytes)
         return self._send(lane, 0, shares) if shares else None
@@ -164,23 +167,28 @@ class BrokerLanes:
         behind, left = self._ready[Demand.BEHIND], room.bulk_bytes
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
-            most = min(self.bite.bytes, int(self.config.fetch_buffer_bytes / _BUFFER_PART / state.expansion))
-            asked = state.needed_bytes or min(most, state.rest_bytes)
-            asked = max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes))
-            if left < asked * state.expansion:
-                if state.buffered or not (room.starving or state.needed_bytes > most):
+            asked = self._bite_of(state)
+            # A message that is too large for the buffer waits until half of it is free, and does not wait for ever.
+            if left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
+                if state.buffered or not room.starving:
                     self.is_held_back = True
                     return
                 asked = state.needed_bytes or min(asked, self.bite.least)
             left -= int(asked * state.expansion)
             yield state, asked
 
+    def _bite_of(self, state: PartitionFetch) -> int:
+        """Return how many bytes to ask of a partition that is behind."""
+        most = min(self.bite.bytes, int(self.config.fetch_buffer_bytes / _BUFFER_PART / state.expansion))
+        asked = state.needed_bytes or min(most, state.rest_bytes)
+        return min(max(asked, min(LEAST_SHARE_BYTES, self.bite.bytes)), self.config.max_message_bytes)
+
     def plan_poll(self, room: Room) -> PlannedFetch | None:
         """Return the poll to send now, or None if none should be sent. Its partitions are ready no more."""
         ready = self._ready[Demand.CAUGHT_UP]
         if len(ready) >= WIDE_PARTITIONS:
             wide = next(name for n in count() if (name := f"{_WIDE}-{n}") not in self.in_flight)
-            shares = divide_budget(list(islice(ready, WIDE_PARTITIONS)), room.poll_bytes)
+            shares = self._divide(list(islice(ready, WIDE_PARTITIONS)), room)
             return self._send(wide, self.config.max_wait_ms, shares)
         lane = self._free_lane(_POLL)
         if lane is None or not ready:
@@ -189,7 +197,10 @@ class BrokerLanes:
         if any(each.wait_ms <= SHORT_WAIT_MS for each in others) and all(state.idle for state in ready):
             return None
         wait_ms = min(self.config.max_wait_ms, SHORT_WAIT_MS) if others else self.config.max_wait_ms
-        return self._send(lane, wait_ms, divide_budget(ready, room.poll_bytes))
+        return self._send(lane, wait_ms, self._divide(ready, room))
+
+    def _divide(self, partitions: Iterable[PartitionFetch], room: Room) -> dict[PartitionFetch, int]:
+        return divide_budget(partitions, room.poll_bytes, self.config.max_message_bytes)
 
     def _send(self, lane: str, wait_ms: int, shares: dict[PartitionFetch, int]) -> PlannedFetch:
         reserved = 0
@@ -206,9 +217,39 @@ class BrokerLanes:
         return [lane for lane, planned in self.in_flight.items() if not planned.is_bulk and planned.is_abandoned]
 
 
-def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
+class BulkTurns:
+    """
+    The brokers that wait for room in the buffer, the first one first.
+
+    Without turns, brokers whose bites are small would take each bit of room, and leave none for a large bite.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, BrokerLanes] = {}
+
+    def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
+        """Return the bulk request to send to a broker now, or None if none should be sent, or if it is not its turn."""
+        first = next(iter(self._waiting), broker.node_id)
+        planned = broker.plan_bulk(room if first == broker.node_id else room._replace(bulk_bytes=_NO_ROOM))
+        if broker.is_held_back:
+            self._waiting.setdefault(broker.node_id, broker)
+        else:
+            self._waiting.pop(broker.node_id, None)
+        return planned
+
+    @property
+    def waiting(self) -> list[BrokerLanes]:
+        """The brokers that wait, in their order."""
+        return list(self._waiting.values())
+
+
+def divide_budget(
+    partitions: Iterable[PartitionFetch], budget_bytes: int, most_bytes: int
+) -> dict[PartitionFetch, int]:
     """
     Divide the budget: a partition with a large next message gets the bytes that it needs, others get even shares.
+
+    No share exceeds ``most_bytes``: a message beyond that is never received whole, so each of them is an error.
 
     The first partition with a large message is always included, further ones while their messages fit into the budget
     together. Partitions whose large messages do not fit wait for the next request.
@@ -223,5 +264,6 @@ def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> di
             shares[state] = state.needed_bytes
             room -= state.needed_bytes
     if plain:
-        shares |= dict.fromkeys(plain, max(room // len(plain), min(LEAST_SHARE_BYTES, budget_bytes)))
+        share = max(room // len(plain), min(LEAST_SHARE_BYTES, budget_bytes))
+        shares |= dict.fromkeys(plain, min(share, most_bytes))
     return shares

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
-from kiel_groups.clients.fetch.fetch_requests import BrokerLanes
+from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, BulkTurns
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
@@ -24,6 +24,7 @@ class FetchStates:
     def __init__(self, config: FetchConfig) -> None:
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
+        self._turns = BulkTurns()
         self._buffer = FetchBuffer(config)
         #: Where callers wait until ``poll`` is likely to return a batch.
         self.ready = self._buffer.ready

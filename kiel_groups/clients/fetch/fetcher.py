@@ -228,15 +228,14 @@ class Fetcher(FetchStates):
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _send_bulk(self, broker: BrokerLanes) -> None:
-        while planned := broker.plan_bulk(self._buffer.room()):
+        while planned := self._turns.plan(broker, self._buffer.room()):
             self._buffer.reserve(planned.reserved_bytes)
             self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _send_held_back(self) -> None:
         """Send the requests that waited for room in the buffer, or for a caller that finds nothing else."""
-        for broker in self._lanes.values():
-            if broker.is_held_back:
-                self._send_bulk(broker)
+        for broker in self._turns.waiting:
+            self._send_bulk(broker)
 
     def _reroute(self, broker: BrokerLanes) -> None:
         """Move partitions that are queued for this broker, but led by another broker, to their leaders' queues."""
@@ -289,6 +288,7 @@ class Fetcher(FetchStates):
         else:
             self._offer(again)
         self._send_all([broker])
+        self._send_held_back()
 
     async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> _Answer:
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}

@@ -23,6 +23,8 @@ __all__ = ["RUN_BYTES", "MessageRun", "ValueRun", "message_runs", "message_steps
 #: A run is at most this long, unless one message is longer. A blocking loop pays for each run with a change of the
 #: thread (0.1 ms), so runs are longer than the pieces that one step checks.
 RUN_BYTES = 2 * PIECE_BYTES
+#: A run may keep the content of a wrapper of this size in memory, which is more than the run itself.
+_MOST_KEPT_BYTES = 2 * RUN_BYTES
 
 
 class ValueRun(NamedTuple):
@@ -142,7 +144,7 @@ def message_steps(
     Without the compiled decoder, the first step takes long, and is not announced.
 
     Args:
-        message_set: The set as received. The runs do not refer to it: they have copies, or what wrappers unpack to.
+        message_set: The set as received. Runs do not refer to it: they have copies, or what small wrappers unpack to.
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. Older messages, which a compressed wrapper may contain, are skipped.
         max_decompressed_bytes: How many bytes compressed messages may unpack to.
@@ -175,9 +177,11 @@ def message_steps(
             if run.count:
                 is_empty = False
                 yield run
-        # A piece of the set itself is copied, so that the last run of an answer does not keep all of it in memory.
+        # A piece of the set itself, or of a large wrapper's content, is copied: the last run of it that waits for its
+        # delivery would keep all of it in memory.
         size = stop - start
-        collected.pieces.append((bytes(data[start:stop]), 0, size) if data is message_set else (data, start, stop))
+        is_copied = data is message_set or len(data) > _MOST_KEPT_BYTES
+        collected.pieces.append((bytes(data[start:stop]), 0, size) if is_copied else (data, start, stop))
         room -= size
     run = _CheckedRun(collected)
     if run.count:

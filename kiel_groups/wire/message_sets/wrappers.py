@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs.compression import Codec, codec_by_number
 from kiel_groups.wire.message_sets.corrupt_messages import refusal
@@ -51,5 +51,10 @@ def unwrap(wrapper: Buffer, source: TopicPartition, limit: int) -> Buffer:
         raise refusal(source, offset, f"a compressed message with a value of {value_length} bytes")
     try:
         return codec_by_number(attributes & CODEC_BITS).decompress(memoryview(wrapper)[value_start:], limit)
+    except MessageTooLargeError as error:
+        found = f"a compressed message of {len(wrapper)} bytes {error}"
+        raise MessageTooLargeError(
+            f"{source} at offset {offset}: {found}, or seek to {offset + 1} to pass all of it"
+        ) from error
     except ProtocolError as error:
         raise type(error)(f"{source} at offset {offset}: a compressed message: {error}") from error

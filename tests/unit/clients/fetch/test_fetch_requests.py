@@ -13,6 +13,7 @@ from kiel_groups.clients.fetch.fetch_requests import (
     SHORT_WAIT_MS,
     WIDE_PARTITIONS,
     BrokerLanes,
+    BulkTurns,
     PlannedFetch,
     Room,
     divide_budget,
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.unit
 LONG = 5_000
 MIB = 1 << 20
 CONFIG = FetchConfig(max_wait_ms=LONG)
+MOST = CONFIG.max_message_bytes
 ROOM = Room(MIB, 64 * MIB)
 
 
@@ -260,11 +262,60 @@ def test_compressed_messages_are_counted_as_they_will_be_buffered() -> None:
 
 
 @pytest.mark.parametrize("buffered", [False, True])
-def test_a_large_message_is_fetched_when_its_partition_has_nothing_else(buffered: bool) -> None:
-    """Whatever the buffer has room for: the partition could not continue otherwise."""
-    state = behind(0, needed_bytes=100 * MIB, buffered=buffered)
-    planned = lanes_with(state).plan_bulk(ROOM)
-    assert (None if planned is None else planned.shares) == (None if buffered else {state: 100 * MIB})
+@pytest.mark.parametrize(("left", "is_asked"), [(32 * MIB, True), (32 * MIB - 1, False)])
+def test_a_message_that_is_too_large_for_the_buffer_waits_until_half_of_it_is_free(
+    left: int, is_asked: bool, buffered: bool
+) -> None:
+    """It would wait for ever otherwise, or be asked for whatever the buffer holds, as would the next one."""
+    state = behind(0, needed_bytes=20 * MIB, buffered=buffered)
+    state.expansion = 4.0
+    lanes = lanes_with(state)
+    planned = lanes.plan_bulk(Room(MIB, left))
+    assert (planned is not None and planned.shares == {state: 20 * MIB}) is is_asked
+    assert lanes.is_held_back is not is_asked
+
+
+def test_a_message_is_asked_for_by_a_caller_that_finds_nothing_else() -> None:
+    """However little room there is, unless its partition has a batch to deliver."""
+    state, other = behind(0, needed_bytes=20 * MIB), behind(1, needed_bytes=20 * MIB, buffered=True)
+    planned = lanes_with(state, other).plan_bulk(Room(MIB, 0, starving=True))
+    assert planned is not None
+    assert planned.shares == {state: 20 * MIB}
+
+
+def test_no_share_is_larger_than_the_largest_message() -> None:
+    """A larger message is never received whole, by a bulk request or a poll; so each of them is an error."""
+    config = FetchConfig(max_message_bytes=1_000)
+    bulk = lanes_with(behind(0), config=config).plan_bulk(ROOM)
+    poll = lanes_with(partition(0), config=config).plan_poll(ROOM)
+    first = lanes_with(unknown(0), config=config).plan_bulk(ROOM)
+    assert [list(planned.shares.values()) for planned in (bulk, poll, first) if planned] == [[1_000]] * 3
+
+
+def test_brokers_wait_for_room_in_turn() -> None:
+    """A broker with small bites does not take each bit of room that a large bite waits for."""
+    large, small = BrokerLanes(1, CONFIG), BrokerLanes(2, CONFIG)
+    add(large, behind(0, needed_bytes=20 * MIB), behind(1))
+    add(small, behind(2, 1_000), behind(3, 1_000))
+    turns, little = BulkTurns(), Room(MIB, MIB)
+    assert turns.plan(large, little) is None
+    assert turns.plan(small, little) is None, "it is not its turn"
+    assert turns.waiting == [large, small]
+    assert turns.plan(large, ROOM) is not None
+    assert turns.waiting == [small]
+    assert turns.plan(small, little) is not None
+    assert turns.waiting == []
+
+
+def test_a_broker_does_not_wait_for_its_turn_if_a_caller_waits_for_its_partitions() -> None:
+    """The buffer is full of what the caller does not ask for."""
+    large, small = BrokerLanes(1, CONFIG), BrokerLanes(2, CONFIG)
+    add(large, behind(0, needed_bytes=20 * MIB, buffered=True))
+    add(small, behind(1, 1_000))
+    turns, starving = BulkTurns(), Room(MIB, MIB, starving=True)
+    assert turns.plan(large, starving) is None
+    assert turns.plan(small, starving) is not None
+    assert turns.waiting == [large]
 
 
 def test_dropped_partitions_free_their_lane() -> None:
@@ -296,11 +347,11 @@ def test_large_messages_share_the_budget_and_one_always_fits() -> None:
     shares for the other partitions.
     """
     small, big, bigger = partition(0), partition(1, needed_bytes=30_000), partition(2, needed_bytes=40_000)
-    assert divide_budget([small, big, bigger], 100_000) == {big: 30_000, bigger: 40_000, small: 30_000}
-    assert divide_budget([small, big, bigger], 50_000) == {big: 30_000, small: 20_000}, (
+    assert divide_budget([small, big, bigger], 100_000, MOST) == {big: 30_000, bigger: 40_000, small: 30_000}
+    assert divide_budget([small, big, bigger], 50_000, MOST) == {big: 30_000, small: 20_000}, (
         "the next request takes the other"
     )
-    assert divide_budget([bigger, big, small], 10_000) == {bigger: 40_000, small: LEAST_SHARE_BYTES}
+    assert divide_budget([bigger, big, small], 10_000, MOST) == {bigger: 40_000, small: LEAST_SHARE_BYTES}
 
 
 @pytest.mark.property
@@ -314,7 +365,7 @@ def test_shares_keep_to_the_budget(needs: list[int], budget: int) -> None:
     the budget.
     """
     partitions = [partition(n, needed_bytes=need) for n, need in enumerate(needs)]
-    shares = divide_budget(partitions, budget)
+    shares = divide_budget(partitions, budget, MOST)
     large = [shares[p] for p in partitions if p.needed_bytes and p in shares]
     plain = [shares[p] for p in partitions if not p.needed_bytes]
     assert shares

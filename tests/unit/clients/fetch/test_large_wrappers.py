@@ -12,12 +12,13 @@ import pytest
 from kiel_groups.clients.fetch.partition_fetch import LARGE_WRAPPER_BYTES, Phase
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.message_runs import message_steps
 from tests.helpers.fake_broker import message_set
 from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper
-from tests.helpers.waiting import eventually, run_ready_tasks
+from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
 COMPILED = pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
 pytestmark = [pytest.mark.unit, COMPILED]
@@ -216,4 +217,60 @@ async def test_the_bound_of_unpacked_bytes_holds_on_a_thread() -> None:
         bench.fetcher.assign({T0: 0})
         error = await bench.next_error()
         assert isinstance(error, MessageTooLargeError)
-        assert str(error).startswith(f"{T0} at offset 0: a compressed message: unpacks to more than")
+        assert str(error).startswith(f"{T0} at offset 0: a compressed message of ")
+        assert str(error).endswith("raise max_decompressed_bytes to read it, or seek to 1 to pass all of it")
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def many(first: int = 0, count: int = 40) -> bytes:
+    """Return a compressed message with ``count`` values of 100 kB."""
+    return wrapper(encode([(first + n, None, bytes(100_000)) for n in range(count)]), first + count - 1)
+
+
+def store_many(bench: FetchBench, partition: TopicPartition) -> None:
+    log = bench.broker.logs[partition]
+    log.entries, log.end = [(39, many())], 40
+
+
+def test_a_run_does_not_keep_all_of_a_large_message() -> None:
+    """Otherwise the last run that waits would keep it in memory, and the buffer would not count it."""
+    runs = [run for run in message_steps(many(), T0, 0, max_decompressed_bytes=1 << 30) if run]
+    assert sum(run.count for run in runs) == 40
+    kept = [sum(len(data) for data, _, _ in run.checked.pieces) for run in runs]  # type: ignore[attr-defined]
+    assert kept == [run.size_bytes for run in runs]
+
+
+async def test_a_message_that_is_larger_than_the_buffer_is_unpacked_once() -> None:
+    """All that it unpacks to is kept, and delivered without another fetch."""
+    threads = Threads()
+    async with fetch_bench(runtime=threads, fetch_buffer_bytes=300_000) as bench:
+        store_many(bench, T0)
+        bench.fetcher.assign({T0: 0})
+        found = 0
+        while found < 40:
+            found += len(await bench.next_batch())
+        assert (found, len(threads.idents)) == (40, 1)
+        assert bench.fetcher._buffer._bytes == 0
+
+
+async def test_a_large_message_is_not_unpacked_into_a_full_buffer() -> None:
+    """Its partition is fetched again when there is room."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads, fetch_buffer_bytes=1 << 20) as bench:
+        for tp in (T0, T1):
+            store_many(bench, tp)
+        bench.fetcher.assign({T0: 0, T1: 0})
+        await holding(bench, threads)
+        await threads.end()
+        await eventually(lambda: bench.fetcher._buffer._bytes > 3_900_000, "the first message is buffered")
+        await throughout(lambda: not threads.held, "the second message is not unpacked", 0.1)
+        found = 0
+        while found < 40:
+            batch = bench.fetcher.poll()
+            assert batch is not None
+            found += len(batch)
+        await holding(bench, threads)
+        await threads.end()
+        assert (await bench.next_batch()).topic_partition == T1

@@ -148,7 +148,9 @@ def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
     data = message(5, None, bomb, attributes=number)
 
     def read() -> None:
-        with pytest.raises(ProtocolError, match=r"^clicks:3 at offset 5: a compressed message: unpacks to more"):
+        with pytest.raises(
+            ProtocolError, match=r"^clicks:3 at offset 5: a compressed message of \d+ bytes unpacks to more"
+        ):
             decode_message_set(data, SOURCE, 0, max_decompressed_bytes=1_000_000)
 
     assert peak_bytes_of(read) < 5 * len(data) + 12_000_000
