@@ -189,13 +189,14 @@ class FetchConfig:
     """
     How a consumer fetches.
 
-    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has about
-    ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends: between a
-    sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the share grows up to
-    ``max_message_bytes``; a message beyond that is an error. A compressed message set may decompress to at most
-    ``max_decompressed_bytes``. Fetched records that are not delivered yet may take ``fetch_buffer_bytes``, counted
-    without compression, and one compressed message in addition. ``auto_offset_reset`` decides where to start without a committed offset, and where to
-    continue if the log lacks the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
+    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has
+    about ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends:
+    between a sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the
+    share grows up to ``max_message_bytes``; a message beyond that is an error. A compressed message set may
+    decompress to at most ``max_decompressed_bytes``. Fetched records that are not delivered yet may take
+    ``fetch_buffer_bytes``, counted without compression, and one compressed message in addition.
+    ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks
+    the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
 
     max_wait_ms: int = 1_000
