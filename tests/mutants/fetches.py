@@ -369,6 +369,13 @@ MUTANTS = (
     ),
     # Latency
     Mutant(
+        "idle partitions rest after a broker has waited",
+        _REQUESTS,
+        "        if SHORT_WAIT_MS <= self.wait_ms <= 1_000 * taken_s:\n",
+        "        if False:\n",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
         "the next poll is planned before a waiting caller takes its records",
         _FETCHER,
         "            if not planned.is_bulk and any(state.buffered for state in again):\n",

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
+from operator import attrgetter
 from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
@@ -46,7 +47,8 @@ __all__ = [
 LANES = 2
 #: The most further bulk requests in flight whose partitions were all dropped since.
 _ABANDONED_LANES = 2
-SHORT_WAIT_MS = 100
+#: A record of an idle partition may wait for the end of a short poll.
+SHORT_WAIT_MS = 25
 #: The partitions of a wide poll. Its answer without data takes some 5 ms here, and as long at the broker.
 WIDE_PARTITIONS = 1_000
 #: The least bytes that a request asks for from each partition, even if their sum exceeds ``max_bytes``.
@@ -84,6 +86,21 @@ class PlannedFetch(NamedTuple):
     def is_bulk(self) -> bool:
         """Whether the request does not wait at the broker."""
         return self.lane.startswith(_BULK)
+
+    def rest_s(self, answered: Iterable[PartitionFetch], taken_s: float) -> float:
+        """
+        Return how long to wait before the next fetch of these partitions, in seconds; not above 0 for not at all.
+
+        A broker that has not waited (``max_wait_ms`` of 0, errors of other partitions) is not asked in a tight loop.
+
+        Args:
+            answered: The partitions that were read from the answer.
+            taken_s: The time since the request was sent, in seconds.
+        """
+        if SHORT_WAIT_MS <= self.wait_ms <= 1_000 * taken_s:
+            return 0.0
+        busiest = min(answered, key=attrgetter("empty_answers"), default=None)
+        return (busiest.idle_pause_s if busiest else 0.0) - taken_s
 
     @property
     def is_abandoned(self) -> bool:

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -280,9 +279,7 @@ class Fetcher(FetchStates):
                 # takes about as long as all steps from the socket to here.
                 await asyncio.sleep(0)
         self._buffer.reserve(-planned.reserved_bytes)
-        # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
-        busiest = min(again, key=attrgetter("empty_answers"), default=None)
-        rest_s = (busiest.idle_pause_s if busiest else 0.0) - (time.monotonic() - sent_s)
+        rest_s = planned.rest_s(again, time.monotonic() - sent_s)
         if rest_s > 0:
             asyncio.get_running_loop().call_later(rest_s, self._offer, again)
         else:

@@ -318,6 +318,23 @@ def test_a_broker_does_not_wait_for_its_turn_if_a_caller_waits_for_its_partition
     assert turns.waiting == [large]
 
 
+@pytest.mark.parametrize(
+    ("wait_ms", "taken_s", "rest_s"),
+    [
+        pytest.param(SHORT_WAIT_MS, SHORT_WAIT_MS / 1_000, 0.0, id="the broker has waited"),
+        pytest.param(SHORT_WAIT_MS, 0.01, 0.09, id="it has not waited for all of the time"),
+        pytest.param(0, 0.01, 0.09, id="a bulk request"),
+        pytest.param(5, 0.01, 0.09, id="polls that do not wait long enough"),
+    ],
+)
+def test_partitions_rest_if_the_broker_has_not_waited(wait_ms: int, taken_s: float, rest_s: float) -> None:
+    """Those without data must not be fetched in a tight loop."""
+    idle = partition(0)
+    idle.empty_answers = 20
+    assert PlannedFetch("poll-0", wait_ms, {idle: 1}).rest_s([idle], taken_s) == pytest.approx(rest_s)
+    assert PlannedFetch("poll-0", wait_ms, {idle: 1}).rest_s([], taken_s) <= 0
+
+
 def test_dropped_partitions_free_their_lane() -> None:
     """Two more bulk requests are sent while the answers to abandoned ones are awaited."""
     lanes, sought = lanes_with(), []
