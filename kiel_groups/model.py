@@ -147,7 +147,14 @@ class FetchedRecords(Sequence[Record]):
         return self._records(self._values)
 
     def with_values(self, values: Sequence[Any]) -> list[Record]:
-        """Return the records with these values in place of their own."""
+        """
+        Return the records with these values in place of their own.
+
+        Raises:
+            ValueError: There are more or fewer values than records.
+        """
+        if len(values) != len(self):
+            raise ValueError(f"{len(values)} values for {len(self)} records of {self._source}")
         return list(self._records(values))
 
     def _records(self, values: Iterable[Any]) -> Iterator[Record]:
@@ -186,7 +193,12 @@ class PartitionBatch:
 
     @property
     def records(self) -> list[Record]:
-        """The records with the batch's values, by ascending offset; each access builds a new list."""
+        """
+        The records with the batch's values, by ascending offset; each access builds a new list.
+
+        Raises:
+            ValueError: There are more or fewer ``values`` than ``fetched`` records.
+        """
         if isinstance(self.fetched, FetchedRecords):
             return self.fetched.with_values(self.values)
         return [

@@ -150,19 +150,33 @@ class Blocking(Generic[C]):
         return self._thread.begin(call)
 
     def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function on the loop, and return its result; once the loop was stopped, call it on this thread."""
+        """
+        Call a function on the loop, and return its result; once the client was closed, call it on this thread.
+
+        Raises:
+            ClosedError: An exception has ended the loop, or this is a fork of the process.
+        """
         context = self._caller_context()
 
         async def call() -> T:
             return context.run(read, *args, **kwargs)
 
         try:
-            if not self._thread.stopped:
+            if not self._was_closed:
                 return self._thread.call(call)
         except ClosedError:
-            if not self._thread.stopped:
+            if not self._was_closed:
                 raise
         return context.run(read, *args, **kwargs)
+
+    def _read_attribute(self, read: Callable[[C], T]) -> T:
+        """Read an attribute on the loop; on this thread once the loop has ended, even by an exception."""
+        try:
+            return self._read_on_loop(read, self._client)
+        except ClosedError:
+            if not self._thread.failed:
+                raise
+        return self._caller_context().run(read, self._client)
 
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
         """
@@ -208,6 +222,11 @@ class Blocking(Generic[C]):
                 _open.discard(self)
         finally:
             self._ending.release()
+
+    @property
+    def _was_closed(self) -> bool:
+        """Whether the loop was stopped by a close, and not by an exception."""
+        return self._thread.stopped and not self._thread.failed
 
     def _has_ended(self) -> bool:
         return self._thread.stopped or self._thread.forked
@@ -289,7 +308,7 @@ def until_closed(
         try:
             return self._wait(method, self._client, *args, **kwargs)
         except ClosedError:
-            if not self._thread.stopped:
+            if not self._was_closed:
                 raise
             return None
 
@@ -333,7 +352,7 @@ class Attribute(Generic[C, T]):
     def __get__(self, instance: Blocking[C], owner: type) -> T: ...
 
     def __get__(self, instance: Blocking[C] | None, owner: type) -> Self | T:
-        return self if instance is None else instance._read_on_loop(self._read, instance._client)
+        return self if instance is None else instance._read_attribute(self._read)
 
 
 class Attributes(Generic[C]):

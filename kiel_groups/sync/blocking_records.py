@@ -55,14 +55,15 @@ class _Asker:
 
     def settle(self, asking: object, *, has_taken: bool) -> None:
         """
-        Settle what is in flight after a Ctrl-C.
+        Settle the record in flight after a Ctrl-C: put it back if the program never got it, else finish it.
 
-        The program never saw a record that arrived together with the Ctrl-C. If it continues, it must get that record.
-        If there is none, the record in flight is the one before it, which the program has processed.
+        The record in flight may have left the cursor, or have been delivered by ``ask``, when the Ctrl-C arrived. The
+        program then has not got it, and must get it if it continues. Otherwise the record in flight is one that the
+        program got before, and has processed, since it asked for the next one.
 
         Args:
             asking: The call of ``ask`` that was interrupted; None if there was none.
-            has_taken: Whether the program's thread had taken a record from the cursor.
+            has_taken: Whether the program's thread had taken the record in flight from the cursor.
         """
         if has_taken or (asking is not None and self._asking is asking):
             self._records.delivery.put_back()
@@ -89,6 +90,7 @@ class BlockingRecords(BlockingSteps):
 
         Raises:
             StopIteration: The consumer was closed.
+            ClosedError: An exception has ended the event loop.
             KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
         try:
@@ -101,7 +103,7 @@ class BlockingRecords(BlockingSteps):
         except StopAsyncIteration:
             raise StopIteration from None
         except ClosedError:
-            if not self._consumer._thread.stopped:
+            if not self._consumer._was_closed:
                 raise
             raise StopIteration from None
 
@@ -131,7 +133,7 @@ class BlockingConsumer(Blocking[C]):
         Iterate over records until the consumer is closed. Only one loop may run at a time.
 
         Raises:
-            ClosedError: The consumer was not connected, or was closed.
+            ClosedError: The consumer was not connected, or was closed, or an exception has ended its event loop.
             ConfigError: Another loop is running, or the consumer is used in another style, such as ``consume()``.
         """
         records = BlockingRecords(self)

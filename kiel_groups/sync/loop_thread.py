@@ -206,6 +206,11 @@ class LoopThread:
         """Whether the loop was stopped: it has ended, or is about to."""
         return self._stopped
 
+    @property
+    def failed(self) -> bool:
+        """Whether an exception has ended the loop, such as the SystemExit of a deserializer."""
+        return self._failure is not None
+
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """
         Stop the loop: cancel its tasks, and make waiting callers raise ClosedError.
@@ -264,9 +269,15 @@ class LoopThread:
         loop = self._loop
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(self._end.wait())
-        except BaseException as error:
-            self._failure = error
+                try:
+                    runner.run(self._end.wait())
+                except BaseException as error:
+                    # Before the runner cancels the tasks, and closes the loop: their callers need the reason, and a
+                    # further call must not reach a loop that is about to be closed.
+                    with self._lock:
+                        self._failure, self._stopped = error, True
+                    raise
+        except BaseException:
             log.exception("%s: its event loop has failed; further calls raise ClosedError", self._name)
         finally:
             with self._lock:

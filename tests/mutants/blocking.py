@@ -120,4 +120,18 @@ MUTANTS = (
         "        pass\n",
         "tests/unit/sync/test_loop_thread.py",
     ),
+    Mutant(
+        "a consumer whose loop was ended by an exit counts as closed",
+        "sync/blocking_client.py",
+        "        return self._thread.stopped and not self._thread.failed\n",
+        "        return self._thread.stopped\n",
+        "tests/unit/sync/test_blocking_clients.py",
+    ),
+    Mutant(
+        "a call of a loop that was ended by an exit does not say so",
+        "sync/loop_thread.py",
+        "self._failure, self._stopped = error, True\n",
+        "self._stopped = True\n",
+        "tests/unit/sync/test_loop_thread.py",
+    ),
 )

@@ -146,7 +146,7 @@ class RecordAccess:
         Return buffered records by partition, as columns: offsets, keys and values, without an object for each record.
 
         Apart from their form, the records are delivered and finished as those of ``getmany()``, and the three methods
-        that return records may be used by turns. Each item of a list has the records of one run of the log, about 256
+        that return records may be used by turns. Each item of a list has the records of one run of the log, about 512
         KiB: joining them would copy them. Keys and values are bytes.
 
         Args:

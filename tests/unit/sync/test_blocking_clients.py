@@ -137,3 +137,38 @@ def test_a_ctrl_c_before_a_call_has_started_leaves_no_coroutine(monkeypatch: pyt
         gc.collect()
     assert [str(each.message) for each in caught] == []
     producer.close()
+
+
+def leave(*_: Any) -> None:
+    """Raise what ends an event loop."""
+    raise SystemExit("its own")
+
+
+def test_a_consumer_whose_loop_was_ended_by_an_exit_says_so_at_each_call() -> None:
+    """
+    After a SystemExit on its event loop, each call of a consumer raises a ClosedError with that reason. After a close
+    in order, ``consume()`` returns None, and loops end. Attributes can be read after both.
+    """
+    consumer = sync.SingleConsumer("127.0.0.1:1")
+    with pytest.raises(SystemExit, match="its own"):
+        consumer._read_on_loop(leave)
+    calls: list[Callable[[], Any]] = [
+        lambda: consumer.consume("topic"),
+        lambda: next(consumer),
+        lambda: iter(consumer),
+        lambda: iter(consumer),
+        consumer.getmany,
+        consumer.assignment,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError, match=r"its event loop was ended by SystemExit\('its own'\); make another one"):
+            call()
+    assert not consumer.closing
+    consumer.close()
+
+    closed = sync.SingleConsumer("127.0.0.1:1")
+    closed.close()
+    assert closed.consume("topic") is None
+    with pytest.raises(StopIteration):
+        next(closed)
+    assert closed.closing

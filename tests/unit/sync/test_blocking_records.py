@@ -366,3 +366,21 @@ def test_an_interrupt_between_two_records_neither_loses_nor_repeats_one(
             arm()
     assert got == list(range(10, end))
     assert interrupted > 5
+
+
+def test_a_loop_says_that_an_exit_has_ended_its_event_loop(consumer: BenchConsumer) -> None:
+    """After a SystemExit on its event loop, a loop raises a ClosedError with that reason, and so does the next loop."""
+    bench_of(consumer).fetcher.add(P0, 10)
+    records = iter(consumer)
+    assert next(records).offset == 10
+
+    def leave() -> None:
+        raise SystemExit("its own")
+
+    with pytest.raises(SystemExit):
+        on_loop(consumer, leave)
+    for _ in range(2):
+        with pytest.raises(ClosedError, match="its event loop was ended by SystemExit"):
+            next(records)
+        with pytest.raises(ClosedError, match="its event loop was ended by SystemExit"):
+            iter(consumer)

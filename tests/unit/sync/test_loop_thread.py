@@ -283,3 +283,47 @@ def test_work_does_not_begin_if_its_caller_gives_up_at_the_start(thread: LoopThr
     thread.run(begin())
     thread.run(asyncio.sleep(0))
     assert begun == []
+
+
+def test_calls_of_a_loop_that_an_exit_has_ended_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A SystemExit ends the loop. From then on, calls raise a ClosedError that names it, also while the tasks of the loop
+    are being cancelled. So do calls that were waiting.
+    """
+    thread, cancelling, proceed = LoopThread("test"), threading.Event(), threading.Event()
+    endless = Endless()
+    refused: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            thread.run(endless())
+        except ClosedError as error:
+            refused.append(error)
+
+    async def leave() -> None:
+        raise SystemExit("its own")
+
+    close = asyncio.Runner.close
+
+    def close_late(runner: asyncio.Runner) -> None:
+        cancelling.set()
+        proceed.wait(30)
+        close(runner)
+
+    monkeypatch.setattr(asyncio.Runner, "close", close_late)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert endless.started.wait(30)
+    assert not thread.failed
+    leaving = thread.begin(leave)
+    assert cancelling.wait(30)
+    with pytest.raises(ClosedError, match=r"test: its event loop was ended by SystemExit\('its own'\); make another"):
+        thread.run(answer(), timeout_s=5)
+    assert thread.failed
+    proceed.set()
+    assert isinstance(leaving.exception(30), SystemExit)
+    waiting.join(30)
+    thread.stop()
+    with pytest.raises(ClosedError, match="ended by SystemExit"):
+        thread.run(answer())
+    assert ["ended by SystemExit" in str(error) for error in refused] == [True]

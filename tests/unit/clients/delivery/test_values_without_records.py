@@ -146,3 +146,13 @@ def test_a_part_compares_and_pickles_as_with_a_list() -> None:
     same = PartitionBatch(P0, 3, [7, 8, 12], records_of(KEYED))
     assert part == same == pickle.loads(pickle.dumps(part)) == copy.deepcopy(part)
     assert part.records == same.records
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["as fetched", "as a list"])
+@pytest.mark.parametrize("values", [[7, 8], [7, 8, 12, 13], []], ids=["too few", "too many", "none"])
+def test_a_part_refuses_values_of_another_number(values: list[int], as_list: bool) -> None:
+    """A part whose values were replaced by more or fewer makes no records: those that are left out would be lost."""
+    records = records_of(KEYED) if as_list else FetchedRecords(P0, [b"7", b"8", b"12"], None, range(3))
+    part = PartitionBatch(P0, 3, values, records)
+    with pytest.raises(ValueError, match=r"values for 3 records|argument 2 is"):
+        part.records  # noqa: B018 -- the property raises
