@@ -118,7 +118,8 @@ class AssignedPartitions(ClusterQueries):
         """
         Return the offset of the next record to deliver.
 
-        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once.
+        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. After a
+        cancelled ``getmany()`` or ``consume_batches()`` it may be too high until the next call, which goes back.
 
         Raises:
             IllegalStateError: The partition is not assigned.
