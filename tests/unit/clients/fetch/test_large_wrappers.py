@@ -182,7 +182,7 @@ async def test_a_pause_meanwhile_keeps_or_drops_the_message() -> None:
 
 
 async def test_a_close_abandons_the_thread() -> None:
-    """The thread may end later: nobody reads its result."""
+    """The thread may end later: its result is dropped."""
     threads = HeldThreads()
     async with fetch_bench(runtime=threads) as bench:
         bench.broker.append(T0, large())
