@@ -1,8 +1,8 @@
 /*
- * Reads one plain message of magic 0: [offset int64, size int32, crc int32, magic int8, attributes int8, key, value],
- * where key and value are [length int32, bytes], and a length of -1 is null.
+ * Reads one message of magic 0: [offset int64, size int32, crc int32, magic int8, attributes int8, key, value], where
+ * key and value are [length int32, bytes], and a length of -1 is null.
  *
- * read_message() is the only function that reads these fields; it rejects a field that reaches beyond the message.
+ * read_any() is the only function that reads these fields; it rejects a field that reaches beyond the message.
  */
 #ifndef KIEL_GROUPS_MESSAGE_H
 #define KIEL_GROUPS_MESSAGE_H
@@ -15,6 +15,7 @@ enum {
     OVERHEAD = 12, /* offset and size, which do not count in the size */
     CRC_AT = 12,
     CHECKED_AT = 16, /* magic, attributes, key, value */
+    ATTRIBUTES_AT = 17,
     KEY_AT = 18,
     LEAST_MESSAGE = 26,
     CODEC_BITS = 7,
@@ -31,8 +32,8 @@ typedef struct {
     Blob key, value;
 } Message;
 
-/* NOT_PLAIN: anything but a whole plain message, such as the end of the bytes. */
-typedef enum { MESSAGE, NOT_PLAIN, BAD_LENGTH } Found;
+/* OTHER: not a whole message of the wanted kind; often the end of the bytes. */
+typedef enum { MESSAGE, OTHER, BAD_LENGTH } Found;
 
 static uint32_t uint32_at(const uint8_t *at)
 {
@@ -59,22 +60,32 @@ static bool read_blob(const uint8_t **at, const uint8_t *end, Blob *blob)
     return true;
 }
 
-/* Reads the message at `at`, 0 <= at <= size. */
-static inline Found read_message(const uint8_t *data, ptrdiff_t size, ptrdiff_t at, Message *message)
+/* Reads the message at `at`, 0 <= at <= size, if it is a wrapper or plain, as is wanted. */
+static inline Found read_any(const uint8_t *data, ptrdiff_t size, ptrdiff_t at, bool is_wrapper, Message *message)
 {
     if (size - at < LEAST_MESSAGE)
-        return NOT_PLAIN;
+        return OTHER;
     const uint8_t *start = data + at;
     int32_t length = (int32_t)uint32_at(start + 8);
     if (length < LEAST_MESSAGE - OVERHEAD || length > size - at - OVERHEAD)
-        return NOT_PLAIN;
-    if (start[CHECKED_AT] != 0 || (start[CHECKED_AT + 1] & CODEC_BITS) != 0)
-        return NOT_PLAIN;
+        return OTHER;
+    if (start[CHECKED_AT] != 0 || ((start[ATTRIBUTES_AT] & CODEC_BITS) != 0) != is_wrapper)
+        return OTHER;
     message->offset = int64_at(start);
     message->end = at + OVERHEAD + length;
     const uint8_t *rest = start + KEY_AT, *end = data + message->end;
     bool whole = read_blob(&rest, end, &message->key) && read_blob(&rest, end, &message->value);
     return whole ? MESSAGE : BAD_LENGTH;
+}
+
+static inline Found read_plain(const uint8_t *data, ptrdiff_t size, ptrdiff_t at, Message *message)
+{
+    return read_any(data, size, at, false, message);
+}
+
+static inline Found read_wrapper(const uint8_t *data, ptrdiff_t size, ptrdiff_t at, Message *message)
+{
+    return read_any(data, size, at, true, message);
 }
 
 #endif

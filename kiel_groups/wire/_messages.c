@@ -2,12 +2,13 @@
  * Check and decode plain messages of magic 0, many in one call.
  *
  * check() verifies a run of them and finds its end; span() counts the messages of such runs, columns() copies them into
- * the buffers of Arrow's columns, records() makes tuples of them, values() makes lists of their fields. Everything else
- * in a set (wrappers, garbage, unfinished messages) is left to the caller, message_sets/compiled_decoder.py.
+ * the buffers of Arrow's columns, records() makes tuples of them, values() makes lists of their fields. wrapper() finds
+ * the compressed value of a wrapper, whose CRC crc_matches() verifies. Everything else in a set (the content of wrappers,
+ * garbage, unfinished messages) is left to the caller, message_sets/compiled_decoder.py.
  *
  * Safety: no result of an earlier pass is trusted. Each pass checks the bounds again (see _message.h), and writing
- * stops at the end of the measured room. The interpreter's lock is held throughout; for an interpreter without one,
- * this module is not built.
+ * stops at the end of the measured room. Only crc_matches() releases the interpreter's lock; for an interpreter without
+ * one, this module is not built.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -25,8 +26,8 @@ static Verdict check_run(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at, i
 {
     Message message;
     for (; ; *at = message.end, *last_offset = message.offset) {
-        Found found = read_message(data, size, *at, &message);
-        if (found == NOT_PLAIN || int64_at(data + *at) <= *last_offset)
+        Found found = read_plain(data, size, *at, &message);
+        if (found == OTHER || int64_at(data + *at) <= *last_offset)
             return STOPPED;
         if (found == BAD_LENGTH)
             return STOPPED_BY_LENGTH;
@@ -38,24 +39,77 @@ static Verdict check_run(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at, i
     }
 }
 
-PyDoc_STRVAR(check_doc, "check(data, start, last_offset, last_wanted, /) -> (stop, last_offset, verdict)");
+PyDoc_STRVAR(check_doc, "check(data, start, stop, last_offset, last_wanted, /) -> (stop, last_offset, verdict)");
 
 static PyObject *check(PyObject *module, PyObject *args)
 {
     Py_buffer data;
-    Py_ssize_t at;
+    Py_ssize_t at, size;
     long long last_offset, last_wanted;
-    if (!PyArg_ParseTuple(args, "y*nLL:check", &data, &at, &last_offset, &last_wanted))
+    if (!PyArg_ParseTuple(args, "y*nnLL:check", &data, &at, &size, &last_offset, &last_wanted))
+        return NULL;
+    if (at < 0 || at > size || size > data.len) {
+        PyErr_Format(PyExc_ValueError, "from %zd to %zd; expected numbers from 0 to %zd", at, size, data.len);
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    int64_t last = last_offset;
+    Verdict verdict = check_run(data.buf, size, &at, &last, last_wanted);
+    PyBuffer_Release(&data);
+    return Py_BuildValue("(nLi)", at, (long long)last, (int)verdict);
+}
+
+/* ------------------------------------------------------------------ wrappers */
+
+/* The CRC of a longer wrapper is computed without the interpreter's lock. */
+enum { MOST_LOCKED_BYTES = 256 << 10 };
+
+PyDoc_STRVAR(wrapper_doc, "wrapper(data, start, last_offset, /) -> (stop, offset, codec, value_start) | None");
+
+static PyObject *wrapper(PyObject *module, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t at;
+    long long last_offset;
+    if (!PyArg_ParseTuple(args, "y*nL:wrapper", &data, &at, &last_offset))
         return NULL;
     if (at < 0 || at > data.len) {
         PyErr_Format(PyExc_ValueError, "start is %zd; expected 0 to %zd", at, data.len);
         PyBuffer_Release(&data);
         return NULL;
     }
-    int64_t last = last_offset;
-    Verdict verdict = check_run(data.buf, data.len, &at, &last, last_wanted);
+    const uint8_t *bytes = data.buf;
+    Message message;
+    Found found = read_wrapper(bytes, data.len, at, &message);
+    PyObject *answer = Py_None;
+    if (found != OTHER && message.offset > last_offset) {
+        const uint8_t *start = bytes + at, *value = message.value.bytes;
+        bool fills = found == MESSAGE && value + message.value.size == bytes + message.end;
+        answer = Py_BuildValue("(nLin)", (Py_ssize_t)message.end, (long long)message.offset,
+                               start[ATTRIBUTES_AT] & CODEC_BITS, fills ? (Py_ssize_t)(value - start) : -1);
+    } else
+        Py_INCREF(answer);
     PyBuffer_Release(&data);
-    return Py_BuildValue("(nLi)", at, (long long)last, (int)verdict);
+    return answer;
+}
+
+PyDoc_STRVAR(crc_matches_doc, "crc_matches(message, /) -> bool");
+
+static PyObject *crc_matches(PyObject *module, PyObject *argument)
+{
+    Py_buffer message;
+    if (PyObject_GetBuffer(argument, &message, PyBUF_SIMPLE) < 0)
+        return NULL;
+    bool matches = false;
+    if (message.len >= LEAST_MESSAGE) {
+        const uint8_t *start = message.buf;
+        PyThreadState *unlocked = message.len > MOST_LOCKED_BYTES ? PyEval_SaveThread() : NULL;
+        matches = crc32_of(start + CHECKED_AT, message.len - CHECKED_AT) == uint32_at(start + CRC_AT);
+        if (unlocked)
+            PyEval_RestoreThread(unlocked);
+    }
+    PyBuffer_Release(&message);
+    return PyBool_FromLong(matches);
 }
 
 /* ------------------------------------------------------------------ selections */
@@ -77,7 +131,7 @@ typedef struct {
     Py_ssize_t run, at;
 } Cursor;
 
-/* MESSAGE: the next one. NOT_PLAIN: there are no more. BAD_LENGTH: the runs are not what check() found. */
+/* MESSAGE: the next one. OTHER: there are no more. BAD_LENGTH: the runs are not what check() found. */
 static inline Found next_message(const Selection *selection, Cursor *cursor, Message *message)
 {
     for (; cursor->run < selection->count; cursor->run++, cursor->at = 0) {
@@ -85,14 +139,14 @@ static inline Found next_message(const Selection *selection, Cursor *cursor, Mes
         if (cursor->at < run->start)
             cursor->at = run->start;
         while (cursor->at < run->stop) {
-            if (read_message(run->buffer.buf, run->stop, cursor->at, message) != MESSAGE)
+            if (read_plain(run->buffer.buf, run->stop, cursor->at, message) != MESSAGE)
                 return BAD_LENGTH;
             cursor->at = message->end;
             if (message->offset >= selection->first && message->offset <= selection->last)
                 return MESSAGE;
         }
     }
-    return NOT_PLAIN;
+    return OTHER;
 }
 
 static PyObject *refuse_runs(void)
@@ -165,7 +219,7 @@ static PyObject *span(PyObject *module, PyObject *args)
         most = message.offset;
     }
     drop_selection(&selection);
-    return found == NOT_PLAIN ? Py_BuildValue("(nLL)", count, least, most) : refuse_runs();
+    return found == OTHER ? Py_BuildValue("(nLL)", count, least, most) : refuse_runs();
 }
 
 /* ------------------------------------------------------------------ columns */
@@ -218,7 +272,7 @@ static bool measure(const Selection *selection, Columns *columns)
         measure_blob(&columns->key, &message.key);
         measure_blob(&columns->value, &message.value);
     }
-    return found == NOT_PLAIN;
+    return found == OTHER;
 }
 
 /* False if the runs do not match the measured sizes. */
@@ -233,7 +287,7 @@ static bool copy(const Selection *selection, Columns *columns)
             return false;
         columns->numbers[columns->size] = message.offset;
     }
-    return found == NOT_PLAIN && columns->size == columns->room;
+    return found == OTHER && columns->size == columns->room;
 }
 
 static PyObject *new_bytes(int64_t size)
@@ -378,7 +432,7 @@ static bool append_records(const Selection *selection, const Kind *kind, PyObjec
         if (failed)
             return false;
     }
-    return found == NOT_PLAIN || refuse_runs();
+    return found == OTHER || refuse_runs();
 }
 
 /* A record of numbers, bytes and text, and without attributes of its own, refers to nothing that could refer to it. */
@@ -481,7 +535,7 @@ static bool append_fields(const Selection *selection, Fields *fields)
         if (!append_offset(fields, message.offset) || !append_key(fields, &message.key)
             || !append_new(fields->values, blob_object(&message.value)))
             return false;
-    return found == NOT_PLAIN || refuse_runs();
+    return found == OTHER || refuse_runs();
 }
 
 PyDoc_STRVAR(values_doc, "values(runs, first, last, /) -> (values, keys, offsets)");
@@ -519,6 +573,8 @@ static int fill_module(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"check", check, METH_VARARGS, check_doc},
+    {"wrapper", wrapper, METH_VARARGS, wrapper_doc},
+    {"crc_matches", crc_matches, METH_O, crc_matches_doc},
     {"span", span, METH_VARARGS, span_doc},
     {"columns", columns, METH_VARARGS, columns_doc},
     {"records", records, METH_VARARGS, records_doc},

@@ -19,8 +19,18 @@ Run = tuple[Buffer, int, int]
 #: Values, where each one ends (int32, a 0 first), a bitmap of those that are not null (None: all), the number of nulls.
 Column = tuple[bytes, bytes, bytes | None, int]
 
-def check(data: Buffer, start: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
+#: Where a wrapper stops, its offset, the number of its codec, and where its value starts, counted from the start of the
+#: wrapper, or -1 if the value is not all that follows, as its lengths say.
+Place = tuple[int, int, int, int]
+
+def check(data: Buffer, start: int, stop: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
     """Verify plain messages; return the position after them, the offset of the last one, and a verdict."""
+
+def wrapper(data: Buffer, start: int, last_offset: int, /) -> Place | None:
+    """Return the place of the wrapper at ``start``, or None if no whole wrapper with a higher offset is there."""
+
+def crc_matches(message: Buffer, /) -> bool:
+    """Return whether a message, with its offset and size, is long enough and matches its CRC."""
 
 def span(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[int, int, int]:
     """Return the number of messages with ``first <= offset <= last``, and their first and last offset (-1: none)."""

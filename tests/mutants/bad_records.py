@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "a message inside a damaged wrapper is passed alone",
         "wire/message_sets/corrupt_messages.py",
-        "        raise DamagedMessage(str(error), offset=offset, message=bytes(message)) from error\n",
-        "        raise\n",
+        "    return DamagedMessage(str(error), offset=offset_and_size_at(wrapper, 0)[0], message=bytes(wrapper))\n",
+        "    return error\n",
         "tests/unit/wire/message_sets/test_decoder.py",
     ),
     Mutant(

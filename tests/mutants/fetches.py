@@ -21,6 +21,8 @@ _BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _STREAM_TESTS = "tests/unit/clients/net/test_broker_stream.py"
 _WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
+_DECODER_TESTS = "tests/unit/wire/message_sets/test_decoder.py"
+_COMPILED_TESTS = "tests/unit/wire/message_sets/test_compiled_decoder.py"
 _RUN_TESTS = "tests/property/test_wire_runs_laws.py"
 
 MUTANTS = (
@@ -278,16 +280,65 @@ MUTANTS = (
     Mutant(
         "a small message that unpacks to much is unpacked by the event loop",
         _COMPILED,
-        "unwrap(wrapper, found.source, min(most, budget))",
-        "unwrap(wrapper, found.source, budget)",
+        "return _unwrap(wrapper, place, found, most)",
+        "return _unwrap(wrapper, place, found, budget)",
         _WRAPPER_TESTS,
     ),
     Mutant(
         "a message that is announced may unpack to any size",
         _COMPILED,
-        "                    content = unwrap(wrapper, source, budget)\n",
-        "                    content = unwrap(wrapper, source, 1 << 40)\n",
+        "                    content = _unwrap(wrapper, place, found, budget)\n",
+        "                    content = _unwrap(wrapper, place, found, 1 << 40)\n",
         _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a wrapper is unpacked whatever its CRC is",
+        _COMPILED,
+        "if value_start < 0 or not _messages.crc_matches(wrapper):",
+        "if value_start < 0:",
+        _DECODER_TESTS,
+    ),
+    Mutant(
+        "a wrapper that ends before the position is unpacked",
+        _COMPILED,
+        "            if offset >= found.position:\n",
+        "            if True:\n",
+        _DECODER_TESTS,
+    ),
+    Mutant(
+        "what a wrapper unpacks to may end before the wrapper's offset",
+        _COMPILED,
+        "    if stop < size or last_offset != wrapper_offset:\n",
+        "    if stop < size:\n",
+        _DECODER_TESTS,
+    ),
+    Mutant(
+        "small lz4 frames share their memory",
+        "wire/codecs/lz4.py",
+        "return room[:size] if room_bytes > _LARGE_BYTES else bytes(room[:size])",
+        "return room[:size]",
+        "tests/unit/wire/codecs/test_codecs.py",
+    ),
+    Mutant(
+        "a wrapper with an offset that does not ascend is read",
+        "wire/_messages.c",
+        "if (found != OTHER && message.offset > last_offset) {",
+        "if (found != OTHER) {",
+        _COMPILED_TESTS,
+    ),
+    Mutant(
+        "a wrapper has a value that does not fill it",
+        "wire/_messages.c",
+        "bool fills = found == MESSAGE && value + message.value.size == bytes + message.end;",
+        "bool fills = found == MESSAGE;",
+        _COMPILED_TESTS,
+    ),
+    Mutant(
+        "a check reads behind its stop",
+        "wire/_messages.c",
+        "Verdict verdict = check_run(data.buf, size, &at, &last, last_wanted);",
+        "Verdict verdict = check_run(data.buf, data.len, &at, &last, last_wanted);",
+        _COMPILED_TESTS,
     ),
     # Runs
     Mutant(

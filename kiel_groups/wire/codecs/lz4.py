@@ -11,8 +11,10 @@ Sources: "LZ4 Frame Format Description"; KIP-57 for the wrong checksum and the v
 
 from __future__ import annotations
 
+from functools import lru_cache
 from mmap import MAP_PRIVATE, mmap
 from struct import Struct
+from threading import local
 
 import cramjam
 
@@ -43,7 +45,21 @@ _WRITTEN_BLOCKS = 4
 # The most that a byte of a block can unpack to: a byte that lengthens a match adds 255 bytes.
 _MOST_PER_BYTE = 255
 
-_LARGE_BYTES = 1 << 20
+_SMALL_BYTES, _LARGE_BYTES = 64 << 10, 1 << 20
+
+
+class _SmallRoom(local):
+    """
+    The memory that a thread unpacks small frames into; they are copied from there.
+
+    A frame does not say how much it unpacks to. New memory for the most possible would cost more than the content.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = memoryview(bytearray(_SMALL_BYTES))
+
+
+_small_room = _SmallRoom()
 
 
 def pack(data: bytes) -> bytes:
@@ -73,16 +89,21 @@ def unpack(data: Buffer, limit: int) -> Buffer:
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
     room_bytes = min(most, limit)
-    # A large bytearray is filled with zeros, and copied, with the interpreter's lock held. A mapping is neither.
-    is_large = room_bytes > _LARGE_BYTES
-    room = memoryview(mmap(-1, room_bytes, flags=MAP_PRIVATE) if is_large else bytearray(room_bytes))
+    room = _room(room_bytes)
     try:
         size = cramjam.lz4.decompress_into(_with_right_checksum(data, header_bytes), room)
     except cramjam.DecompressionError as error:
         if most > limit:
             raise too_large(limit) from error
         raise ProtocolError(f"its lz4 frame is damaged ({error})") from error
-    return room[:size] if is_large else bytes(room[:size])
+    return room[:size] if room_bytes > _LARGE_BYTES else bytes(room[:size])
+
+
+def _room(size: int) -> memoryview:
+    if size <= _SMALL_BYTES:
+        return _small_room.bytes[:size]
+    # A large bytearray is filled with zeros, and copied, with the interpreter's lock held. A mapping is neither.
+    return memoryview(mmap(-1, size, flags=MAP_PRIVATE) if size > _LARGE_BYTES else bytearray(size))
 
 
 def _header_bytes(data: Buffer) -> int:
@@ -137,6 +158,7 @@ def _with_right_checksum(data: Buffer, header_bytes: int) -> Buffer:
     return b"".join((header, right, bytes(rest)))
 
 
+@lru_cache(maxsize=16)
 def _checksum(header: bytes) -> bytes:
     """Return the second byte of a header's xxHash-32. Headers under 16 bytes do not reach the hash's main loop."""
     word, mask = len(header) + 374761393, 0xFFFFFFFF

@@ -8,7 +8,7 @@ becomes runs of its own, the end of the set, or invalid data. If the package was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
@@ -29,7 +29,7 @@ from kiel_groups.wire.message_sets.message_layout import (
     offset_at,
 )
 from kiel_groups.wire.message_sets.partial_messages import partial_message
-from kiel_groups.wire.message_sets.wrappers import unwrap
+from kiel_groups.wire.message_sets.wrappers import unpack, value_start_of
 from kiel_groups.wire.primitives import Buffer
 
 try:
@@ -138,40 +138,56 @@ def check_in_steps(found: CheckedSet, max_decompressed_bytes: int) -> Iterator[P
 
 
 def _check(found: CheckedSet, budget: int) -> Iterator[Piece | None]:
-    data, source = found.data, found.source
+    start = -1
+    while start < found.stop and not found.passed:
+        start = found.stop
+        yield from _check_plain(found)
+        budget = yield from _check_wrappers(found, budget)
+    if not found.passed:
+        check_wrapper(found.data, found.stop, found.last_offset, found.source)
+
+
+def _check_plain(found: CheckedSet) -> Iterator[Piece]:
+    """Check the plain messages at ``found.stop``."""
+    data = found.data
     while not found.passed:
         start, window = found.stop, _window(data, found.stop, found.piece_bytes)
-        checked = _messages.check(memoryview(data)[:window], start, found.last_offset, found.last_wanted)
+        checked = _messages.check(data, start, window, found.last_offset, found.last_wanted)
         found.stop, found.last_offset, verdict = checked
         if found.stop > start:
             yield data, start, found.stop
-        if verdict == _messages.STOPPED_BEHIND:
-            found.passed = True
+        found.passed = verdict == _messages.STOPPED_BEHIND
+        _refuse(verdict, data, found.stop, found.source)
+        if found.stop == start or window == len(data):
             return
-        _refuse(verdict, data, found.stop, source)
-        if start < found.stop and window < len(data):
-            continue
-        wrapper_end = check_wrapper(data, found.stop, found.last_offset, source)
-        if wrapper_end is None:
-            return
-        wrapper_offset = offset_at(data, found.stop)
-        pieces: list[Piece] = []
-        if wrapper_offset >= found.position:
-            wrapper = memoryview(data)[found.stop : wrapper_end]
-            content = _unwrap_small(found, wrapper, wrapper_offset, budget)
-            if content is None:
-                yield None
-            with damage_in_wrapper(wrapper_offset, wrapper):
+
+
+def _check_wrappers(found: CheckedSet, budget: int) -> Generator[Piece | None, None, int]:
+    """Unpack and check the wrappers at ``found.stop``, and return what is left of the budget."""
+    view = wrapper = memoryview(found.data)
+    try:
+        while not found.passed and (place := _messages.wrapper(view, found.stop, found.last_offset)):
+            stop, offset, _, _ = place
+            pieces: list[Piece] = []
+            if offset >= found.position:
+                wrapper = view[found.stop : stop]
+                content = _unwrap_small(wrapper, place, found, budget)
                 if content is None:
-                    content = unwrap(wrapper, source, budget)
-                pieces = _check_content(content, found, wrapper_offset)
-            budget -= len(content)
-        found.stop, found.last_offset = wrapper_end, wrapper_offset
-        found.passed = wrapper_offset > found.last_wanted
-        yield from pieces
+                    yield None
+                    content = _unwrap(wrapper, place, found, budget)
+                pieces = _check_content(content, found, offset)
+                budget -= len(content)
+            found.stop, found.last_offset = stop, offset
+            found.passed = offset > found.last_wanted
+            yield from pieces
+    except MessageTooLargeError:
+        raise
+    except ProtocolError as error:
+        raise damage_in_wrapper(error, wrapper) from error
+    return budget
 
 
-def _unwrap_small(found: CheckedSet, wrapper: memoryview, wrapper_offset: int, budget: int) -> Buffer | None:
+def _unwrap_small(wrapper: memoryview, place: _messages.Place, found: CheckedSet, budget: int) -> Buffer | None:
     """
     Unpack a wrapper, or return None if it has to be announced.
 
@@ -179,17 +195,22 @@ def _unwrap_small(found: CheckedSet, wrapper: memoryview, wrapper_offset: int, b
     unpacked is lost if there is more.
     """
     most = found.announced_bytes
-    if most is None:
-        most = budget
-    elif len(wrapper) > most:
+    if most is None or most >= budget:
+        return _unwrap(wrapper, place, found, budget)
+    if len(wrapper) > most:
         return None
-    with damage_in_wrapper(wrapper_offset, wrapper):
-        try:
-            return unwrap(wrapper, found.source, min(most, budget))
-        except MessageTooLargeError:
-            if budget <= most:
-                raise
-    return None
+    try:
+        return _unwrap(wrapper, place, found, most)
+    except MessageTooLargeError:
+        return None
+
+
+def _unwrap(wrapper: memoryview, place: _messages.Place, found: CheckedSet, limit: int) -> Buffer:
+    _, offset, codec, value_start = place
+    if value_start < 0 or not _messages.crc_matches(wrapper):
+        # The compiled code does not say what is wrong.
+        value_start = value_start_of(wrapper, found.source)
+    return unpack(wrapper, value_start, codec, found.source, offset, limit)
 
 
 def _window(data: Buffer, start: int, piece_bytes: int) -> int:
@@ -203,18 +224,18 @@ def _window(data: Buffer, start: int, piece_bytes: int) -> int:
 def _check_content(content: Buffer, found: CheckedSet, wrapper_offset: int) -> list[Piece]:
     """Check the content of a wrapper, and divide it into pieces."""
     pieces: list[Piece] = []
-    stop, last_offset, source = 0, found.last_offset, found.source
-    while True:
+    size, stop, last_offset, source = len(content), 0, found.last_offset, found.source
+    while stop < size:
         start, window = stop, _window(content, stop, found.piece_bytes)
-        stop, last_offset, verdict = _messages.check(memoryview(content)[:window], start, last_offset, LAST_OFFSET)
-        _refuse(verdict, content, stop, source)
-        if stop > start:
-            pieces.append((content, start, stop))
-        if stop == start or window == len(content):
+        stop, last_offset, verdict = _messages.check(content, start, window, last_offset, LAST_OFFSET)
+        if verdict != _messages.STOPPED:
+            _refuse(verdict, content, stop, source)
+        if stop == start:
             break
-    check_content(
-        content, Run(stop, last_offset, check_wrapper(content, stop, last_offset, source)), wrapper_offset, source
-    )
+        pieces.append((content, start, stop))
+    if stop < size or last_offset != wrapper_offset:
+        end = check_wrapper(content, stop, last_offset, source)
+        check_content(content, Run(stop, last_offset, end), wrapper_offset, source)
     return pieces
 
 

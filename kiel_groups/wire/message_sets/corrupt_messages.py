@@ -6,10 +6,7 @@ The decoders check plain messages themselves, because that has to be fast. Their
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from kiel_groups.errors import MessageTooLargeError, ProtocolError
+from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.message_layout import (
     LEAST_SIZE,
@@ -45,20 +42,9 @@ def refusal(source: TopicPartition, offset: int, found: str, message: Buffer | N
     return ProtocolError(text) if message is None else DamagedMessage(text, offset=offset, message=bytes(message))
 
 
-@contextmanager
-def damage_in_wrapper(offset: int, message: Buffer) -> Iterator[None]:
-    """
-    Have an error about the wrapper at ``offset``, or about a message in it, concern the wrapper as a whole.
-
-    Raises:
-        MessageTooLargeError: The content is too large, which is no damage.
-    """
-    try:
-        yield
-    except MessageTooLargeError:
-        raise
-    except ProtocolError as error:
-        raise DamagedMessage(str(error), offset=offset, message=bytes(message)) from error
+def damage_in_wrapper(error: ProtocolError, wrapper: Buffer) -> DamagedMessage:
+    """Return the error about a wrapper as a whole, for an error about it, or about a message in it."""
+    return DamagedMessage(str(error), offset=offset_and_size_at(wrapper, 0)[0], message=bytes(wrapper))
 
 
 def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:

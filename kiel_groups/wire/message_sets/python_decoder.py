@@ -15,7 +15,7 @@ from typing import Any
 
 from aiokafka.record.memory_records import MemoryRecords
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.corrupt_messages import (
     BAD_CRC,
@@ -81,9 +81,13 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
         wrapper_offset = offset_at(data, run.end)
         if wrapper_offset >= position:
             wrapper = data[run.end : run.wrapper_end]
-            with damage_in_wrapper(wrapper_offset, wrapper):
+            try:
                 content = bytes(unwrap(wrapper, source, budget))
                 records += _decode_content(content, run.last_offset, wrapper_offset, source)
+            except MessageTooLargeError:
+                raise
+            except ProtocolError as error:
+                raise damage_in_wrapper(error, wrapper) from error
             budget -= len(content)
         start, last_offset = run.wrapper_end, wrapper_offset
 

@@ -50,6 +50,15 @@ def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIM
     return caught.value
 
 
+@pytest.mark.parametrize("name", NUMBERS)
+def test_unpacked_data_stays_as_it_is(name: str) -> None:
+    """What one set unpacks to does not change when the next one is unpacked."""
+    codec = codec_by_name(name)
+    contents = [letter * 1_000 for letter in (b"a", b"b")]
+    unpacked_contents = [codec.decompress(codec.compress(content), LIMIT) for content in contents]
+    assert list(map(bytes, unpacked_contents)) == contents
+
+
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_compressed_data_is_read_by_package_and_reference(name: str, content: bytes) -> None:
