@@ -6,13 +6,16 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
+WIRE = "kiel_groups/wire"
 
 # Reads messages several times as fast. Where it cannot be compiled the package is installed without it, and works. One
 # build serves every Python from 3.11 on, but those without the interpreter's lock, which it relies on.
 MESSAGES = Extension(
     "kiel_groups.wire._messages",
-    sources=["kiel_groups/wire/_messages.c"],
-    depends=["kiel_groups/wire/_crc32.h", "kiel_groups/wire/_message.h"],
+    sources=[f"{WIRE}/_{name}.c" for name in ("messages", "check", "selection", "columns", "records", "values")],
+    depends=[f"{WIRE}/_{name}.h" for name in ("functions", "message", "crc32", "selection", "blob_object")],
+    # No other library of the process may replace the functions that the sources share.
+    extra_compile_args=["-fvisibility=hidden"],
     py_limited_api=True,
     optional=True,
 )

@@ -35,18 +35,18 @@ typedef struct {
 /* OTHER: not a whole message of the wanted kind; often the end of the bytes. */
 typedef enum { MESSAGE, OTHER, BAD_LENGTH } Found;
 
-static uint32_t uint32_at(const uint8_t *at)
+static inline uint32_t uint32_at(const uint8_t *at)
 {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-static int64_t int64_at(const uint8_t *at)
+static inline int64_t int64_at(const uint8_t *at)
 {
     return (int64_t)((uint64_t)uint32_at(at) << 32 | uint32_at(at + 4));
 }
 
 /* Reads the blob at *at and moves *at behind it; false if it would reach beyond end. */
-static bool read_blob(const uint8_t **at, const uint8_t *end, Blob *blob)
+static inline bool read_blob(const uint8_t **at, const uint8_t *end, Blob *blob)
 {
     if (end - *at < 4)
         return false;

@@ -1,5 +1,5 @@
 """
-Declare the functions of ``_messages.c``.
+Declare the functions of the compiled module ``_messages``, whose sources are beside this file.
 
 A run is ``(data, start, stop)``: bytes that hold whole plain messages from start to stop. A run with any other content
 is a ValueError.

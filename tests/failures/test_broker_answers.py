@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.failed_fetches import TRIES_UNREADABLE
 from kiel_groups.embedded import Cluster, FaultProxy, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
 from kiel_groups.embedded.servers.kafka_broker import KafkaBroker

@@ -12,6 +12,7 @@ _OWNED_RECORDS = "clients/delivery/owned_records.py"
 _CLUSTER_METADATA = "clients/net/cluster_metadata.py"
 _METADATA_SOURCES = "clients/net/metadata_sources.py"
 _OFFSET_LOOKUP = "clients/net/offset_lookup.py"
+_FAILED_FETCHES = "clients/fetch/failed_fetches.py"
 _FETCHER = "clients/fetch/fetcher.py"
 _CONNECTION = "clients/net/connection.py"
 
@@ -160,7 +161,7 @@ MUTANTS = (
     ),
     Mutant(
         "each unanswered metadata request is followed by a fetch from a silent broker",
-        _FETCHER,
+        _FAILED_FETCHES,
         "                await asyncio.sleep(self._backoff.delay_s(failures))\n                continue\n",
         "                pass\n",
         "tests/unit/clients/net/test_unreachable_brokers.py",
@@ -209,7 +210,7 @@ MUTANTS = (
     ),
     Mutant(
         "a leader that ZooKeeper names and that refuses fetches is asked for ever",
-        _FETCHER,
+        _FAILED_FETCHES,
         "        self._cluster.drop_overrides(state.topic_partition for state in waiting)\n",
         "",
         _DEPOSED_LEADERS_TESTS,
@@ -273,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "the first unreadable answer is raised",
-        _FETCHER,
+        _FAILED_FETCHES,
         "if state.unreadable < TRIES_UNREADABLE:",
         "if False:",
         _DAMAGED_ANSWERS_TESTS,

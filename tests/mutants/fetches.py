@@ -22,7 +22,7 @@ _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _STREAM_TESTS = "tests/unit/clients/net/test_broker_stream.py"
 _WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
 _DECODER_TESTS = "tests/unit/wire/message_sets/test_decoder.py"
-_COMPILED_TESTS = "tests/unit/wire/message_sets/test_compiled_decoder.py"
+_COMPILED_CHECK_TESTS = "tests/unit/wire/message_sets/test_compiled_check.py"
 _RUN_TESTS = "tests/property/test_wire_runs_laws.py"
 
 MUTANTS = (
@@ -321,24 +321,24 @@ MUTANTS = (
     ),
     Mutant(
         "a wrapper with an offset that does not ascend is read",
-        "wire/_messages.c",
+        "wire/_check.c",
         "if (found != OTHER && message.offset > last_offset) {",
         "if (found != OTHER) {",
-        _COMPILED_TESTS,
+        _COMPILED_CHECK_TESTS,
     ),
     Mutant(
         "a wrapper has a value that does not fill it",
-        "wire/_messages.c",
+        "wire/_check.c",
         "bool fills = found == MESSAGE && value + message.value.size == bytes + message.end;",
         "bool fills = found == MESSAGE;",
-        _COMPILED_TESTS,
+        _COMPILED_CHECK_TESTS,
     ),
     Mutant(
         "a check reads behind its stop",
-        "wire/_messages.c",
+        "wire/_check.c",
         "Verdict verdict = check_run(data.buf, size, &at, &last, last_wanted);",
         "Verdict verdict = check_run(data.buf, data.len, &at, &last, last_wanted);",
-        _COMPILED_TESTS,
+        _COMPILED_CHECK_TESTS,
     ),
     # Runs
     Mutant(

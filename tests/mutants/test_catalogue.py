@@ -34,7 +34,7 @@ def test_mutants_use_names_that_exist() -> None:
     Mutants use only names that exist. A mutant with the former name of something would fail for that reason, whatever
     its killer tests.
     """
-    files = (path for path in (ROOT / "kiel_groups").rglob("*") if path.suffix in {".py", ".c"})
+    files = (path for path in (ROOT / "kiel_groups").rglob("*") if path.suffix in {".py", ".c", ".h"})
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     known = set(re.findall(r"\w+", source)) | _NAMES_OF_MUTANTS
     code = {mutant.name: re.sub(r"\"[^\"]*\"|'[^']*'", "", mutant.new) for mutant in MUTANTS}

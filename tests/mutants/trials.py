@@ -140,7 +140,7 @@ class Trials:
         try:
             source = _source(copy, mutant)
             source.write_text(source.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-            ran = await _compile(copy, source) if source.suffix == ".c" else None
+            ran = await _compile(copy, source) if source.suffix in {".c", ".h"} else None
             ran = ran or await self._run_killer(copy, mutant.killer)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
@@ -157,9 +157,12 @@ class Trials:
 
 
 async def _compile(root: Path, source: Path) -> Ran | None:
-    """Build the module of a C source. If that fails, return a run without a result: tests would use no such module."""
+    """
+    Build the module of a C source or header, which is in the same folder. If that fails, return a run without a result:
+    tests would use no such module.
+    """
     started_s = time.monotonic()
-    for built in source.parent.glob(f"{source.stem}.*.so"):
+    for built in source.parent.glob("*.so"):
         built.unlink()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "setup.py", "-q", "build_ext", "--inplace"),
@@ -172,7 +175,7 @@ async def _compile(root: Path, source: Path) -> Ran | None:
         output, _ = await process.communicate()
     finally:
         await _end(process)
-    if any(source.parent.glob(f"{source.stem}.*.so")):
+    if any(source.parent.glob("*.so")):
         return None
     lines = output.decode().strip().splitlines()
     return Ran(Result.BROKEN, time.monotonic() - started_s, f"not compiled: {lines[-1] if lines else 'no output'}")

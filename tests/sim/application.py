@@ -14,6 +14,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:
+    from tests.sim.fetches import Fetches
     from tests.sim.poison import PoisonedRecords
     from tests.sim.world import World
 
@@ -52,7 +53,7 @@ class Application:
     committing: int
     opened: dict[TopicPartition, int]
     in_flight: dict[TopicPartition, InFlight]
-    resets: set[TopicPartition]
+    fetches: Fetches
     poisoned: PoisonedRecords
     gate_is_open: bool
     _subscription: SubscriptionState
@@ -68,7 +69,7 @@ class Application:
         """Return the partitions from which records may be delivered now, in ascending order."""
         if not self.gate_is_open or self.process.timeline.now_s < self.process.blocked_until_s:
             return []
-        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.resets - self.poisoned.aside)
+        idle = sorted(self.opened.keys() - self.in_flight.keys() - self.fetches.resets - self.poisoned.aside)
         subscribed = [partition for partition in idle if partition.topic in self._subscription.topics]
         return [partition for partition in subscribed if not self._subscription.is_paused(partition)]
 

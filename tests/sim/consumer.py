@@ -7,11 +7,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.backoff import Backoff
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
-from kiel_groups.clients.net.offset_lookup import LogRange
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
@@ -26,8 +23,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_client import FakeConnection
 from kiel_groups.testing.simulated_process import SimulatedProcess
-from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 from tests.sim.application import Application, InFlight
+from tests.sim.fetches import Fetches
 from tests.sim.logs import Range
 from tests.sim.poison import PoisonedRecords
 
@@ -41,13 +38,6 @@ REJOIN_S = 1.0
 
 #: The longest time, in seconds, for which log offsets of partitions without a leader are requested again.
 PATIENCE_S = 2.0
-
-
-class _LinearBackoff(Backoff):
-    """Delays in steps of 0.1 s without jitter, up to 2 s. Seeds of known failures depend on them."""
-
-    def delay_s(self, failures: int) -> float:
-        return min(0.1 * failures, 2.0)
 
 
 class Consumer(Application):
@@ -64,8 +54,6 @@ class Consumer(Application):
         self.process = _Process(self)
         self.opened: dict[TopicPartition, int] = {}
         self.in_flight: dict[TopicPartition, InFlight] = {}
-        #: Partitions whose logs do not have this consumer's position, until the position is reset.
-        self.resets: set[TopicPartition] = set()
         self.leader_updates = 0
         self.committing = 0
         #: The gate of the member's current session.
@@ -86,17 +74,8 @@ class Consumer(Application):
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         #: The token and the epoch with which ``continue_in_epoch`` was last called.
         self._continued: dict[TopicPartition, tuple[int, int]] = {}
-        #: A unique object for each partition that is fetched; fetching again from another position gets a new one.
-        self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
-        self._position_reset = PositionReset(
-            world.reset,  # type: ignore[arg-type]
-            ResetBrokers(self.leader_of, self._log_range, self.new_backoff),
-            self._subscription,
-            self,
-            self.member,
-            self.metrics,
-        )
+        self.fetches = Fetches(self, self._subscription)
         self._running = self.process.start(self._run(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
@@ -216,7 +195,7 @@ class Consumer(Application):
         self.process.kill()
         self.opened.clear()
         self.in_flight.clear()
-        self.resets.clear()
+        self.fetches.resets.clear()
 
     def leave(self) -> None:
         """Leave the group cleanly."""
@@ -230,51 +209,20 @@ class Consumer(Application):
         await self.member.close()
         self.closed = True
 
-    # The fetcher, and the reset of positions (clients/delivery/position_reset.py runs here unchanged)
+    # Called by the application and by resets of positions
 
     def fetch(self, partition: TopicPartition) -> None:
         """Start a reset of the position if the log does not have it."""
-        state = self.state_of(partition)
-        if partition not in self.opened or state is None or partition in self.resets or self.closing:
-            return
-        if not self.world.logs[partition].has(state.position):
-            self.resets.add(partition)
-            self.process.start(self._reset(partition, self._fetches[partition]))
+        if partition in self.opened and not self.closing:
+            self.fetches.check_position(partition)
 
-    async def _reset(self, partition: TopicPartition, fetch: object) -> None:
-        state = self._subscription.offsets.of(partition)
-        while state is not None and self._fetches.get(partition) is fetch:
-            with suppress(KielGroupsError):
-                stored = await self._position_reset(partition, state.position)
-                if stored is not None:
-                    self.world.history.record_reset(self, partition, stored)
-                if stored is not None and partition in self.opened:
-                    self.opened[partition] = self._epoch(partition)
-            if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
-                self.resets.discard(partition)
-                return
-            await asyncio.sleep(self.world.timeline.random.uniform(0.01, 0.5))
-
-    def leader_of(self, partition: TopicPartition) -> int | None:
-        return 0 if self.world.has_leader(partition) else None
-
-    def new_backoff(self) -> Backoff:
-        return _LinearBackoff(0.1, 2.0)
-
-    async def _log_range(self, partition: TopicPartition) -> LogRange:
-        start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))
-        return LogRange(start, end)
-
-    async def _log_offset(self, partition: TopicPartition, at: int) -> int:
-        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        if not self.world.has_leader(partition):
-            raise BrokerError(f"no leader of {partition}")
-        log = self.world.logs[partition]
-        return log.start if at == EARLIEST else log.end
+    def update_epoch(self, partition: TopicPartition) -> None:
+        """Assign the future deliveries of an open partition to the epoch of its present offset."""
+        if partition in self.opened:
+            self.opened[partition] = self._epoch(partition)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        fetch = self._fetches.get(partition)
-        return lambda: fetch is not None and self._fetches.get(partition) is fetch
+        return self.fetches.while_fetched(partition)
 
     def truncate(self, partition: TopicPartition, end: int) -> int:
         """Handle a chosen reset: in-flight records at and after ``end``, where the log ends, do not count."""
@@ -298,14 +246,13 @@ class Consumer(Application):
 
     def _fetch_again(self, partition: TopicPartition) -> None:
         if partition in self.opened:
-            self.opened[partition] = self._epoch(partition)
+            self.update_epoch(partition)
             self._forget_fetch(partition)
-            self._fetches[partition] = object()
+            self.fetches.start(partition)
         self._finished_some.set()
 
     def _forget_fetch(self, partition: TopicPartition) -> None:
-        self._fetches.pop(partition, None)
-        self.resets.discard(partition)
+        self.fetches.forget(partition)
         self.poisoned.drop(partition)
         self._finished_some.set()
 
@@ -337,7 +284,7 @@ class Consumer(Application):
             state = self._subscription.offsets.of(partition)
             if state is not None:
                 self._forget_fetch(partition)
-                self._fetches[partition] = object()
+                self.fetches.start(partition)
                 self.opened[partition] = self._epoch(partition)
                 self.world.checker.opened(self, partition, state.position)
 
@@ -346,7 +293,7 @@ class Consumer(Application):
         for partition in partitions:
             self.opened.pop(partition, None)
             # A reset of the partition ends here. An offset that was already chosen is stored with the release.
-            self._fetches.pop(partition, None)
+            self.fetches.stop(partition)
             self.poisoned.drop(partition)
         self._finished_some.set()
         return frozenset(partitions) & self.in_flight.keys() | self.poisoned.in_flight.in_flight_of(partitions)

@@ -181,7 +181,7 @@ def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again
     world.timeline.run_until(lambda: stored_offsets(world) == [6], 14.0)
     world.run_for(LATE_S)
     consumer.work(0.0, 3, 0.01)
-    assert PARTITION in consumer.resets, "it fetches from 6, which the log lacks"
+    assert PARTITION in consumer.fetches.resets, "it fetches from 6, which the log lacks"
     world.run_for(1.0)
     assert stored_offsets(world) == [1_500]
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.fetch.failed_fetches import FailedFetches
 from kiel_groups.clients.fetch.fetch_answers import AnswerReader, Quantum, WatermarkCallback
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch.fetch_states import FetchStates
@@ -25,7 +26,6 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFet
 from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
-from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import (
@@ -33,7 +33,6 @@ from kiel_groups.errors import (
     ClosedError,
     ConfigError,
     KielGroupsError,
-    NoBrokersError,
     OffsetOutOfRangeError,
     ProtocolError,
 )
@@ -41,20 +40,14 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wording import counted, some
 
-__all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "TRIES_UNREADABLE", "WatermarkCallback"]
+__all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "WatermarkCallback"]
 
 log = logging.getLogger(__name__)
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. The partition's buffered batches are delivered meanwhile.
 ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
-
-#: Failures in a row before a warning: an election is over by then.
-_FAILURES_TO_WARN = 5
-#: Unreadable answers in a row after which the error is raised, because the log and not the network is damaged.
-TRIES_UNREADABLE = 5
 
 
 class _Answer(NamedTuple):
@@ -90,10 +83,10 @@ class Fetcher(FetchStates):
     ) -> None:
         super().__init__(config)
         self._cluster = cluster
-        self._backoff = cluster.new_backoff()
         self._config = config
         self._metrics = metrics
         self._reset = reset
+        self._failed = FailedFetches(cluster, self._buffer, metrics, self._offer)
         self._answers = AnswerReader(config, self._buffer, metrics, watermark, runtime)
         self._epochs = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -179,9 +172,7 @@ class Fetcher(FetchStates):
         state, head = buffered
         if isinstance(head, Exception):
             # Fetch again after a pause: a loop around ``poll`` that continues after errors must not spin.
-            state.enter(Phase.RETRYING)
-            state.failures += 1
-            self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
+            self._failed.fetch_again(state)
             raise head.with_traceback(None)
         if state.phase is Phase.PARKED:
             self._offer([state])
@@ -191,6 +182,7 @@ class Fetcher(FetchStates):
     def close(self) -> None:
         """Drop every partition, stop all work, and wake the callers that wait for a batch, which find none."""
         self.unassign(list(self._partitions))
+        self._failed.close()
         for task in self._tasks:
             task.cancel()
         self._buffer.ready.wake_all()
@@ -216,7 +208,7 @@ class Fetcher(FetchStates):
             lanes.add(state)
             state.enter(Phase.READY)
         if leaderless:
-            self._retry(leaderless, "no leader is known")
+            self._failed.retry(leaderless, "no leader is known")
         self._send_all(touched.values())
 
     def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
@@ -257,15 +249,15 @@ class Fetcher(FetchStates):
             return
         except ConfigError as error:
             for state in shares:
-                self._halt(state, error)
+                self._failed.halt(state, error)
         except ProtocolError as error:
             for state in shares:
-                self._unreadable(state, error)
+                self._failed.unreadable(state, error)
         except KielGroupsError as error:
-            self._retry(shares, str(error))
+            self._failed.retry(shares, str(error))
         except Exception as error:
             # A bug, or garbage from the broker. Either way, fetching must continue.
-            self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
+            self._failed.retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
             if planned.is_bulk:
                 size = sum(len(fetched.message_set) for fetched in answer.response.partitions.values())
@@ -328,7 +320,7 @@ class Fetcher(FetchStates):
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
                     answer.connection.close()
-                    self._unreadable(state, error)
+                    self._failed.unreadable(state, error)
                 else:
                     again.append(state)
             elif fetched.error == OFFSET_OUT_OF_RANGE:
@@ -337,80 +329,12 @@ class Fetcher(FetchStates):
                 # Retry errors that look final, too: a permission may be restored, or a broker repaired.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:
-                    self._report(state, f"{fetched.error}: {fetched.error.hint}; trying again")
+                    self._failed.report(state, f"{fetched.error}: {fetched.error.hint}; trying again")
         for why, states in moved.items():
-            self._retry(states, why)
+            self._failed.retry(states, why)
         return again
 
-    def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
-        """Fetch unreadable records again. After ``TRIES_UNREADABLE`` tries in a row, have ``poll`` raise the error."""
-        if not isinstance(error, KielGroupsError):
-            place = f"{state.topic_partition} at offset {state.position}"
-            error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
-        self._metrics.count("fetches_unreadable")
-        state.unreadable += 1
-        # The message's size may be damaged, too, so request an ordinary share again.
-        state.needed_bytes = 0
-        if state.unreadable < TRIES_UNREADABLE:
-            self._retry([state], str(error), logging.WARNING)
-        else:
-            self._halt(state, error)
-
-    def _halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have ``poll`` raise an error, and stop fetching the partition until then."""
-        if state.dropped:
-            return
-        self._report(state, f"{error}; raising this to the application, then fetching again")
-        state.enter(Phase.HALTED)
-        self._buffer.put(state, error)
-
-    def _report(self, state: PartitionFetch, what: str) -> None:
-        log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
-        self._metrics.count("fetch_failures")
-
-    # ------------------------------------------------------------------ retries
-
-    def _retry(
-        self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
-    ) -> None:
-        """Refresh the leaders and fetch again, after a delay that grows with the failures in a row."""
-        waiting = [state for state in states if not state.dropped]
-        if not waiting:
-            return
-        for state in waiting:
-            state.enter(Phase.RETRYING)
-            state.failures += 1
-        failures = max(state.failures for state in waiting)
-        if failures >= _FAILURES_TO_WARN:
-            level = max(level, logging.WARNING)
-        log.log(level, "cannot fetch %s (try %d): %s", some(state.topic_partition for state in waiting), failures, why)
-        self._metrics.count("fetch_retries", len(waiting))
-        if doubt:
-            self._cluster.drop_overrides(state.topic_partition for state in waiting)
-        self._start(self._recover(waiting, failures), "retry of fetches")
-
-    async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
-        # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
-        await asyncio.sleep(self._backoff.delay_s(failures - 1))
-        for _ in range(UNREACHABLE_AFTER):
-            topics = {state.topic_partition.topic for state in states if not state.dropped}
-            if not topics:
-                return
-            try:
-                await self._cluster.refresh(topics, "fetch")
-            except ClosedError:
-                return
-            except NoBrokersError:
-                # Refresh again instead of fetching: a fetch from a silent broker takes the whole request timeout. But
-                # limit this: a broker that is slow to send metadata may be quick to answer fetches.
-                failures += 1
-                await asyncio.sleep(self._backoff.delay_s(failures))
-                continue
-            except KielGroupsError as error:
-                # INFO is enough: the next fetch fails, too, and is logged at the proper level.
-                log.info("no metadata for %s: %s", counted(topics, "topic"), error)
-            break
-        self._offer(states)
+    # ------------------------------------------------------------------ resets
 
     def _start_reset(self, state: PartitionFetch) -> None:
         state.enter(Phase.RESETTING)
@@ -425,16 +349,16 @@ class Fetcher(FetchStates):
         except KielGroupsError as error:
             # A broker's refusal may pass, whatever its code; OffsetOutOfRangeError means that the policy is ``none``.
             if error.retriable or (isinstance(error, BrokerError) and not isinstance(error, OffsetOutOfRangeError)):
-                self._retry([state], str(error))
+                self._failed.retry([state], str(error))
             else:
-                self._halt(state, error)
+                self._failed.halt(state, error)
             return
         except Exception as error:  # the callback may raise anything: ``poll`` raises it to the application
-            self._halt(state, error)
+            self._failed.halt(state, error)
             return
         if position is None:
             # The leader was confirmed just now: the next fetch goes to it.
-            self._retry([state], f"the position {missing} is not settled", doubt=False)
+            self._failed.retry([state], f"the position {missing} is not settled", doubt=False)
         elif not state.dropped:
             log.warning("%s: offset %d is out of range, resuming at %d", tp, missing, position)
             self._metrics.count("offset_resets")

@@ -1,5 +1,5 @@
 """
-Check a message set with the compiled decoder (``_messages.c``), and divide it into runs of plain messages.
+Check a message set with the compiled decoder (``_messages``), and divide it into runs of plain messages.
 
 The compiled code reads plain messages only. Where it stops, this module examines what follows: a wrapper, whose content
 becomes runs of its own, the end of the set, or invalid data. If the package was installed without a compiler,

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.failed_fetches import TRIES_UNREADABLE
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE, Selection
+from kiel_groups.clients.fetch.failed_fetches import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.fetcher import Selection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import pytest
@@ -58,16 +59,29 @@ class HeldThreads(Runtime):
         self.held.append((function, result))  # type: ignore[arg-type]
         return result
 
+    async def wait(self) -> None:
+        """Wait for one call."""
+        await eventually(lambda: len(self.held) == 1, "a large message is being unpacked")
+
     async def end(self) -> None:
-        """End the oldest call."""
+        """End one call, as soon as there is one."""
+        await self.wait()
         function, result = self.held.pop(0)
         if not result.done():
             result.set_result(function())
         await run_ready_tasks()
 
 
-async def holding(bench: FetchBench, threads: HeldThreads, calls: int = 1) -> None:
-    await eventually(lambda: len(threads.held) == calls, "a large message is being unpacked")
+@asynccontextmanager
+async def unpacking(*following: bytes) -> AsyncIterator[tuple[FetchBench, HeldThreads]]:
+    """Fetch T0 until its first message, a large one, is being unpacked. ``following`` are the message sets after it."""
+    threads = HeldThreads()
+    async with fetch_bench(runtime=threads) as bench:
+        for each in (large(), *following):
+            bench.broker.append(T0, each)
+        bench.fetcher.assign({T0: 0})
+        await threads.wait()
+        yield bench, threads
 
 
 async def test_large_wrappers_are_unpacked_on_a_thread() -> None:
@@ -100,12 +114,8 @@ def test_wrappers_are_announced_by_either_size() -> None:
 
 async def test_other_partitions_are_delivered_meanwhile() -> None:
     """A thread blocks neither the event loop nor the other requests."""
-    threads = HeldThreads()
-    async with fetch_bench(runtime=threads) as bench:
-        bench.broker.append(T0, large())
+    async with unpacking() as (bench, threads):
         bench.broker.append(T1, message_set(b"other"))
-        bench.fetcher.assign({T0: 0})
-        await holding(bench, threads)
         bench.fetcher.assign({T1: 0})
         assert values(await bench.next_batch()) == [b"other"]
         await threads.end()
@@ -114,30 +124,21 @@ async def test_other_partitions_are_delivered_meanwhile() -> None:
 
 async def test_one_wrapper_is_unpacked_at_a_time() -> None:
     """Answers of several connections may all be compressed: what they unpack to might not fit into memory."""
-    threads = HeldThreads()
-    async with fetch_bench(runtime=threads) as bench:
-        bench.broker.append(T0, large())
+    async with unpacking() as (bench, threads):
         bench.broker.append(T1, large())
-        bench.fetcher.assign({T0: 0})
-        await holding(bench, threads)
         bench.fetcher.assign({T1: 0})
         partition = bench.fetcher._partitions[T1]
         await eventually(lambda: partition.high_watermark == 1, "the other answer is being read")
         await run_ready_tasks()
         assert len(threads.held) == 1
         await threads.end()
-        await holding(bench, threads)
         await threads.end()
         assert [values(await bench.next_batch()) for _ in range(2)] == [[LARGE], [LARGE]]
 
 
 async def test_a_partition_that_is_lost_meanwhile_gets_nothing() -> None:
     """What is unpacked after the end of the assignment is dropped: another member may own the partition by then."""
-    threads = HeldThreads()
-    async with fetch_bench(runtime=threads) as bench:
-        bench.broker.append(T0, large())
-        bench.fetcher.assign({T0: 0})
-        await holding(bench, threads)
+    async with unpacking() as (bench, threads):
         bench.fetcher.unassign([T0])
         await threads.end()
         assert bench.fetcher.poll() is None
@@ -147,12 +148,7 @@ async def test_a_partition_that_is_lost_meanwhile_gets_nothing() -> None:
 
 async def test_a_seek_meanwhile_has_an_effect() -> None:
     """The message that was being unpacked is not delivered before the new position."""
-    threads = HeldThreads()
-    async with fetch_bench(runtime=threads) as bench:
-        bench.broker.append(T0, large())
-        bench.broker.append(T0, message_set(b"second"))
-        bench.fetcher.assign({T0: 0})
-        await holding(bench, threads)
+    async with unpacking(message_set(b"second")) as (bench, threads):
         bench.fetcher.seek(T0, 1)
         await threads.end()
         assert values(await bench.next_batch()) == [b"second"]
@@ -162,11 +158,7 @@ async def test_a_seek_meanwhile_has_an_effect() -> None:
 async def test_a_pause_meanwhile_keeps_or_drops_the_message() -> None:
     """The message stays buffered until ``resume``; if paused partitions keep too much already, it is fetched again."""
     for is_full in (False, True):
-        threads = HeldThreads()
-        async with fetch_bench(runtime=threads) as bench:
-            bench.broker.append(T0, large())
-            bench.fetcher.assign({T0: 0})
-            await holding(bench, threads)
+        async with unpacking() as (bench, threads):
             bench.fetcher.pause([T0])
             bench.fetcher._buffer._paused_bytes += is_full * (32 << 20)
             await threads.end()
@@ -176,18 +168,13 @@ async def test_a_pause_meanwhile_keeps_or_drops_the_message() -> None:
             bench.fetcher._buffer._paused_bytes -= is_full * (32 << 20)
             bench.fetcher.resume([T0])
             if is_full:
-                await holding(bench, threads)
                 await threads.end()
             assert values(await bench.next_batch()) == [LARGE]
 
 
 async def test_a_close_abandons_the_thread() -> None:
     """The thread may end later: its result is dropped."""
-    threads = HeldThreads()
-    async with fetch_bench(runtime=threads) as bench:
-        bench.broker.append(T0, large())
-        bench.fetcher.assign({T0: 0})
-        await holding(bench, threads)
+    async with unpacking() as (bench, threads):
         bench.fetcher.close()
         await run_ready_tasks()
         assert threads.held[0][1].cancelled()
@@ -262,7 +249,6 @@ async def test_a_large_message_is_not_unpacked_into_a_full_buffer() -> None:
         for tp in (T0, T1):
             store_many(bench, tp)
         bench.fetcher.assign({T0: 0, T1: 0})
-        await holding(bench, threads)
         await threads.end()
         await eventually(lambda: bench.fetcher._buffer._bytes > 3_900_000, "the first message is buffered")
         await throughout(lambda: not threads.held, "the second message is not unpacked", 0.1)
@@ -271,6 +257,5 @@ async def test_a_large_message_is_not_unpacked_into_a_full_buffer() -> None:
             batch = bench.fetcher.poll()
             assert batch is not None
             found += len(batch)
-        await holding(bench, threads)
         await threads.end()
         assert (await bench.next_batch()).topic_partition == T1

@@ -91,7 +91,7 @@ async def test_an_error_waits_for_a_call_that_can_raise_it() -> None:
         await buffered(bench, b"a")
         state = bench.fetcher._partitions[T1]
         bench.fetcher._buffer.pop(Selection(None, frozenset({T1})))
-        bench.fetcher._halt(state, ProtocolError("broken"))
+        bench.fetcher._failed.halt(state, ProtocolError("broken"))
         assert [bench.fetcher.poll(errors=False) for _ in range(3)][-1] is None
         with pytest.raises(ProtocolError, match="broken"):
             bench.fetcher.poll()
