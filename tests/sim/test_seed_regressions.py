@@ -125,3 +125,28 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
         stored = [world.history.stored(TopicPartition("new", number)) for number in range(3)]
         assert stored == [1_000, 1_000, 0]
         assert policies == ["latest", "earliest"]
+
+
+def test_a_reset_may_choose_an_offset_that_was_processed_before_the_offsets_were_deleted() -> None:
+    """
+    An operator deletes the offsets, and the next owner of a partition begins behind what was processed. If the log lost
+    its position, the chosen one is a reset, although the application commits, and has committed it before (seed
+    1001708320323).
+    """
+    with at_rest(members=2, topics=(2,), reset="latest", autocommit=False) as world:
+        dead, owner = world.consumers
+        (partition,) = dead.opened
+        dead.kill()
+        perform(world, Event(0.0, "delete_offsets", 0, 0.0, 0.0))
+        world.run_for(15.0)
+        assert world.history.stored(partition) == 0
+        owner._deliver([partition], 2, 0.01)
+        world.run_for(0.1)
+        commit(world, owner)
+        owner._deliver([partition], 2, 5.0)
+        world.retain(partition, 500)
+        world.run_for(1.0)
+        assert owner.has_pending_reset(partition)
+        owner.leave()
+        world.run_for(10.0)
+        assert world.history.stored(partition) == world.logs[partition].end

@@ -187,13 +187,18 @@ class History:
         return any(self.ranges.may_reset(consumer, partition, entry, processed, offset) for processed in known)
 
     def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
-        """Return whether an owner stores an offset that no commit would store, and that a reset may choose."""
+        """
+        Return whether an owner stores an offset that a reset may choose, and that no commit would store at this time.
+
+        After an operator has deleted the offsets, an owner may be behind what was processed before. So an offset that
+        was processed may be the choice of a reset, too.
+        """
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
-        if before is None or before <= offset <= processed:
-            return False
         # A reset is stored only while nothing is processed (see ``ResetStoredWhenDrained``).
         cannot_reset = writer.is_processing(partition) or not writer.has_pending_reset(partition)
+        if before is None or (cannot_reset and before <= offset <= processed):
+            return False
         if cannot_reset and self.chosen.allow(entry, writer, partition, offset):
             return False
         if self.owners.claim(entry, partition) is None and not self.owners.is_forced(writer, partition):
