@@ -14,7 +14,6 @@ from __future__ import annotations
 from functools import lru_cache
 from mmap import MAP_PRIVATE, mmap
 from struct import Struct
-from threading import local
 
 import cramjam
 
@@ -48,18 +47,9 @@ _MOST_PER_BYTE = 255
 _SMALL_BYTES, _LARGE_BYTES = 64 << 10, 1 << 20
 
 
-class _SmallRoom(local):
-    """
-    The memory that a thread unpacks small frames into; they are copied from there.
-
-    A frame does not say how much it unpacks to. New memory for the most possible would cost more than the content.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = memoryview(bytearray(_SMALL_BYTES))
-
-
-_small_room = _SmallRoom()
+#: Memory for small frames, while it is not in use: one for each thread that has unpacked a frame at the same time. A
+#: frame does not say how much it unpacks to, and new memory for the most possible would cost more than the content.
+_small_rooms: list[memoryview] = []
 
 
 def pack(data: bytes) -> bytes:
@@ -89,21 +79,33 @@ def unpack(data: Buffer, limit: int) -> Buffer:
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
     room_bytes = min(most, limit)
-    room = _room(room_bytes)
+    frame = _with_right_checksum(data, header_bytes)
     try:
-        size = cramjam.lz4.decompress_into(_with_right_checksum(data, header_bytes), room)
+        return _unpack_small(frame, room_bytes) if room_bytes <= _SMALL_BYTES else _unpack_large(frame, room_bytes)
     except cramjam.DecompressionError as error:
         if most > limit:
             raise too_large(limit) from error
         raise ProtocolError(f"its lz4 frame is damaged ({error})") from error
-    return room[:size] if room_bytes > _LARGE_BYTES else bytes(room[:size])
 
 
-def _room(size: int) -> memoryview:
-    if size <= _SMALL_BYTES:
-        return _small_room.bytes[:size]
+def _unpack_small(frame: Buffer, room_bytes: int) -> bytes:
+    try:
+        # A list gives each item to one thread only.
+        room = _small_rooms.pop()
+    except IndexError:
+        room = memoryview(bytearray(_SMALL_BYTES))
+    try:
+        return bytes(room[: cramjam.lz4.decompress_into(frame, room[:room_bytes])])
+    finally:
+        _small_rooms.append(room)
+
+
+def _unpack_large(frame: Buffer, room_bytes: int) -> Buffer:
     # A large bytearray is filled with zeros, and copied, with the interpreter's lock held. A mapping is neither.
-    return memoryview(mmap(-1, size, flags=MAP_PRIVATE) if size > _LARGE_BYTES else bytearray(size))
+    is_mapped = room_bytes > _LARGE_BYTES
+    room = memoryview(mmap(-1, room_bytes, flags=MAP_PRIVATE) if is_mapped else bytearray(room_bytes))
+    found = room[: cramjam.lz4.decompress_into(frame, room)]
+    return found if is_mapped else bytes(found)
 
 
 def _header_bytes(data: Buffer) -> int:

@@ -190,8 +190,7 @@ class History:
         """
         Return whether an owner stores an offset that a reset may choose, and that no commit would store at this time.
 
-        After an operator has deleted the offsets, an owner may be behind what was processed before. So an offset that
-        was processed may be the choice of a reset, too.
+        If an operator has deleted the offsets, the choice may be an offset that was processed before.
         """
         before, processed = self._stored.get(partition), self.processed(partition)
         writer = self.sessions.writer(entry)
