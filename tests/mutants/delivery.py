@@ -23,7 +23,7 @@ _RECORD_LOOP_TESTS = "tests/unit/clients/delivery/test_record_loop.py"
 _RECORD_STEPS_TESTS = "tests/unit/clients/delivery/test_record_steps.py"
 _CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
-_CANCELLED_CALLS_TESTS = "tests/unit/clients/methods/test_cancelled_calls.py"
+_POSITIONS_TESTS = "tests/unit/clients/methods/test_assigned_partitions.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
 _CLAIMS_TESTS = "tests/unit/group/member/test_claims.py"
@@ -58,14 +58,14 @@ MUTANTS = (
         "clients/delivery/values_in_flight.py",
         "for each in self._delivered if not each.call.received)",
         "for each in self._delivered if False)",
-        _CANCELLED_CALLS_TESTS,
+        _POSITIONS_TESTS,
     ),
     Mutant(
         "position() names records from before a seek",
         "clients/delivery/values_in_flight.py",
         "if span is not None and span.state is state), default=None)",
         "if span is not None), default=None)",
-        _CANCELLED_CALLS_TESTS,
+        _POSITIONS_TESTS,
     ),
     # The assigned hook
     Mutant(
