@@ -208,9 +208,37 @@ MUTANTS = (
     Mutant(
         "a caller starves beside a buffer full of what it does not ask for",
         _BUFFER,
-        "        self._starving = state is None\n",
+        "            self._starving.add(selection)\n",
         "",
         _BULK_TESTS,
+    ),
+    Mutant(
+        "only the last caller gets what it waits for beside a full buffer",
+        _BUFFER,
+        "            self._starving.add(selection)\n",
+        "            self._starving = {selection}\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a caller that waits has a large message of each partition unpacked into a full buffer",
+        _BUFFER,
+        "            self.ready.add(state)\n            self._feed(state)\n",
+        "            self.ready.add(state)\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a caller that waits has large messages of other partitions unpacked into a full buffer",
+        _REQUESTS,
+        "any(each.has(state.topic_partition) for each in self.starving)",
+        "bool(self.starving)",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a small bite takes the room for which a large one waits, while a caller waits",
+        _REQUESTS,
+        "                    left = _NO_ROOM\n",
+        "",
+        _REQUEST_TESTS,
     ),
     Mutant(
         "bytes in flight do not count",
@@ -379,7 +407,7 @@ MUTANTS = (
     Mutant(
         "a large message is unpacked into a full buffer",
         _ANSWERS,
-        "(self._buffer.room().starving or not self._buffer.is_full)",
+        "(not self._buffer.is_full or self._buffer.room().is_awaited(state))",
         "True",
         _WRAPPER_TESTS,
     ),
