@@ -194,7 +194,8 @@ class FetchConfig:
     between a sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the
     share grows up to ``max_message_bytes``; a message beyond that is an error. A compressed message set may
     decompress to at most ``max_decompressed_bytes``. Fetched records that are not delivered yet may take
-    ``fetch_buffer_bytes``, counted without compression, and one compressed message in addition.
+    ``fetch_buffer_bytes``, counted without compression, and one compressed message in addition, or one for each call
+    that waits.
     ``auto_offset_reset`` decides where to start without a committed offset, and where to continue if the log lacks
     the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """

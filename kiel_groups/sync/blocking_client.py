@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.clients.calls.consume_future import give_back
+from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.sync.hook_threads import HOOK_ARGUMENTS, HookThreads
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
@@ -44,7 +45,9 @@ log = logging.getLogger(__name__)
 
 
 class Client(Protocol):
-    """The methods that all asynchronous clients have."""
+    """The methods that all asynchronous clients have, and what ends a client without its event loop."""
+
+    _left_loop: LeftLoop
 
     async def __aenter__(self) -> Any: ...
 
@@ -81,7 +84,7 @@ class Blocking(Generic[C]):
     def _set_up(self, make: Callable[..., C], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = make.__name__
         self._instead = f"use kiel_groups.{name} there, and await"
-        self._thread = LoopThread(f"sync.{name}", self._instead)
+        self._thread = LoopThread(f"sync.{name}", self._instead, self._abandon)
         self._ending = threading.RLock()
         self._callers = threading.local()
         self._hooks = HookThreads(self._thread, f"sync.{name}", self._caller_context)
@@ -178,6 +181,15 @@ class Blocking(Generic[C]):
                 raise
         return self._caller_context().run(read, self._client)
 
+    def _abandon(self) -> None:
+        """
+        Do what is possible without the loop, which an exception has ended.
+
+        The heartbeats have a thread of their own. They would keep a member's session, and with it its partitions, for
+        as long as the process lives.
+        """
+        self._client._left_loop.abandon()
+
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
         """
         Close the client, then stop the loop. Further calls, and calls in a fork of the process, do nothing.
@@ -199,6 +211,10 @@ class Blocking(Generic[C]):
         async def call() -> None:
             await asyncio.get_running_loop().create_task(as_the_caller(), context=context)
 
+        if self._thread.failed and not self._thread.forked:
+            # The thread ends the client by itself.
+            self._thread.stop()
+            _open.discard(self)
         if self._has_ended():
             return
         check_no_loop_runs(self._instead)

@@ -74,11 +74,19 @@ class LoopThread:
     Args:
         name: Part of the thread's name, and of error texts.
         instead: What a coroutine should use instead of this class, for the text of an error.
+        on_failure: Called on the loop's thread once an exception has ended the loop, before its tasks are cancelled:
+            a task may take long to end, or never do.
     """
 
-    def __init__(self, name: str = "sync", instead: str = "await the coroutine itself") -> None:
+    def __init__(
+        self,
+        name: str = "sync",
+        instead: str = "await the coroutine itself",
+        on_failure: Callable[[], object] | None = None,
+    ) -> None:
         self._name = name
         self._instead = instead
+        self._on_failure = on_failure
         self._pid = os.getpid()
         # Reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
         self._lock = threading.RLock()
@@ -276,6 +284,7 @@ class LoopThread:
                     # further call must not reach a loop that is about to be closed.
                     with self._lock:
                         self._failure, self._stopped = error, True
+                    self._call_on_failure()
                     raise
         except BaseException:
             log.exception("%s: its event loop has failed; further calls raise ClosedError", self._name)
@@ -285,6 +294,13 @@ class LoopThread:
                 waiting = list(self._waiting)
             for future in waiting:
                 future.cancel()
+
+    def _call_on_failure(self) -> None:
+        try:
+            if self._on_failure is not None:
+                self._on_failure()
+        except BaseException:
+            log.exception("%s: not everything was ended together with its event loop", self._name)
 
 
 def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:

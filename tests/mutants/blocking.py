@@ -56,6 +56,21 @@ MUTANTS = (
         "",
         _HOOK_TESTS,
     ),
+    # Exits
+    Mutant(
+        "an exit on the event loop of a blocking consumer keeps its session",
+        "sync/blocking_client.py",
+        "        self._client._left_loop.abandon()\n",
+        "        pass\n",
+        "tests/integration/test_sync_exits.py",
+    ),
+    Mutant(
+        "a task that ignores its cancellation keeps a client whose loop has failed",
+        "sync/loop_thread.py",
+        "                    self._call_on_failure()\n                    raise\n",
+        "                    raise\n",
+        "tests/unit/sync/test_loop_thread.py",
+    ),
     # Loops
     Mutant(
         "a commit counts a record that the program takes after the call",

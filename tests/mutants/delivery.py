@@ -23,6 +23,7 @@ _RECORD_LOOP_TESTS = "tests/unit/clients/delivery/test_record_loop.py"
 _RECORD_STEPS_TESTS = "tests/unit/clients/delivery/test_record_steps.py"
 _CONNECTED_CONSUMER_TESTS = "tests/unit/clients/connected/test_connected_consumer.py"
 _UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
+_POSITIONS_TESTS = "tests/unit/clients/methods/test_assigned_partitions.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
 _CLAIMS_TESTS = "tests/unit/group/member/test_claims.py"
@@ -50,6 +51,21 @@ MUTANTS = (
         "        self._owned.ready.remove(partitions)\n        self._owned.drop(partitions)\n        return",
         "        self._owned.drop(partitions)\n        return",
         _UNCLAIMED_VALUES_TESTS,
+    ),
+    # Positions
+    Mutant(
+        "position() counts records that no caller has received",
+        "clients/delivery/values_in_flight.py",
+        "for each in self._delivered if not each.call.received)",
+        "for each in self._delivered if False)",
+        _POSITIONS_TESTS,
+    ),
+    Mutant(
+        "position() names records from before a seek",
+        "clients/delivery/values_in_flight.py",
+        "if span is not None and span.state is state), default=None)",
+        "if span is not None), default=None)",
+        _POSITIONS_TESTS,
     ),
     # The assigned hook
     Mutant(

@@ -206,13 +206,6 @@ MUTANTS = (
         _BULK_TESTS,
     ),
     Mutant(
-        "a caller starves beside a buffer full of what it does not ask for",
-        _BUFFER,
-        "        self._starving = state is None\n",
-        "",
-        _BULK_TESTS,
-    ),
-    Mutant(
         "bytes in flight do not count",
         _FETCHER,
         "            self._buffer.reserve(planned.reserved_bytes)\n",
@@ -374,13 +367,6 @@ MUTANTS = (
         _ANSWERS,
         "(self._buffer.is_full and not keeps_all)",
         "self._buffer.is_full",
-        _WRAPPER_TESTS,
-    ),
-    Mutant(
-        "a large message is unpacked into a full buffer",
-        _ANSWERS,
-        "(self._buffer.room().starving or not self._buffer.is_full)",
-        "True",
         _WRAPPER_TESTS,
     ),
     Mutant(

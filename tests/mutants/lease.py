@@ -269,6 +269,20 @@ MUTANTS = (
         "tests/unit/coordination/session/test_watchdog.py",
     ),
     Mutant(
+        "heartbeats keep the session of a closed event loop",
+        _HEARTBEAT,
+        "        if self._session.is_orphaned:\n",
+        "        if False:\n",
+        "tests/unit/coordination/session/test_lease_renewal.py",
+    ),
+    Mutant(
+        "the watchdog of a closed event loop logs an error at each check",
+        _WATCHDOG,
+        "        if self._stopped or self._loop.is_closed():\n",
+        "        if self._stopped:\n",
+        "tests/unit/coordination/session/test_watchdog.py",
+    ),
+    Mutant(
         "a heartbeat interval that is too long is accepted",
         _LEASE,
         "if asked_ms is not None and asked_ms > most_ms:",

@@ -92,6 +92,15 @@ class ConsumerInFlight:
         for each in self._all():
             each.truncate(partition, end)
 
+    def unreceived_from(self, partition: TopicPartition, state: PartitionOffsets) -> int | None:
+        """
+        Return the offset of the first record or value that a call took of a partition, and no caller has received.
+
+        Return None if there is none. A caller may still receive it; otherwise it is delivered again.
+        """
+        first = (values.unreceived_from(partition, state) for values in self.topics.values())
+        return min((offset for offset in first if offset is not None), default=None)
+
     def _all(self) -> list[InFlight]:
         return [self.batch, *self.topics.values(), *self.bad.values()]
 

@@ -257,6 +257,11 @@ class OwnedRecords:
         """Return the state of a partition's claim, or None if the partition is not delivered (any more)."""
         return None if self._ended or partition not in self.ready else self._subscription.offsets.of(partition)
 
+    def unreceived_from(self, partition: TopicPartition) -> int | None:
+        """Return the first offset that a call took of an owned partition, and no caller has received; None without."""
+        state = self._subscription.offsets.of(partition)
+        return None if state is None else self.in_flight.unreceived_from(partition, state)
+
     def follow_subscription(self) -> None:
         """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
         covers, fetched = self._subscription.covers, self._fetcher.assignment

@@ -151,6 +151,11 @@ class ValuesInFlight:
         self._delivered = [delivered for delivered in self._delivered if delivered.spans]
         return resume_at
 
+    def unreceived_from(self, partition: TopicPartition, state: PartitionOffsets) -> int | None:
+        """Return the first offset that was taken of a partition under this claim, and not received; None without."""
+        taken = (each.spans.get(partition) for each in self._delivered if not each.call.received)
+        return min((span.start for span in taken if span is not None and span.state is state), default=None)
+
     def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         for delivered in self._delivered:
             for partition in delivered.spans.keys() & set(partitions):

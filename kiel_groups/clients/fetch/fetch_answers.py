@@ -127,7 +127,7 @@ class AnswerReader:
         return not (state.dropped or (state.paused and self._buffer.is_paused_full))
 
     def _may_unpack(self, state: PartitionFetch) -> bool:
-        return self._may_keep(state) and (self._buffer.room().starving or not self._buffer.is_full)
+        return self._may_keep(state) and (not self._buffer.is_full or self._buffer.room().is_awaited(state))
 
     async def _keep_runs(self, state: PartitionFetch, fetched: FetchedPartition, quantum: Quantum) -> None:
         start, wire_bytes, size_bytes = state.position, len(fetched.message_set), 0

@@ -41,8 +41,9 @@ class FetchBuffer:
         self._paused_bytes = 0
         #: The bytes that the bulk requests in flight are expected to bring.
         self._reserved_bytes = 0
-        #: Whether the last ``pop`` found nothing: its caller waits for a partition, whatever fills the buffer.
-        self._starving = False
+        #: What calls of ``pop`` have asked for since the last one that found something, as long as nothing of it is
+        #: buffered: their callers wait for that, whatever fills the buffer.
+        self._starving: set[Selection] = set()
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
@@ -79,6 +80,11 @@ class FetchBuffer:
         state.buffered.append(item)
         if len(state.buffered) == 1 and not state.paused:
             self.ready.add(state)
+            self._feed(state)
+
+    def _feed(self, state: PartitionFetch) -> None:
+        """Note that a partition has a batch. One is enough for each caller: it may come late, or never again."""
+        self._starving = {each for each in self._starving if not each.has(state.topic_partition)}
 
     def _count(self, state: PartitionFetch, size_bytes: int) -> None:
         self._bytes += size_bytes
@@ -94,9 +100,10 @@ class FetchBuffer:
         Without ``errors``, an error remains the next item, and None is returned.
         """
         state = self.ready.pop(selection)
-        self._starving = state is None
         if state is None:
+            self._starving.add(selection)
             return None
+        self._starving.clear()
         if not errors and isinstance(state.buffered[0], Exception):
             self.ready.add_first(state)
             return None
@@ -136,6 +143,7 @@ class FetchBuffer:
             state.paused = False
             if state.buffered:
                 self.ready.add(state)
+                self._feed(state)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
         """Put back the last batch of a partition, as the next one; its first ``taken`` records are delivered."""
@@ -144,6 +152,7 @@ class FetchBuffer:
         if not state.paused:
             self.ready.remove(state)
             self.ready.add_first(state)
+            self._feed(state)
 
     def skip(self, state: PartitionFetch, offset: int) -> None:
         """Drop the record at ``offset``, if it is the next one of a paused partition."""

@@ -21,13 +21,14 @@ connections of their own (lanes), over disjoint partitions:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
+from kiel_groups.clients.fetch.ready_queue import Selection
 from kiel_groups.config import FetchConfig
 from kiel_groups.fetch_sizing import BiteSize, fill_answer
 
@@ -112,13 +113,17 @@ class Room(NamedTuple):
     """
     What the buffer has room for.
 
-    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for that to a bulk request. If ``starving``, callers wait
-    for partitions without a batch, whatever fills the buffer.
+    ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for that to a bulk request. ``starving`` is what callers
+    wait for while nothing of it is buffered.
     """
 
     poll_bytes: int
     bulk_bytes: int
-    starving: bool = False
+    starving: Collection[Selection] = ()
+
+    def is_awaited(self, state: PartitionFetch) -> bool:
+        """Whether a caller waits for a partition that has no batch, so that it gets one whatever fills the buffer."""
+        return not state.buffered and any(each.has(state.topic_partition) for each in self.starving)
 
 
 @dataclass(slots=True)
@@ -187,9 +192,13 @@ class BrokerLanes:
             asked = self._bite_of(state)
             # A message that is too large for the buffer waits until half of it is free, and does not wait for ever.
             if left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
-                if state.buffered or not room.starving:
+                if not room.is_awaited(state):
                     self.is_held_back = True
-                    return
+                    if not room.starving:
+                        return
+                    # Another one must not take the room for which this one waits.
+                    left = _NO_ROOM
+                    continue
                 asked = state.needed_bytes or min(asked, self.bite.least)
             left -= int(asked * state.expansion)
             yield state, asked

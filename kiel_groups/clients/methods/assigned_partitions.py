@@ -118,8 +118,8 @@ class AssignedPartitions(ClusterQueries):
         """
         Return the offset of the next record to deliver.
 
-        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. After a
-        cancelled ``getmany()`` or ``consume_batches()`` it may be too high until the next call, which goes back.
+        After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
+        of a call whose caller has not received them, as after a cancellation, are not delivered.
 
         Raises:
             IllegalStateError: The partition is not assigned.
@@ -127,11 +127,22 @@ class AssignedPartitions(ClusterQueries):
             ClosedError: The consumer was closed, or was not connected when the position was still to be looked up.
         """
         partition = partition_of(partition, "position()")
-        if (position := self._subscription.position(partition)) is None:
+        if (position := self._next_offset(partition)) is None:
             await self._await_position(partition)
-            position = self._subscription.position(partition)
+            position = self._next_offset(partition)
         assert position is not None, f"{partition} is assigned and not open"
         return position
+
+    def _next_offset(self, partition: TopicPartition) -> int | None:
+        """
+        Return the offset of the next record that a caller gets, or None if the partition has no position.
+
+        The position of the claim is behind all that calls took. What no caller has received is delivered again, once
+        that is certain: at the next call, or after a while.
+        """
+        position, owned = self._subscription.position(partition), self._owned_records()
+        unreceived = None if position is None or owned is None else owned.unreceived_from(partition)
+        return position if unreceived is None else unreceived
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """
@@ -172,7 +183,7 @@ class AssignedPartitions(ClusterQueries):
         return {each: lag for each, lag in lags.items() if lag is not None}
 
     def _lag(self, partition: TopicPartition) -> int | None:
-        highwater, position = self._subscription.highwater(partition), self._subscription.position(partition)
+        highwater, position = self._subscription.highwater(partition), self._next_offset(partition)
         return None if highwater is None or position is None else max(0, highwater - position)
 
     # Pauses

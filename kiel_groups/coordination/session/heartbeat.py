@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 
 class Heartbeat:
     """
-    Renews the lease of a session, and abandons the session when the lease has run out or the member znode is gone.
+    Renews the lease of a session.
+
+    Abandons the session when the lease has run out, the member znode is gone, or the event loop is closed.
 
     Args:
         session: The session; it is abandoned on the heartbeat's thread or on kazoo's.
@@ -89,6 +91,9 @@ class Heartbeat:
     def _check(self) -> float | None:
         if self._stopped:
             return None
+        if self._session.is_orphaned:
+            self._end_orphaned()
+            return None
         now_s = self._runtime.boot_time_s()
         if self._gate.is_over(now_s):
             self._session.abandon("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
@@ -105,6 +110,12 @@ class Heartbeat:
             self._due_s = now_s + interval_s
             self._beat(now_s)
         return self._pause_s(now_s, limit_s)
+
+    def _end_orphaned(self) -> None:
+        """End the session of a closed event loop: beats would keep its claims for as long as the process lives."""
+        if self._gate.shut_reason is None:
+            log.error("the event loop of %s was closed before its client; closing its session", self._proof)
+        self._session.abandon("its event loop is closed")
 
     def _pause_s(self, now_s: float, limit_s: float) -> float:
         """Return the seconds until the next event: a beat, the limit of an unanswered beat, or the lease's end."""

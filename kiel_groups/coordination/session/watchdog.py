@@ -93,7 +93,8 @@ class Watchdog:
         self._ticker.wake()
 
     def _tick(self) -> float | None:
-        if self._stopped:
+        if self._stopped or self._loop.is_closed():
+            # The heartbeat ends the session of a closed loop.
             return None
         now_s = self._runtime.boot_time_s()
         # If this thread slept longer than the pause, so did the whole process or the computer: that is no stall.

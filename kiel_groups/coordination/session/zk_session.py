@@ -137,6 +137,11 @@ class Session:
         self._connect_listeners = (*self._connect_listeners, listener)
 
     @property
+    def is_orphaned(self) -> bool:
+        """Whether the session's event loop is closed, so that nothing can use the session. Safe on any thread."""
+        return self._loop.is_closed()
+
+    @property
     def trusted(self) -> bool:
         """Whether the gate is open at this moment."""
         return self.gate.is_open(self._runtime.boot_time_s())

@@ -285,6 +285,38 @@ def test_work_does_not_begin_if_its_caller_gives_up_at_the_start(thread: LoopThr
     assert begun == []
 
 
+@pytest.mark.parametrize("error", [None, RuntimeError("of the function"), SystemExit("of the function")])
+def test_a_function_is_called_after_an_exit_has_ended_the_loop(error: BaseException | None) -> None:
+    """The call is on the loop's thread, before tasks are cancelled. Whatever it raises, the thread ends."""
+    called: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            called.append("cancelled")
+
+    async def leave() -> None:
+        raise SystemExit("its own")
+
+    def on_failure() -> None:
+        called.append(threading.current_thread().name)
+        if error is not None:
+            raise error
+
+    thread = LoopThread("test", on_failure=on_failure)
+    waiting = thread.begin(waits)
+    with pytest.raises(SystemExit, match="its own"):
+        thread.run(leave())
+    assert thread.stop()
+    assert called == ["kiel-groups-test", "cancelled"]
+    assert waiting.cancelled()
+    in_order = LoopThread("test", on_failure=on_failure)
+    in_order.start()
+    in_order.stop()
+    assert len(called) == 2, "it is only for exceptions"
+
+
 def test_calls_of_a_loop_that_an_exit_has_ended_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A SystemExit ends the loop. From then on, calls raise a ClosedError that names it, also while the tasks of the loop

@@ -20,6 +20,7 @@ from kiel_groups.clients.fetch.fetch_requests import (
     new_bite,
 )
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.config import FetchConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.fetch_sizing import MessageSizes
@@ -242,10 +243,10 @@ def test_a_full_buffer_holds_bulk_requests_back() -> None:
     lanes, full = lanes_with(behind(0), behind(1, buffered=True)), Room(LEAST_SHARE_BYTES, MIB - 1)
     assert lanes.plan_bulk(full) is None
     assert lanes.is_held_back
-    planned = lanes.plan_bulk(full._replace(starving=True))
+    planned = lanes.plan_bulk(full._replace(starving=[ANY]))
     assert planned is not None
     assert [(s.topic_partition.partition, n) for s, n in planned.shares.items()] == [(0, MIB // 16)]
-    assert lanes.plan_bulk(full._replace(starving=True)) is None, "it has a batch to deliver"
+    assert lanes.plan_bulk(full._replace(starving=[ANY])) is None, "it has a batch to deliver"
     assert lanes.is_held_back
     assert lanes.plan_bulk(ROOM) is not None
     assert not lanes.is_held_back
@@ -278,9 +279,20 @@ def test_a_message_that_is_too_large_for_the_buffer_waits_until_half_of_it_is_fr
 def test_a_message_is_asked_for_by_a_caller_that_finds_nothing_else() -> None:
     """However little room there is, unless its partition has a batch to deliver."""
     state, other = behind(0, needed_bytes=20 * MIB), behind(1, needed_bytes=20 * MIB, buffered=True)
-    planned = lanes_with(state, other).plan_bulk(Room(MIB, 0, starving=True))
+    planned = lanes_with(state, other).plan_bulk(Room(MIB, 0, starving=[ANY]))
     assert planned is not None
     assert planned.shares == {state: 20 * MIB}
+
+
+def test_only_what_a_caller_waits_for_is_asked_for_beyond_the_room() -> None:
+    """Others wait for room, before and after it, and take none of what is left."""
+    states = [behind(0, needed_bytes=20 * MIB), behind(1, 10), behind(2, needed_bytes=20 * MIB), behind(3, 10)]
+    lanes = lanes_with(*states)
+    planned = lanes.plan_bulk(Room(MIB, MIB, [Selection("u"), Selection(None, frozenset({TopicPartition("t", 2)}))]))
+    assert planned is not None
+    assert planned.shares == {states[2]: 20 * MIB}
+    assert lanes.is_held_back
+    assert list(lanes.ready) == [states[0], states[1], states[3]]
 
 
 def test_no_share_is_larger_than_the_largest_message() -> None:
@@ -312,7 +324,7 @@ def test_a_broker_does_not_wait_for_its_turn_if_a_caller_waits_for_its_partition
     large, small = BrokerLanes(1, CONFIG), BrokerLanes(2, CONFIG)
     add(large, behind(0, needed_bytes=20 * MIB, buffered=True))
     add(small, behind(1, 1_000))
-    turns, starving = BulkTurns(), Room(MIB, MIB, starving=True)
+    turns, starving = BulkTurns(), Room(MIB, MIB, starving=[ANY])
     assert turns.plan(large, starving) is None
     assert turns.plan(small, starving) is not None
     assert turns.waiting == [large]

@@ -11,13 +11,14 @@ from typing import TypeVar
 import pytest
 
 from kiel_groups.clients.fetch.partition_fetch import LARGE_WRAPPER_BYTES, Phase
+from kiel_groups.clients.fetch.ready_queue import ANY, Selection
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import DamagedRecordError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.message_runs import message_steps
-from tests.helpers.fake_broker import message_set
-from tests.helpers.fetch_bench import T0, T1, FetchBench, fetch_bench, values
+from tests.helpers.fake_broker import FakeBroker, message_set
+from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.reference_codec import NUMBERS, encode, message, packed, wrapper
 from tests.helpers.waiting import eventually, run_ready_tasks, throughout
 
@@ -259,3 +260,68 @@ async def test_a_large_message_is_not_unpacked_into_a_full_buffer() -> None:
             found += len(batch)
         await threads.end()
         assert (await bench.next_batch()).topic_partition == T1
+
+
+SIX = [TopicPartition("t", number) for number in range(6)]
+
+
+async def full_for_a_caller(bench: FetchBench, selection: Selection) -> None:
+    """Store large messages in all partitions of ``SIX`` but the first, and ask for ``selection`` while they come."""
+    for tp in SIX[1:]:
+        store_many(bench, tp)
+    assert bench.fetcher.poll(selection) is None
+    bench.fetcher.assign(dict.fromkeys(SIX, 0))
+
+
+@pytest.mark.parametrize(
+    ("selection", "asks_again"),
+    [(Selection(None, frozenset({T0})), True), (Selection("u"), True), (ANY, False)],
+    ids=["a partition", "a topic", "any"],
+)
+async def test_one_large_message_is_unpacked_for_a_caller_that_waits(selection: Selection, asks_again: bool) -> None:
+    """
+    The buffer takes one beyond its bound, however many partitions have one: the caller may wait for a partition that
+    has no data, or come back late for what it gets.
+    """
+    threads = Threads()
+    async with fetch_bench(FakeBroker({"t": 6}), runtime=threads, fetch_buffer_bytes=1 << 20) as bench:
+        await full_for_a_caller(bench, selection)
+        await eventually(lambda: bench.fetcher._buffer.is_full, "the first message is buffered")
+        for _ in range(20):
+            if asks_again:
+                assert bench.fetcher.poll(selection) is None
+            await asyncio.sleep(0.01)
+        assert bench.fetcher._buffer._bytes < 4_100_000
+        assert len(threads.idents) == 1
+
+
+async def test_a_caller_gets_a_large_message_although_the_buffer_is_full() -> None:
+    """It is unpacked for the caller that waits for its partition, and for nobody else."""
+    threads = Threads()
+    async with fetch_bench(FakeBroker({"t": 6}), runtime=threads, fetch_buffer_bytes=1 << 20) as bench:
+        wanted = Selection(None, frozenset({T0}))
+        await full_for_a_caller(bench, wanted)
+        await eventually(lambda: bench.fetcher._buffer.is_full, "a message is buffered")
+        store_many(bench, T0)
+        async with asyncio.timeout(5):
+            while (batch := bench.fetcher.poll(wanted)) is None:
+                await bench.fetcher.ready.wait(wanted)
+        assert batch.topic_partition == T0
+        assert len(threads.idents) == 2
+
+
+async def test_the_last_caller_is_not_the_only_one_that_waits() -> None:
+    """A program asks for two partitions by turns. The other one has no data."""
+    async with fetch_bench(FakeBroker({"t": 6}), fetch_buffer_bytes=1 << 20) as bench:
+        first, last = (Selection(None, frozenset({tp})) for tp in (T0, T1))
+        store_many(bench, T2)
+        bench.fetcher.assign(dict.fromkeys(SIX, 0))
+        await eventually(lambda: bench.fetcher._buffer.is_full, "a message is buffered")
+        store_many(bench, T0)
+
+        def ask_both() -> bool:
+            found = bench.fetcher.poll(first)
+            assert bench.fetcher.poll(last) is None
+            return found is not None
+
+        await eventually(ask_both, "the first caller gets its message")

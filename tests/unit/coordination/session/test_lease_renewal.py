@@ -232,6 +232,7 @@ class RunningHeartbeat:
         self.connection = Connection(cast(Any, self.client), self.metrics)
         self.abandon, self.listeners = self.dead.append, list[Callable[[], None]]()
         self.add_connect_listener = self.listeners.append
+        self.is_orphaned = False
         self.heartbeat = Heartbeat(cast(Any, self), "/m", interval_ms, self.metrics, runtime)
         self.heartbeat.start()
         runtime.pass_s(0)
@@ -302,6 +303,22 @@ def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: 
     runtime.pass_s(0.02)
     assert running.client._socket.shut == 1
     assert running.metrics.total("zookeeper_connections_dropped") == 1
+
+
+@pytest.mark.parametrize("is_shut", [False, True])
+def test_the_heartbeat_ends_the_session_of_a_closed_event_loop(
+    runtime: ManualRuntime, gate: DeliveryGate, caplog: pytest.LogCaptureFixture, is_shut: bool
+) -> None:
+    """At its next tick, and without a beat. The log says so, unless the session was being closed already."""
+    running = RunningHeartbeat(runtime, gate)
+    running.client.last.set()
+    running.is_orphaned = True
+    if is_shut:
+        gate.shut("closed")
+    runtime.pass_s(1.0)
+    assert running.dead == ["its event loop is closed"]
+    assert (running.client.times, runtime.tickers[0].ended) == ([0], True)
+    assert ("the event loop of /m was closed before its client" in caplog.text) is not is_shut
 
 
 def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:

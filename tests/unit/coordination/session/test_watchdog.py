@@ -259,6 +259,17 @@ async def test_the_session_is_given_up_before_it_is_logged(
     assert "session is closed" in caplog.text
 
 
+def test_the_watchdog_of_a_closed_event_loop_ends(runtime: ManualRuntime, caplog: pytest.LogCaptureFixture) -> None:
+    """It logged an error at each check, since such a loop accepts no callback. The heartbeat ends the session."""
+
+    async def start() -> Watched:
+        return Watched(runtime, loop_ms=10_000)
+
+    watched = asyncio.run(start())
+    runtime.pass_s(60)
+    assert (watched.given_up, caplog.text, runtime.tickers[0].ended) == ([], "", True)
+
+
 async def test_an_exit_does_not_end_the_watchdog(runtime: ManualRuntime) -> None:
     """
     If an object of the application raises SystemExit during a check, the watchdog continues. SystemExit would end a

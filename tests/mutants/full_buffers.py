@@ -1,0 +1,60 @@
+"""Mutants of a full buffer: what a caller that waits gets beside it, and what no caller may have put into it."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_REQUESTS = "clients/fetch/fetch_requests.py"
+_BUFFER = "clients/fetch/fetch_buffer.py"
+_ANSWERS = "clients/fetch/fetch_answers.py"
+
+_REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
+_BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
+_WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
+
+MUTANTS = (
+    Mutant(
+        "a caller starves beside a buffer full of what it does not ask for",
+        _BUFFER,
+        "            self._starving.add(selection)\n",
+        "",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "only the last caller gets what it waits for beside a full buffer",
+        _BUFFER,
+        "            self._starving.add(selection)\n",
+        "            self._starving = {selection}\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a caller that waits has a large message of each partition unpacked into a full buffer",
+        _BUFFER,
+        "            self.ready.add(state)\n            self._feed(state)\n",
+        "            self.ready.add(state)\n",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a caller that waits has large messages of other partitions unpacked into a full buffer",
+        _REQUESTS,
+        "any(each.has(state.topic_partition) for each in self.starving)",
+        "bool(self.starving)",
+        _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "a small bite takes the room for which a large one waits, while a caller waits",
+        _REQUESTS,
+        "                    left = _NO_ROOM\n",
+        "",
+        _REQUEST_TESTS,
+    ),
+    Mutant(
+        "a large message is unpacked into a full buffer",
+        _ANSWERS,
+        "(not self._buffer.is_full or self._buffer.room().is_awaited(state))",
+        "True",
+        _WRAPPER_TESTS,
+    ),
+)
