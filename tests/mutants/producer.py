@@ -10,6 +10,7 @@ _INTERRUPTS = "clients/calls/interrupts.py"
 _PRODUCER = "clients/producer.py"
 _LEFT_LOOP = "clients/calls/left_loop.py"
 _SENDER = "clients/produce/sender.py"
+_ANSWER_STREAM = "clients/net/answer_stream.py"
 _CONNECTION = "clients/net/connection.py"
 _RANGE_READER = "spark/tasks/range_reader.py"
 
@@ -125,8 +126,36 @@ MUTANTS = (
     Mutant(
         "answers are matched to requests by their order",
         _CONNECTION,
-        "self._in_flight.pop(correlation_id, None)",
+        "self._in_flight.pop(self._arriving_id, None)",
         "self._in_flight.pop(next(iter(self._in_flight)), None)",
+        _CONNECTION_TESTS,
+    ),
+    Mutant(
+        "the first bytes of a header that is divided are lost",
+        _ANSWER_STREAM,
+        "        self._head = bytes(received)\n",
+        "",
+        _CONNECTION_TESTS,
+    ),
+    Mutant(
+        "of several answers that arrive together only the first is taken",
+        _ANSWER_STREAM,
+        "            self._finish()\n        self._head",
+        "            self._finish()\n            return\n        self._head",
+        _CONNECTION_TESTS,
+    ),
+    Mutant(
+        "a request without an answer returns before it has left the process",
+        _ANSWER_STREAM,
+        "        await self._written.wait()\n",
+        "        await asyncio.sleep(0)\n",
+        _CONNECTION_TESTS,
+    ),
+    Mutant(
+        "a request without an answer waits for ever once its connection is lost",
+        _ANSWER_STREAM,
+        "        self._written.set()\n        if self._owner",
+        "        if self._owner",
         _CONNECTION_TESTS,
     ),
     # Spark

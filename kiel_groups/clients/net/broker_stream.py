@@ -7,9 +7,8 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-from tornado.iostream import IOStream
-from tornado.tcpclient import TCPClient
-
+from kiel_groups.clients.net.answer_stream import AnswerStream
+from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import HostPort
 
 __all__ = ["open_stream"]
@@ -18,7 +17,7 @@ __all__ = ["open_stream"]
 _NEXT_ADDRESS_S = 0.25
 
 
-async def open_stream(address: HostPort, *, most_bytes: int, timeout_s: float) -> IOStream:
+async def open_stream(address: HostPort, buffers: ReceiveBuffers, timeout_s: float) -> AnswerStream:
     """
     Connect to the first address of a server that accepts a connection.
 
@@ -27,21 +26,20 @@ async def open_stream(address: HostPort, *, most_bytes: int, timeout_s: float) -
 
     Args:
         address: The server.
-        most_bytes: How many bytes the stream may buffer.
+        buffers: The memory that the stream receives into.
         timeout_s: How long connecting may take, in seconds.
 
     Raises:
         TimeoutError: No address has accepted a connection in time.
-        OSError, StreamClosedError: All addresses refuse, or the name has none.
+        OSError: All addresses refuse, or the name has none.
     """
-    attempts: list[asyncio.Future[IOStream]] = []
-    opened: asyncio.Future[IOStream] | None = None
+    attempts: list[asyncio.Future[AnswerStream]] = []
+    opened: asyncio.Future[AnswerStream] | None = None
     try:
         async with asyncio.timeout(timeout_s):
             hosts = await _hosts_of(address)
             for host in hosts:
-                connecting = TCPClient().connect(host, address.port, max_buffer_size=most_bytes, timeout=timeout_s)
-                attempts.append(asyncio.ensure_future(connecting))
+                attempts.append(asyncio.ensure_future(_connect(host, address.port, buffers)))
                 opened = await _first_open(attempts, None if len(attempts) == len(hosts) else _NEXT_ADDRESS_S)
                 if opened is not None:
                     break
@@ -51,6 +49,12 @@ async def open_stream(address: HostPort, *, most_bytes: int, timeout_s: float) -
             if attempt is not opened:
                 attempt.cancel()
                 attempt.add_done_callback(_close)
+
+
+async def _connect(host: str, port: int, buffers: ReceiveBuffers) -> AnswerStream:
+    connected = asyncio.get_running_loop().create_connection(lambda: AnswerStream(buffers), host, port)
+    _, stream = await connected
+    return stream
 
 
 async def _hosts_of(address: HostPort) -> Sequence[str]:
@@ -69,8 +73,8 @@ async def _hosts_of(address: HostPort) -> Sequence[str]:
 
 
 async def _first_open(
-    attempts: Sequence[asyncio.Future[IOStream]], patience_s: float | None
-) -> asyncio.Future[IOStream] | None:
+    attempts: Sequence[asyncio.Future[AnswerStream]], patience_s: float | None
+) -> asyncio.Future[AnswerStream] | None:
     """
     Return an attempt that has succeeded, or None if it is time for the next one.
 
@@ -89,7 +93,7 @@ async def _first_open(
     return None
 
 
-def _close(attempt: asyncio.Future[IOStream]) -> None:
+def _close(attempt: asyncio.Future[AnswerStream]) -> None:
     """Close the stream of an attempt that has succeeded although another one was faster."""
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().close()

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tornado.iostream import IOStream, StreamClosedError
-
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.answer_stream import HEADER_BYTES, AnswerStream
 from kiel_groups.clients.net.broker_stream import open_stream
 from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import BrokerConfig, HostPort
@@ -38,12 +39,6 @@ T = TypeVar("T")
 #: The largest answer that is accepted, unless its request sets another bound.
 MAX_RESPONSE_BYTES = 64 << 20
 
-#: Size and correlation id.
-_HEADER_BYTES = 8
-#: What is read together with a header is copied twice, so this is not much. Small answers need one read all the same.
-_READ_CHUNK_BYTES = 64 << 10
-#: Tornado's own bound, set too high to matter: each frame is checked against the bound of its request.
-_STREAM_BYTES = 1 << 31
 _CORRELATION_IDS = 1 << 31
 
 
@@ -72,10 +67,12 @@ class Connection:
         self._metrics = metrics
         self._buffers = buffers or ReceiveBuffers()
         self._opening: asyncio.Task[None] | None = None
-        self._stream: IOStream | None = None
+        self._stream: AnswerStream | None = None
         #: By correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
+        #: The correlation id of the answer that is being received.
+        self._arriving_id = -1
         self._closed_by: KielGroupsError | None = None
 
     @property
@@ -111,14 +108,16 @@ class Connection:
         frame = encode_request(request, correlation_id, self._config.client_id)
         self._metrics.count("requests", api=type(request).__name__)
         if not request.expects_response:
-            await self._write_only(stream, frame)
+            stream.write(frame)
+            await stream.wait_written()
+            self._check_alive()
             return None
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._in_flight[correlation_id] = _InFlight(request, max_response_bytes, answer, time.monotonic())
-        self._write(stream, frame)
+        stream.write(frame)
         return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
 
-    async def wait_open(self) -> IOStream:
+    async def wait_open(self) -> AnswerStream:
         """
         Wait until the connection is open.
 
@@ -151,42 +150,19 @@ class Connection:
     async def _connect(self) -> None:
         timeout_ms = self._config.connect_timeout_ms
         try:
-            stream = await open_stream(self.address, most_bytes=_STREAM_BYTES, timeout_s=timeout_ms / 1000)
+            stream = await open_stream(self.address, self._buffers, timeout_ms / 1000)
         except TimeoutError:
             self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return
-        except (OSError, StreamClosedError) as error:
+        except OSError as error:
             self._fail(self._broken(f"cannot connect: {_reason(error)}"))
             return
         if self.closed:
             stream.close()
             return
-        stream.set_nodelay(True)
-        stream.read_chunk_size = _READ_CHUNK_BYTES
         self._stream = stream
         self._metrics.count("connections_opened")
-        spawn(self._read_answers(stream), f"answers of {self.address}")
-
-    # ------------------------------------------------------------------ writing
-
-    def _write(self, stream: IOStream, frame: bytes) -> asyncio.Future[None] | None:
-        try:
-            written = stream.write(frame)
-        except StreamClosedError as error:
-            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
-            return None
-        # The reader notices a broken stream, too, and reports it once for all requests in flight.
-        written.add_done_callback(_retrieve)
-        return written
-
-    async def _write_only(self, stream: IOStream, frame: bytes) -> None:
-        written = self._write(stream, frame)
-        try:
-            if written is not None:
-                await written
-        except StreamClosedError as error:
-            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
-        self._check_alive()
+        stream.start(self)
 
     async def _wait(self, request: Request[T], answer: asyncio.Future[T], timeout_ms: int) -> T:
         try:
@@ -200,35 +176,29 @@ class Connection:
 
     # ------------------------------------------------------------------ reading
 
-    async def _read_answers(self, stream: IOStream) -> None:
+    def announced(self, header: memoryview) -> memoryview | None:
+        """Return memory for the answer that follows. After a header that makes no sense, close the connection."""
         try:
-            while True:
-                header = await stream.read_bytes(_HEADER_BYTES)
-                if self.closed:
-                    # The answer came while this client closed the connection. Its request has failed already.
-                    return
-                await self._read_answer(stream, *self._announced(header))
-        except StreamClosedError as error:
-            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+            self._arriving_id, size = self._announced(header)
         except ProtocolError as error:
             # It is unknown where the next answer starts, so the requests in flight cannot be answered.
             lost = counted(self._in_flight, "request")
             log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
-        finally:
-            self._fail(self._broken("its answers are no longer read"))
+            return None
+        return self._buffers.take(size)
 
-    async def _read_answer(self, stream: IOStream, correlation_id: int, size: int) -> None:
-        # A function of its own: no variable refers to the answer while the next one is awaited, so its buffer is free.
-        payload = self._buffers.take(size)
-        if size:
-            # Tornado reads into any buffer that can be written to.
-            await stream.read_into(payload)  # type: ignore[arg-type]
+    def received(self, payload: memoryview) -> None:
+        """Answer the request of the last header."""
         # A timeout may have failed all requests while the rest of the answer arrived.
-        if (asked := self._in_flight.pop(correlation_id, None)) is not None:
+        if (asked := self._in_flight.pop(self._arriving_id, None)) is not None:
             self._answer(asked, payload)
 
-    def _announced(self, header: bytes) -> tuple[int, int]:
+    def lost(self, error: Exception | None) -> None:
+        """Fail the requests in flight: no more answers will come."""
+        self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+
+    def _announced(self, header: memoryview) -> tuple[int, int]:
         """
         Return the correlation id of the answer that follows, and the size of its payload in bytes.
 
@@ -246,7 +216,7 @@ class Connection:
             if asked is not None and not asked.answer.done():
                 asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
             raise
-        return correlation_id, size - (_HEADER_BYTES - SIZE_BYTES)
+        return correlation_id, size - (HEADER_BYTES - SIZE_BYTES)
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
         name = type(asked.request).__name__
@@ -285,14 +255,11 @@ class Connection:
                 asked.answer.set_exception(copy(error))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception | None) -> str:
     """Return the reason of an error, in the operating system's words if it has any."""
-    cause = error.real_error if isinstance(error, StreamClosedError) else error
-    if cause is None:
+    if error is None:
         return "closed by the other side"
-    return str(getattr(cause, "strerror", None) or cause)
-
-
-def _retrieve(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        # asyncio puts its own words in place of those.
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)

@@ -12,6 +12,8 @@ __all__ = ["LEAST_REUSED_BYTES", "MOST_REUSED_BYTES", "ReceiveBuffers"]
 LEAST_REUSED_BYTES, MOST_REUSED_BYTES = 256 << 10, 8 << 20
 #: The most buffers that are kept: two bulk answers may arrive while two others are decoded.
 _MOST_BUFFERS = 4
+#: The memory for headers and small answers. What a large answer has there is copied, so this is not much.
+_CHUNK_BYTES = 64 << 10
 #: Buffers that were not used for this time are freed, in seconds.
 _IDLE_S = 1.0
 
@@ -22,9 +24,13 @@ class ReceiveBuffers:
 
     A new buffer of some MiB is filled with zeros by Python, and each of its pages by the kernel, before a byte arrives.
     So buffers are used again, as soon as nothing refers to them any more; no caller returns one.
+
+    Attributes:
+        chunk: Memory for what is handled before the next bytes are received.
     """
 
     def __init__(self) -> None:
+        self.chunk = memoryview(bytearray(_CHUNK_BYTES))
         self._buffers: list[bytearray] = []
         self._used = False
         self._timer: asyncio.TimerHandle | None = None

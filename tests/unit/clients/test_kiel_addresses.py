@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
-from tornado.tcpclient import TCPClient
 
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.clients.net import broker_stream
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.errors import ConfigError, NoBrokersError, NoZooKeeperError
 from tests.helpers.fake_broker import FakeBroker
@@ -21,11 +21,11 @@ async def test_brokers_have_port_9092_by_default(monkeypatch: pytest.MonkeyPatch
     """A broker's address without a port gets port 9092. If no broker answers, the error names all addresses."""
     connected: list[tuple[str, int]] = []
 
-    async def connect(self: TCPClient, host: str, port: int, **_: Any) -> Any:
+    async def connect(host: str, port: int, _: object) -> Any:
         connected.append((host, port))
         raise OSError("nothing listens here")
 
-    monkeypatch.setattr(TCPClient, "connect", connect)
+    monkeypatch.setattr(broker_stream, "_connect", connect)
     with pytest.raises(NoBrokersError, match=r"kafka-1:9092: .*kafka-2:9093: "):
         await make(["kafka-1", "kafka-2:9093"]).connect()
     assert connected == [("kafka-1", 9092), ("kafka-2", 9093)]

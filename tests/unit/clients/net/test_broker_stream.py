@@ -7,10 +7,10 @@ import socket
 from typing import Any
 
 import pytest
-from tornado.tcpclient import TCPClient
 
 from kiel_groups.clients.net import broker_stream
 from kiel_groups.clients.net.broker_stream import open_stream
+from kiel_groups.clients.net.receive_buffers import ReceiveBuffers
 from kiel_groups.config import HostPort
 from tests.helpers.waiting import eventually
 
@@ -38,7 +38,7 @@ class Network:
         self.tried: list[str] = []
         self.streams: list[Stream] = []
         patch.setattr(socket, "getaddrinfo", self._getaddrinfo)
-        patch.setattr(TCPClient, "connect", lambda _, host, port, **__: self._connect(host))
+        patch.setattr(broker_stream, "_connect", lambda host, port, buffers: self._connect(host))
         patch.setattr(broker_stream, "_NEXT_ADDRESS_S", 0.01)
 
     def _getaddrinfo(self, *_: Any, **__: Any) -> list[Any]:
@@ -56,7 +56,7 @@ class Network:
 
     async def open(self, timeout_s: float = 5.0) -> Any:
         """Open a stream to the broker."""
-        return await open_stream(BROKER, most_bytes=1, timeout_s=timeout_s)
+        return await open_stream(BROKER, ReceiveBuffers(), timeout_s)
 
 
 async def test_the_first_address_that_accepts_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
