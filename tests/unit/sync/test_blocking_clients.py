@@ -129,6 +129,8 @@ def test_a_ctrl_c_before_a_call_has_started_leaves_no_coroutine(monkeypatch: pyt
         raise KeyboardInterrupt
 
     producer = sync.Producer("127.0.0.1:1")
+    # Garbage of earlier tests would warn below.
+    gc.collect()
     with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         patched.setattr(producer._thread, "_running", interrupted)
