@@ -18,6 +18,7 @@ _INTERRUPTS_TESTS = "tests/unit/clients/calls/test_interrupts.py"
 _INTERRUPTED_PRODUCER_TESTS = "tests/unit/clients/test_interrupted_producer.py"
 _PRODUCER_CLOSE_TESTS = "tests/unit/clients/test_producer_close.py"
 _SENDER_TESTS = "tests/unit/clients/produce/test_sender.py"
+_ANSWER_STREAM_TESTS = "tests/unit/clients/net/test_answer_stream.py"
 _CONNECTION_TESTS = "tests/unit/clients/net/test_connection.py"
 _RANGE_READING_TESTS = "tests/spark/test_range_reading.py"
 
@@ -76,8 +77,8 @@ MUTANTS = (
     Mutant(
         "a batch that was not answered counts as failed instead of unknown",
         _SENDER,
-        "                batch.unresolved_tries += 1\n",
-        "                pass\n",
+        "            batch.unresolved_tries += 1\n",
+        "            pass\n",
         _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
@@ -135,28 +136,49 @@ MUTANTS = (
         _ANSWER_STREAM,
         "        self._head = bytes(received)\n",
         "",
-        _CONNECTION_TESTS,
+        _ANSWER_STREAM_TESTS,
     ),
     Mutant(
         "of several answers that arrive together only the first is taken",
         _ANSWER_STREAM,
         "            self._finish()\n        self._head",
         "            self._finish()\n            return\n        self._head",
-        _CONNECTION_TESTS,
+        _ANSWER_STREAM_TESTS,
+    ),
+    Mutant(
+        "a request that a reset connection has not taken counts as sent",
+        _ANSWER_STREAM,
+        "            self._written.clear()\n\n    async def",
+        "            pass\n\n    async def",
+        _ANSWER_STREAM_TESTS,
+    ),
+    Mutant(
+        "a half-closed connection lives until all is sent",
+        _ANSWER_STREAM,
+        "        self.close()\n        return False",
+        "        return False",
+        _ANSWER_STREAM_TESTS,
+    ),
+    Mutant(
+        "an error that is not expected blocks a partition of the producer",
+        _SENDER,
+        "        except Exception as error:\n            # A bug, or garbage",
+        "        except KielGroupsError as error:\n            # A bug, or garbage",
+        "tests/unit/clients/produce/test_sender.py",
     ),
     Mutant(
         "a request without an answer returns before it has left the process",
         _ANSWER_STREAM,
         "        await self._written.wait()\n",
         "        await asyncio.sleep(0)\n",
-        _CONNECTION_TESTS,
+        _ANSWER_STREAM_TESTS,
     ),
     Mutant(
         "a request without an answer waits for ever once its connection is lost",
         _ANSWER_STREAM,
-        "        self._written.set()\n        if self._owner",
-        "        if self._owner",
-        _CONNECTION_TESTS,
+        "        self._ended.set()\n        self._written.set()\n",
+        "        self._ended.set()\n",
+        _ANSWER_STREAM_TESTS,
     ),
     # Spark
     Mutant(

@@ -45,9 +45,10 @@ class AnswerStream(asyncio.BufferedProtocol):
         #: The memory for the payload that is being received, and how much of it was received.
         self._payload: memoryview | None = None
         self._filled = 0
-        #: Whether all that was written has been handed to the kernel, or is lost.
+        #: Whether all that was written has been handed to the kernel, or is lost with the connection.
         self._written = asyncio.Event()
         self._written.set()
+        self._ended = asyncio.Event()
 
     def start(self, owner: AnswerOwner) -> None:
         """Receive answers from now on."""
@@ -56,14 +57,21 @@ class AnswerStream(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def write(self, frame: bytes) -> None:
-        """Send a request. Nothing happens after the end of the connection."""
+        """Send a request. If that is impossible, the connection ends, and its owner learns of it a moment later."""
         assert self._transport is not None
         if not self._transport.is_closing():
             self._transport.write(frame)
+        if self._transport.is_closing() and not self._ended.is_set():
+            # Nothing is left to be sent, and the request is lost all the same: ``connection_lost`` follows.
+            self._written.clear()
 
     async def wait_written(self) -> None:
         """Wait until all requests have been handed to the kernel, or the connection has ended."""
         await self._written.wait()
+
+    async def wait_ended(self) -> None:
+        """Wait until the connection has ended, and its owner knows why."""
+        await self._ended.wait()
 
     def close(self) -> None:
         """Close the connection at once. What is not sent yet is lost."""
@@ -123,7 +131,15 @@ class AnswerStream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._written.set()
 
+    def eof_received(self) -> bool:
+        # A broker that sends no more takes no more, either. By default, the transport would wait until all is sent.
+        self.close()
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._written.set()
+        # The owner may keep this object for a while.
+        self._payload = None
         if self._owner is not None:
             self._owner.lost(exc)
+        self._ended.set()
+        self._written.set()

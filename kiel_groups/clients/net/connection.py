@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Awaitable
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -97,8 +98,8 @@ class Connection:
         Raises:
             BrokerConnectionError: The connection could not be opened, or ended before the answer arrived. In the second
                 case, the broker may or may not have executed the request.
-            RequestTimeoutError: No answer came in time. The connection is closed, since a broker that is late with one
-                answer is late with all that follow.
+            RequestTimeoutError: No answer came in time, or the broker did not take a request without an answer. The
+                connection is closed, since a broker that is late with one answer is late with all that follow.
             ProtocolError: The answer cannot be decoded, or is longer than ``max_response_bytes``.
             ConfigError: A field of the request does not fit its type in the protocol.
         """
@@ -109,13 +110,13 @@ class Connection:
         self._metrics.count("requests", api=type(request).__name__)
         if not request.expects_response:
             stream.write(frame)
-            await stream.wait_written()
+            await self._wait(request, stream.wait_written(), timeout_ms)
             self._check_alive()
             return None
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._in_flight[correlation_id] = _InFlight(request, max_response_bytes, answer, time.monotonic())
         stream.write(frame)
-        return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
+        return await self._wait(request, answer, timeout_ms)
 
     async def wait_open(self) -> AnswerStream:
         """
@@ -154,7 +155,8 @@ class Connection:
         except TimeoutError:
             self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
+            # A broker may advertise a name or a port that is none.
             self._fail(self._broken(f"cannot connect: {_reason(error)}"))
             return
         if self.closed:
@@ -163,16 +165,28 @@ class Connection:
         self._stream = stream
         self._metrics.count("connections_opened")
         stream.start(self)
+        spawn(self._close_with_the_loop(stream), f"connection to {self.address}")
 
-    async def _wait(self, request: Request[T], answer: asyncio.Future[T], timeout_ms: int) -> T:
+    async def _close_with_the_loop(self, stream: AnswerStream) -> None:
+        """Close the connection when the loop's tasks are cancelled: its client may have been left without a close."""
+        try:
+            await stream.wait_ended()
+        finally:
+            self._fail(self._broken("its event loop has ended"))
+
+    async def _wait(self, request: Request[Any], outcome: Awaitable[T], timeout_ms: int | None) -> T:
+        timeout_ms = timeout_ms or self._config.request_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await answer
+                return await outcome
         except TimeoutError:
             name = type(request).__name__
+            done, what = "answered", f"no answer to a {name}"
+            if not request.expects_response:
+                done, what = "taken", f"the broker has not taken a {name}"
             self._metrics.count("request_timeouts", api=name)
-            self._fail(self._broken(f"closed, since a {name} was not answered in time"))
-            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_ms} ms") from None
+            self._fail(self._broken(f"closed, since a {name} was not {done} in time"))
+            raise RequestTimeoutError(f"{self.address}: {what} within {timeout_ms} ms") from None
 
     # ------------------------------------------------------------------ reading
 

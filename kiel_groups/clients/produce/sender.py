@@ -21,7 +21,7 @@ from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest
+from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
 from kiel_groups.wire.error_codes import (
     INVALID_MESSAGE,
     INVALID_TOPIC,
@@ -195,6 +195,21 @@ class Sender:
         return chosen
 
     async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
+        try:
+            answer = await self._request(node_id, queues)
+        except KielGroupsError as error:
+            for queue in queues:
+                self._failed(queue, error)
+        except Exception as error:
+            # A bug, or garbage from the broker. The records must not wait for ever.
+            log.exception("producing to broker %d failed in a way that is not expected", node_id)
+            for queue in queues:
+                self._failed(queue, KielGroupsError(f"unexpected: {error!r}"))
+        else:
+            if not self._closed:
+                self._answered(queues, answer.partitions if answer else None)
+
+    async def _request(self, node_id: int, queues: list[PartitionQueue]) -> ProduceResponse | None:
         message_sets = {}
         batches = [queue.batches[0] for queue in queues]
         for queue, batch in zip(queues, batches, strict=True):
@@ -202,18 +217,11 @@ class Sender:
             message_sets[queue.topic_partition] = encode_message_set(batch.messages, self._config.compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
         timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
-        try:
-            connection = self._cluster.connection(node_id, "produce")
-            await connection.wait_open()
-            for batch in batches:
-                batch.unresolved_tries += 1
-            answer = await connection.request(request, timeout_ms)
-        except KielGroupsError as error:
-            for queue in queues:
-                self._failed(queue, error)
-        else:
-            if not self._closed:
-                self._answered(queues, answer.partitions if answer else None)
+        connection = self._cluster.connection(node_id, "produce")
+        await connection.wait_open()
+        for batch in batches:
+            batch.unresolved_tries += 1
+        return await connection.request(request, timeout_ms)
 
     # ------------------------------------------------------------------ outcomes
 

@@ -12,7 +12,6 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
@@ -203,36 +202,6 @@ async def test_an_answer_that_comes_while_the_connection_is_closed_is_no_fault(
         assert broker.requests
         await run_ready_tasks()
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-
-
-@pytest.mark.parametrize("piece_bytes", [1, 3, 7, 8, 9, 50])
-async def test_answers_come_in_pieces_of_any_size(piece_bytes: int) -> None:
-    """Headers and payloads may be divided anywhere, and several answers may arrive together."""
-    async with FakeBroker({"a": 1, "b": 2}) as broker:
-        connection = connection_to(broker)
-        stream = await connection.wait_open()
-        offered = stream.get_buffer
-        stream.get_buffer = lambda sizehint: offered(sizehint)[:piece_bytes]  # type: ignore[method-assign]
-        for _ in range(2):
-            answers = await asyncio.gather(*(connection.request(MetadataRequest((topic,))) for topic in "abab"))
-            assert [answer.topics[0].topic for answer in answers if answer] == ["a", "b", "a", "b"]
-        connection.close()
-
-
-async def test_what_was_not_sent_is_lost_by_a_close() -> None:
-    """A produce request without an answer fails if the connection is closed before all of it has left the process."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = HostPort(*silent.getsockname())
-        connection = Connection(address, BrokerConfig(hosts=(address,)), Metrics())
-        large = ProduceRequest(0, 1_000, {TopicPartition("t", 0): bytes(64 << 20)})
-        asked = asyncio.ensure_future(connection.request(large))
-        await eventually(lambda: connection._stream is not None, "the connection is open")
-        await run_ready_tasks()
-        assert not asked.done()
-        connection.close()
-        async with asyncio.timeout(5.0):
-            with pytest.raises(BrokerConnectionError, match="closed by this client"):
-                await asked
 
 
 async def test_a_close_ends_the_opening_to_a_host_that_drops_packets() -> None:

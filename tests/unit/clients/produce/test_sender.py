@@ -7,10 +7,12 @@ import logging
 
 import pytest
 
+from kiel_groups.clients.produce import sender
 from kiel_groups.clients.producer import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    KielGroupsError,
     OutcomeUnknownError,
     RetriableBrokerError,
 )
@@ -171,3 +173,20 @@ async def test_a_request_without_an_answer_is_retried() -> None:
             await producer.produce("t", b"x", partition=0)
         assert not isinstance(caught.value, BrokerConnectionError)
         assert broker.count(PRODUCE) == 2
+
+
+async def test_an_error_that_nobody_expects_reaches_the_caller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records fail with it, and the partition is not blocked for the next ones."""
+
+    def encode_badly(*_: object) -> bytes:
+        raise RuntimeError("a bug")
+
+    async with producing(FakeBroker({"t": 1})) as (_, producer):
+        with monkeypatch.context() as patched:
+            patched.setattr(sender, "encode_message_set", encode_badly)
+            with pytest.raises(KielGroupsError, match="unexpected: RuntimeError"):
+                await asyncio.wait_for(producer.produce("t", b"x"), 5.0)
+        assert "in a way that is not expected" in caplog.text
+        await asyncio.wait_for(producer.produce("t", b"y"), 5.0)
