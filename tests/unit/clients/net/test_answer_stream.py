@@ -53,7 +53,7 @@ def reset(peer: socket.socket) -> None:
     peer.close()
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 3, 7, 8, 9, 50])
+@pytest.mark.parametrize("piece_bytes", [1, 3, 7, 8, 9, 50, 10_000])
 async def test_answers_come_in_pieces_of_any_size(piece_bytes: int) -> None:
     """Headers and payloads may be divided anywhere, and several answers may arrive together."""
     async with FakeBroker({"a": 1, "b": 2}) as broker:
