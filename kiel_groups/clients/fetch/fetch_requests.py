@@ -21,14 +21,14 @@ connections of their own (lanes), over disjoint partitions:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
-from kiel_groups.clients.fetch.ready_queue import Selection
+from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
 from kiel_groups.fetch_sizing import BiteSize, fill_answer
 
@@ -119,11 +119,11 @@ class Room(NamedTuple):
 
     poll_bytes: int
     bulk_bytes: int
-    starving: Collection[Selection] = ()
+    starving: StarvingCallers = StarvingCallers()
 
     def is_awaited(self, state: PartitionFetch) -> bool:
         """Whether a caller waits for a partition that has no batch, so that it gets one whatever fills the buffer."""
-        return not state.buffered and any(each.has(state.topic_partition) for each in self.starving)
+        return not state.buffered and self.starving.has(state.topic_partition)
 
 
 @dataclass(slots=True)
@@ -199,7 +199,8 @@ class BrokerLanes:
                     # Another one must not take the room for which this one waits.
                     left = _NO_ROOM
                     continue
-                asked = state.needed_bytes or min(asked, self.bite.least)
+                # Without the rest of the room, each of its small bites would cost a round trip.
+                asked = state.needed_bytes or min(asked, max(self.bite.least, int(left / state.expansion)))
             left -= int(asked * state.expansion)
             yield state, asked
 
