@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a small bite takes the room for which a large one waits, while a caller waits",
         _REQUESTS,
-        "                    left = _NO_ROOM\n",
+        "                    is_turn = False\n",
         "",
         _REQUEST_TESTS,
     ),

@@ -257,11 +257,21 @@ def test_a_full_buffer_holds_bulk_requests_back() -> None:
 def test_a_caller_that_waits_gets_the_room_that_is_left(left: int) -> None:
     """A buffer that is nearly full does not make its partition as slow as a full one. The next one finds no room."""
     states = [behind(0), behind(1)]
-    for state in states:
-        state.expansion = 4.0
+    states[0].expansion = states[1].expansion = 4.0
     planned = lanes_with(*states).plan_bulk(Room(MIB, left, StarvingCallers([ANY])))
     assert planned is not None
     assert planned.shares == {states[0]: max(left // 4, MIB // 16), states[1]: MIB // 16}
+
+
+def test_a_caller_that_waits_gets_room_before_what_nobody_waits_for() -> None:
+    """Its caller takes the records at once. The other partition, or the other broker, keeps its turn."""
+    room = Room(MIB, MIB // 2, StarvingCallers([Selection(None, frozenset({TopicPartition("t", 1)}))]))
+    for is_turn in (True, False):
+        lanes = lanes_with(behind(0, needed_bytes=20 * MIB), behind(1))
+        planned = lanes.plan_bulk(room._replace(is_turn=is_turn))
+        assert planned is not None
+        assert [(s.topic_partition.partition, n) for s, n in planned.shares.items()] == [(1, MIB // 2)]
+        assert lanes.is_held_back
 
 
 def test_compressed_messages_are_counted_as_they_will_be_buffered() -> None:
