@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "bulk requests overfill the buffer",
         _REQUESTS,
-        "            if left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):\n",
+        "            if not is_turn or left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):\n",
         "            if False:\n",
         _REQUEST_TESTS,
     ),
@@ -386,7 +386,7 @@ MUTANTS = (
     Mutant(
         "small bites leave no room for large ones",
         _REQUESTS,
-        "room if first == broker.node_id else room._replace(bulk_bytes=_NO_ROOM)",
+        "room if first == broker.node_id else room._replace(is_turn=False)",
         "room",
         _REQUEST_TESTS,
     ),

@@ -9,10 +9,12 @@ __all__ = ["MUTANTS"]
 _REQUESTS = "clients/fetch/fetch_requests.py"
 _BUFFER = "clients/fetch/fetch_buffer.py"
 _ANSWERS = "clients/fetch/fetch_answers.py"
+_STARVING = "clients/fetch/starving_callers.py"
 
 _REQUEST_TESTS = "tests/unit/clients/fetch/test_fetch_requests.py"
 _BULK_TESTS = "tests/unit/clients/fetch/test_fetch_bulk.py"
 _WRAPPER_TESTS = "tests/unit/clients/fetch/test_large_wrappers.py"
+_STARVING_TESTS = "tests/unit/clients/fetch/test_starving_callers.py"
 
 MUTANTS = (
     Mutant(
@@ -26,8 +28,44 @@ MUTANTS = (
         "only the last caller gets what it waits for beside a full buffer",
         _BUFFER,
         "            self._starving.add(selection)\n",
-        "            self._starving = {selection}\n",
+        "            self._starving = StarvingCallers([selection])\n",
         _WRAPPER_TESTS,
+    ),
+    Mutant(
+        "what one caller finds beside a full buffer ends the wait of all others",
+        _BUFFER,
+        "        if not errors and isinstance(state.buffered[0], Exception):\n",
+        "        self._starving = StarvingCallers()\n"
+        "        if not errors and isinstance(state.buffered[0], Exception):\n",
+        _BULK_TESTS,
+    ),
+    Mutant(
+        "a caller that waits starves because many others have asked and gone",
+        _STARVING,
+        "each.partitions is None or each.partitions in waiting",
+        "each.partitions is None",
+        _STARVING_TESTS,
+    ),
+    Mutant(
+        "what callers that are gone have asked for is kept for ever",
+        _BUFFER,
+        "            if self._starving.is_over:\n",
+        "            if False:\n",
+        _STARVING_TESTS,
+    ),
+    Mutant(
+        "a caller starves after the one to which it left a partition is cancelled",
+        _STARVING,
+        "            selection = Selection(selection.topic, selection.partitions)\n",
+        "            pass\n",
+        _STARVING_TESTS,
+    ),
+    Mutant(
+        "a caller that waits gets the smallest bite although there is room for more",
+        _REQUESTS,
+        "max(self.bite.least, int(left / state.expansion))",
+        "self.bite.least",
+        _REQUEST_TESTS,
     ),
     Mutant(
         "a caller that waits has a large message of each partition unpacked into a full buffer",
@@ -39,14 +77,14 @@ MUTANTS = (
     Mutant(
         "a caller that waits has large messages of other partitions unpacked into a full buffer",
         _REQUESTS,
-        "any(each.has(state.topic_partition) for each in self.starving)",
+        "self.starving.has(state.topic_partition)",
         "bool(self.starving)",
         _WRAPPER_TESTS,
     ),
     Mutant(
         "a small bite takes the room for which a large one waits, while a caller waits",
         _REQUESTS,
-        "                    left = _NO_ROOM\n",
+        "                    is_turn = False\n",
         "",
         _REQUEST_TESTS,
     ),

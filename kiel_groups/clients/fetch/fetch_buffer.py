@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES, Room
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.clients.fetch.ready_queue import ANY, ReadyQueue, Selection
+from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
 
 __all__ = ["Buffered", "FetchBuffer"]
@@ -41,9 +42,7 @@ class FetchBuffer:
         self._paused_bytes = 0
         #: The bytes that the bulk requests in flight are expected to bring.
         self._reserved_bytes = 0
-        #: What calls of ``pop`` have asked for since the last one that found something, as long as nothing of it is
-        #: buffered: their callers wait for that, whatever fills the buffer.
-        self._starving: set[Selection] = set()
+        self._starving = StarvingCallers()
         self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
@@ -84,7 +83,7 @@ class FetchBuffer:
 
     def _feed(self, state: PartitionFetch) -> None:
         """Note that a partition has a batch. One is enough for each caller: it may come late, or never again."""
-        self._starving = {each for each in self._starving if not each.has(state.topic_partition)}
+        self._starving.feed(state.topic_partition)
 
     def _count(self, state: PartitionFetch, size_bytes: int) -> None:
         self._bytes += size_bytes
@@ -102,8 +101,9 @@ class FetchBuffer:
         state = self.ready.pop(selection)
         if state is None:
             self._starving.add(selection)
+            if self._starving.is_over:
+                self._starving.limit(self.ready.waiting)
             return None
-        self._starving.clear()
         if not errors and isinstance(state.buffered[0], Exception):
             self.ready.add_first(state)
             return None

@@ -21,14 +21,14 @@ connections of their own (lanes), over disjoint partitions:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import Demand, PartitionFetch, Phase
-from kiel_groups.clients.fetch.ready_queue import Selection
+from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
 from kiel_groups.fetch_sizing import BiteSize, fill_answer
 
@@ -58,8 +58,6 @@ LEAST_SHARE_BYTES = 4 << 10
 _MOST_ANSWERS, _LEAST_ANSWERS = 4, 16
 #: The part of the buffer that one bulk request may fill.
 _BUFFER_PART = 8
-#: Less than any bite takes.
-_NO_ROOM = -1
 
 _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
@@ -114,16 +112,17 @@ class Room(NamedTuple):
     What the buffer has room for.
 
     ``poll_bytes`` is for the answer to a poll, ``bulk_bytes`` for that to a bulk request. ``starving`` is what callers
-    wait for while nothing of it is buffered.
+    wait for while nothing of it is buffered; without ``is_turn``, only that is asked for.
     """
 
     poll_bytes: int
     bulk_bytes: int
-    starving: Collection[Selection] = ()
+    starving: StarvingCallers = StarvingCallers()
+    is_turn: bool = True
 
     def is_awaited(self, state: PartitionFetch) -> bool:
         """Whether a caller waits for a partition that has no batch, so that it gets one whatever fills the buffer."""
-        return not state.buffered and any(each.has(state.topic_partition) for each in self.starving)
+        return not state.buffered and self.starving.has(state.topic_partition)
 
 
 @dataclass(slots=True)
@@ -186,20 +185,21 @@ class BrokerLanes:
 
     def _bites(self, room: Room) -> Iterator[tuple[PartitionFetch, int]]:
         """Yield the partitions that are behind, in turn, and what to ask of each, as long as the buffer has room."""
-        behind, left = self._ready[Demand.BEHIND], room.bulk_bytes
+        behind, left, is_turn = self._ready[Demand.BEHIND], room.bulk_bytes, room.is_turn
         in_turn = chain((each for each in behind if not each.buffered), (each for each in behind if each.buffered))
         for state in in_turn:
             asked = self._bite_of(state)
             # A message that is too large for the buffer waits until half of it is free, and does not wait for ever.
-            if left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
+            if not is_turn or left < min(asked * state.expansion, self.config.fetch_buffer_bytes // 2):
                 if not room.is_awaited(state):
                     self.is_held_back = True
                     if not room.starving:
                         return
                     # Another one must not take the room for which this one waits.
-                    left = _NO_ROOM
+                    is_turn = False
                     continue
-                asked = state.needed_bytes or min(asked, self.bite.least)
+                # Without the rest of the room, each of its small bites would cost a round trip.
+                asked = state.needed_bytes or min(asked, max(self.bite.least, int(left / state.expansion)))
             left -= int(asked * state.expansion)
             yield state, asked
 
@@ -256,7 +256,7 @@ class BulkTurns:
     def plan(self, broker: BrokerLanes, room: Room) -> PlannedFetch | None:
         """Return the bulk request to send to a broker now, or None if none should be sent, or if it is not its turn."""
         first = next(iter(self._waiting), broker.node_id)
-        planned = broker.plan_bulk(room if first == broker.node_id else room._replace(bulk_bytes=_NO_ROOM))
+        planned = broker.plan_bulk(room if first == broker.node_id else room._replace(is_turn=False))
         if broker.is_held_back:
             self._waiting.setdefault(broker.node_id, broker)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
@@ -47,7 +46,7 @@ class ReadyQueue:
         #: An event for each topic that a caller has asked for.
         self._by_topic: dict[str, asyncio.Event] = {}
         #: The callers that wait for some partitions.
-        self._by_partitions: dict[asyncio.Event, Collection[TopicPartition]] = {}
+        self._by_partitions: dict[asyncio.Event, frozenset[TopicPartition]] = {}
 
     def add(self, state: PartitionFetch) -> None:
         """Put a partition at the end of the queue."""
@@ -100,6 +99,11 @@ class ReadyQueue:
                 await event.wait()
             finally:
                 del self._by_partitions[event]
+
+    @property
+    def waiting(self) -> set[frozenset[TopicPartition]]:
+        """The partitions that callers wait for, without the callers that wait for a topic or for any partition."""
+        return set(self._by_partitions.values())
 
     def _may_pop(self, selection: Selection) -> bool:
         if selection.partitions is None:

@@ -121,6 +121,36 @@ async def test_a_partition_that_a_caller_waits_for_is_fetched_into_a_full_buffer
         assert offsets == list(range(12))
 
 
+@pytest.mark.parametrize("is_sought", [False, True])
+async def test_callers_wait_for_partitions_that_come_later_while_another_one_polls(is_sought: bool) -> None:
+    """
+    The buffer is full. Two callers ask once, and wait: their partitions cannot be asked for yet, since their fetches
+    fail. A third caller finds batches meanwhile, which does not end the wait of the others.
+    """
+    async with fetch_bench(max_bytes=250_000, fetch_buffer_bytes=1_000_000) as bench:
+        for tp in (T0, T1, T2):
+            bench.broker.append(tp, message_set(*[LARGE] * 12))
+        bench.fetcher.assign({T0: 0, T1: 0, T2: 0})
+        waiting, polling = [Selection(partitions=frozenset({tp})) for tp in (T0, T1)], Selection("t", frozenset({T2}))
+        await eventually(lambda: all(map(bench.fetcher.is_buffering, (T0, T1, T2))), "each has a batch")
+        for tp in (T0, T1):
+            bench.broker.fail_next(FETCH, tp, *[5] * 1_000)
+        bench.fetcher._buffer.reserve(1_000_000)
+        for selection in waiting:
+            while bench.fetcher.poll(selection) is not None:
+                await run_ready_tasks()
+        callers = [asyncio.create_task(bench.fetcher.ready.wait(selection)) for selection in waiting]
+        await eventually(lambda: bench.metrics.counter("fetch_retries") > 4, "their fetches fail")
+        assert not any(caller.done() for caller in callers)
+        assert bench.fetcher.poll(polling) is not None
+        if is_sought:
+            bench.fetcher.assign({T0: 0, T1: 0})
+        bench.broker.errors.clear()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*callers)
+        assert all(bench.fetcher.poll(selection) is not None for selection in waiting)
+
+
 async def test_bytes_are_counted_without_compression() -> None:
     """What does not fit is fetched again, and the next request asks for less."""
     async with fetch_bench(max_bytes=1 << 20, fetch_buffer_bytes=300_000) as bench:

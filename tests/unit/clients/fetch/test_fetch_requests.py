@@ -21,6 +21,7 @@ from kiel_groups.clients.fetch.fetch_requests import (
 )
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.fetch.ready_queue import ANY, Selection
+from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.fetch_sizing import MessageSizes
@@ -240,16 +241,37 @@ def test_a_partition_without_a_batch_goes_first() -> None:
 
 def test_a_full_buffer_holds_bulk_requests_back() -> None:
     """Until there is room for a whole bite; but callers that wait for a partition get a small one."""
-    lanes, full = lanes_with(behind(0), behind(1, buffered=True)), Room(LEAST_SHARE_BYTES, MIB - 1)
+    lanes, full = lanes_with(behind(0), behind(1, buffered=True)), Room(LEAST_SHARE_BYTES, -1)
     assert lanes.plan_bulk(full) is None
     assert lanes.is_held_back
-    planned = lanes.plan_bulk(full._replace(starving=[ANY]))
+    planned = lanes.plan_bulk(full._replace(starving=StarvingCallers([ANY])))
     assert planned is not None
     assert [(s.topic_partition.partition, n) for s, n in planned.shares.items()] == [(0, MIB // 16)]
-    assert lanes.plan_bulk(full._replace(starving=[ANY])) is None, "it has a batch to deliver"
+    assert lanes.plan_bulk(full._replace(starving=StarvingCallers([ANY]))) is None, "it has a batch to deliver"
     assert lanes.is_held_back
     assert lanes.plan_bulk(ROOM) is not None
     assert not lanes.is_held_back
+
+
+@pytest.mark.parametrize("left", [MIB - 1, MIB // 2, 0, -MIB])
+def test_a_caller_that_waits_gets_the_room_that_is_left(left: int) -> None:
+    """A buffer that is nearly full does not make its partition as slow as a full one. The next one finds no room."""
+    states = [behind(0), behind(1)]
+    states[0].expansion = states[1].expansion = 4.0
+    planned = lanes_with(*states).plan_bulk(Room(MIB, left, StarvingCallers([ANY])))
+    assert planned is not None
+    assert planned.shares == {states[0]: max(left // 4, MIB // 16), states[1]: MIB // 16}
+
+
+def test_a_caller_that_waits_gets_room_before_what_nobody_waits_for() -> None:
+    """Its caller takes the records at once. The other partition, or the other broker, keeps its turn."""
+    room = Room(MIB, MIB // 2, StarvingCallers([Selection(None, frozenset({TopicPartition("t", 1)}))]))
+    for is_turn in (True, False):
+        lanes = lanes_with(behind(0, needed_bytes=20 * MIB), behind(1))
+        planned = lanes.plan_bulk(room._replace(is_turn=is_turn))
+        assert planned is not None
+        assert [(s.topic_partition.partition, n) for s, n in planned.shares.items()] == [(1, MIB // 2)]
+        assert lanes.is_held_back
 
 
 def test_compressed_messages_are_counted_as_they_will_be_buffered() -> None:
@@ -279,7 +301,7 @@ def test_a_message_that_is_too_large_for_the_buffer_waits_until_half_of_it_is_fr
 def test_a_message_is_asked_for_by_a_caller_that_finds_nothing_else() -> None:
     """However little room there is, unless its partition has a batch to deliver."""
     state, other = behind(0, needed_bytes=20 * MIB), behind(1, needed_bytes=20 * MIB, buffered=True)
-    planned = lanes_with(state, other).plan_bulk(Room(MIB, 0, starving=[ANY]))
+    planned = lanes_with(state, other).plan_bulk(Room(MIB, 0, starving=StarvingCallers([ANY])))
     assert planned is not None
     assert planned.shares == {state: 20 * MIB}
 
@@ -288,7 +310,8 @@ def test_only_what_a_caller_waits_for_is_asked_for_beyond_the_room() -> None:
     """Others wait for room, before and after it, and take none of what is left."""
     states = [behind(0, needed_bytes=20 * MIB), behind(1, 10), behind(2, needed_bytes=20 * MIB), behind(3, 10)]
     lanes = lanes_with(*states)
-    planned = lanes.plan_bulk(Room(MIB, MIB, [Selection("u"), Selection(None, frozenset({TopicPartition("t", 2)}))]))
+    starving = StarvingCallers([Selection("u"), Selection(None, frozenset({TopicPartition("t", 2)}))])
+    planned = lanes.plan_bulk(Room(MIB, MIB, starving))
     assert planned is not None
     assert planned.shares == {states[2]: 20 * MIB}
     assert lanes.is_held_back
@@ -324,7 +347,7 @@ def test_a_broker_does_not_wait_for_its_turn_if_a_caller_waits_for_its_partition
     large, small = BrokerLanes(1, CONFIG), BrokerLanes(2, CONFIG)
     add(large, behind(0, needed_bytes=20 * MIB, buffered=True))
     add(small, behind(1, 1_000))
-    turns, starving = BulkTurns(), Room(MIB, MIB, starving=[ANY])
+    turns, starving = BulkTurns(), Room(MIB, MIB, starving=StarvingCallers([ANY]))
     assert turns.plan(large, starving) is None
     assert turns.plan(small, starving) is not None
     assert turns.waiting == [large]
