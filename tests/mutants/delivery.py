@@ -213,6 +213,20 @@ MUTANTS = (
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
+        "records of a cancelled call come after those behind them",
+        "clients/delivery/values_in_flight.py",
+        "self.call.superseded or self.call.is_dropped or now_s",
+        "self.call.superseded or now_s",
+        "tests/unit/clients/methods/test_assigned_partitions.py",
+    ),
+    Mutant(
+        "a cancelled caller takes the values from another one",
+        "clients/calls/consume_future.py",
+        "self._call.received = self._received_before\n",
+        "self._call.received = False\n",
+        "tests/unit/clients/calls/test_consume_calls.py",
+    ),
+    Mutant(
         "a drain waits for values that were declared finished",
         "clients/delivery/values_in_flight.py",
         "delivered.done or (finishes and delivered.call.ended)",

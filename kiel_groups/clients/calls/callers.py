@@ -52,7 +52,7 @@ class ConsumeCall:
     The call records whether its values were received or redelivered, and whether the call was superseded.
     """
 
-    __slots__ = ("_known_there", "_task", "coroutine", "received", "redelivered", "superseded")
+    __slots__ = ("_known_there", "_outcome", "_task", "coroutine", "received", "redelivered", "superseded")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
@@ -64,6 +64,7 @@ class ConsumeCall:
         #: Whether the values are delivered again, by this member or the next owner; a late caller receives [].
         self.redelivered = False
         self._known_there: weakref.ref[_Known] | None = None
+        self._outcome: weakref.ref[asyncio.Future[Any]] | None = None
         task = _running_task()
         self._task = None if task is None else weakref.ref(task)
 
@@ -80,6 +81,19 @@ class ConsumeCall:
     def ended(self) -> bool:
         """Whether the coroutine has asked for the topic again, closed the consumer, or ended."""
         return self.superseded or (self._known_there is not None and self._known_there() is None)
+
+    @property
+    def is_dropped(self) -> bool:
+        """
+        Whether nobody refers to the call's future any more, so that no caller can receive values from it.
+
+        The future of a call in progress is kept alive.
+        """
+        return self._outcome is not None and self._outcome() is None
+
+    def returns(self, outcome: asyncio.Future[Any]) -> None:
+        """Remember the future that callers get the values from, without keeping it alive."""
+        self._outcome = weakref.ref(outcome)
 
     def known(self) -> _Known:
         """Return an object for the coroutine's context alone. When this object is collected, the call has ended."""

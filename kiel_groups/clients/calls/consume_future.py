@@ -6,6 +6,8 @@ What this relies on
     values arrive, ``CancelledError`` is raised at the ``yield from`` in it.
   - All other ways to read the values call ``result()`` of the subclass: ``gather``, a ``yield`` in a Tornado coroutine,
     ``chain_future``. asyncio's loop also calls it for each awaiting task, even if it then cancels that task.
+  - When nobody refers to the future any more, as after the caller was cancelled, CPython's reference counts delete it
+    at once. That is how ``ConsumeCall.is_dropped`` finds values that no caller can receive.
   - When the time of ``gen.with_timeout`` is up, it adds a callback that calls ``result()`` and drops the outcome. Its
     code object is a constant of ``with_timeout``, named ``error_callback``. The frame below ``result()``, which
     ``sys._getframe`` finds, has this code.
@@ -13,9 +15,10 @@ What this relies on
 If Tornado renames that function, moves it, or calls ``result()`` from a function within it, values that arrive after
 the timeout count as received although no caller has them. The coroutine's next call finishes them, and the next commit
 skips them: they are lost. If asyncio reads the outcome of a task without calling ``result()`` and ``__await__`` of a
-subclass, as it does for plain tasks, received values are delivered again. Checked with CPython 3.11.7, 3.12.1 and
-3.13.0, and Tornado 6.5, 6.5.10 and 6.6.1. ``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this
-changes.
+subclass, as it does for plain tasks, received values are delivered again. If a future outlives its last caller, values
+that no caller received are delivered again after ``UNCLAIMED_S``, and later ones may come before them. Checked with
+CPython 3.11.7, 3.12.1 and 3.13.0, and Tornado 6.5, 6.5.10 and 6.6.1.
+``tests/unit/clients/calls/test_runtime_assumptions.py`` fails if this changes.
 """
 
 from __future__ import annotations
@@ -59,19 +62,25 @@ class _ConsumeTask(LoggedTask[T]):
         super().__init__(work, loop=home_loop(), name=name, context=context_without_calls())
         self._call = call
         self._late = late
+        #: Whether a caller had received the values before the latest ``result()``.
+        self._received_before = False
+        call.returns(self)
 
     def __await__(self) -> Generator[Any, None, T]:
         try:
             values = yield from super().__await__()
         except asyncio.CancelledError:
-            # The event loop called result() before it cancelled the caller.
-            self._call.received = False
+            # The event loop called result() before it cancelled the caller. Another caller may have the values.
+            self._call.received = self._received_before
+            # The traceback keeps this frame, and would keep the future, for as long as the caller's task is kept.
+            del self
             raise
-        self._call.received = True
+        self._call.received = self._received_before = True
         return self._unless_given_up(values)
 
     def result(self) -> T:
         values = super().result()
+        self._received_before = self._call.received
         self._call.received = self._call.received or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 

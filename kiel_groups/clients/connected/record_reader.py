@@ -234,6 +234,8 @@ class RecordReader:
         give_up_s = float("inf") if timeout_s is None else loop.time() + timeout_s
 
         def take_now() -> _Taken | None:
+            # Before the values behind them are taken.
+            self.values.redeliver_unclaimed(topic)
             selection = None if call.superseded else _available(callers, asking)
             taken = nothing() if selection is None else take(selection)
             if taken or call.superseded:

@@ -44,7 +44,7 @@ class Receipt(Enum):
     RECEIVED = "received"
     #: A caller may still receive the values.
     AWAITED = "awaited"
-    #: No caller has received the values in time, so they are delivered again.
+    #: No caller has received the values in time, or none can any more, so they are delivered again.
     UNCLAIMED = "unclaimed"
 
 
@@ -61,7 +61,7 @@ class _Delivered:
         """Return whether a caller has received the values, or may still receive them."""
         if self.call.received:
             return Receipt.RECEIVED
-        given_up = self.call.superseded or now_s - self.at_s > UNCLAIMED_S
+        given_up = self.call.superseded or self.call.is_dropped or now_s - self.at_s > UNCLAIMED_S
         return Receipt.UNCLAIMED if given_up else Receipt.AWAITED
 
 

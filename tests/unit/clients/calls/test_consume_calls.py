@@ -184,6 +184,39 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
     assert not call.received
 
 
+@pytest.mark.parametrize("cancelled_first", [True, False])
+async def test_a_cancelled_caller_does_not_take_the_values_from_another_one(cancelled_first: bool) -> None:
+    """Of two callers that await one call, one is cancelled as values arrive. The other one has received them."""
+    call = ConsumeCall()
+    result = start_consume_call(values_soon(), call, "a call", list)
+
+    async def awaits() -> Any:
+        return await result
+
+    callers = [asyncio.ensure_future(awaits()) for _ in range(2)]
+    cancelled, other = callers if cancelled_first else callers[::-1]
+    result.add_done_callback(lambda _: cancelled.cancel())
+    assert await other == [1]
+    await asyncio.wait({cancelled})
+    assert cancelled.cancelled()
+    assert call.received
+
+
+async def test_a_call_is_dropped_when_nobody_refers_to_its_future() -> None:
+    """Nobody can receive the values of a dropped call. A call in progress, or shielded, is not dropped."""
+    call = ConsumeCall()
+    waiting = asyncio.shield(start_consume_call(values_soon(), call, "a call", list))
+    await asyncio.sleep(0)
+    assert not call.is_dropped
+    waiting.cancel()
+    del waiting
+    assert not call.is_dropped
+    await asyncio.sleep(0.05)
+    await run_ready_tasks()
+    assert (call.received, call.is_dropped) == (False, True)
+    assert not ConsumeCall().is_dropped
+
+
 async def test_a_later_call_of_the_same_topic_supersedes_the_former_one() -> None:
     """
     A later call of the same coroutine for the same topic supersedes its former call. Other coroutines have their own

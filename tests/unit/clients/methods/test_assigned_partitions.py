@@ -87,6 +87,48 @@ async def test_the_position_after_a_call_that_was_cancelled_while_it_waited(make
 
 
 @BOTH
+@CALLS
+async def test_records_of_a_cancelled_call_are_the_next_of_any_coroutine(make: type[Consumer], ask: Ask) -> None:
+    """The cancelled task has dropped its call, so other tasks get its records at once, before those behind them."""
+    async with reading(make) as consumer:
+
+        async def one() -> int:
+            return (await consumer.getone()).offset
+
+        async def asks() -> Any:
+            asked = ask(consumer)
+            task = asyncio.current_task()
+            assert task is not None
+            asked.add_done_callback(lambda _: task.cancel())
+            # Only the future's own await refers to it meanwhile.
+            calls = [asked]
+            del asked
+            return await calls.pop()
+
+        cancelled = asyncio.create_task(asks())
+        await asyncio.wait({cancelled})
+        assert cancelled.cancelled()
+        assert await consumer.position(T0) == 1
+        for offset in (1, 2, 3):
+            assert await asyncio.create_task(one()) == offset
+            assert await consumer.position(T0) == offset + 1
+
+
+@BOTH
+async def test_a_kept_call_is_not_taken_back(make: type[Consumer]) -> None:
+    """A coroutine that keeps the future of a call whose await was cancelled may still receive its records."""
+    async with reading(make) as consumer:
+        kept = consumer.getmany(timeout_ms=5_000, max_records=1)
+        await cancelled_as_records_arrive(kept)
+
+        async def others() -> list[int]:
+            return await offsets(consumer, 2)
+
+        assert await asyncio.create_task(others()) == [2, 3]
+        assert [record.offset for record in (await kept)[T0]] == [1]
+
+
+@BOTH
 async def test_the_position_counts_what_a_caller_has_received(make: type[Consumer]) -> None:
     """Records of a call whose outcome was not read yet are the next ones that a caller gets."""
     async with reading(make) as consumer:
