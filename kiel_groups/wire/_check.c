@@ -74,10 +74,11 @@ static PyObject *wrapper(PyObject *module, PyObject *args)
     Found found = read_wrapper(bytes, data.len, at, &message);
     PyObject *answer = Py_None;
     if (found != OTHER && message.offset > last_offset) {
-        const uint8_t *start = bytes + at, *value = message.value.bytes;
-        bool fills = found == MESSAGE && value + message.value.size == bytes + message.end;
+        /* After BAD_LENGTH, the value is not set. */
+        bool fills = found == MESSAGE && message.value.bytes + message.value.size == bytes + message.end;
         answer = Py_BuildValue("(nLin)", (Py_ssize_t)message.end, (long long)message.offset,
-                               start[ATTRIBUTES_AT] & CODEC_BITS, fills ? (Py_ssize_t)(value - start) : -1);
+                               bytes[at + ATTRIBUTES_AT] & CODEC_BITS,
+                               fills ? (Py_ssize_t)(message.value.bytes - (bytes + at)) : (Py_ssize_t)-1);
     } else
         Py_INCREF(answer);
     PyBuffer_Release(&data);

@@ -322,7 +322,7 @@ MUTANTS = (
     Mutant(
         "a wrapper has a value that does not fill it",
         "wire/_check.c",
-        "bool fills = found == MESSAGE && value + message.value.size == bytes + message.end;",
+        "bool fills = found == MESSAGE && message.value.bytes + message.value.size == bytes + message.end;",
         "bool fills = found == MESSAGE;",
         _COMPILED_CHECK_TESTS,
     ),

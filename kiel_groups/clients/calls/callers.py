@@ -85,7 +85,7 @@ class ConsumeCall:
     @property
     def is_dropped(self) -> bool:
         """
-        Whether nobody refers to the call's future any more, so that no caller can receive values from it.
+        Whether the call's future is not referred to any more, so that no caller can receive values from it.
 
         The future of a call in progress is kept alive.
         """

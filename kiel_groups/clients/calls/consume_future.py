@@ -6,7 +6,7 @@ What this relies on
     values arrive, ``CancelledError`` is raised at the ``yield from`` in it.
   - All other ways to read the values call ``result()`` of the subclass: ``gather``, a ``yield`` in a Tornado coroutine,
     ``chain_future``. asyncio's loop also calls it for each awaiting task, even if it then cancels that task.
-  - When nobody refers to the future any more, as after the caller was cancelled, CPython's reference counts delete it
+  - When the future is not referred to any more, as after the caller was cancelled, CPython's reference counts delete it
     at once. That is how ``ConsumeCall.is_dropped`` finds values that no caller can receive.
   - When the time of ``gen.with_timeout`` is up, it adds a callback that calls ``result()`` and drops the outcome. Its
     code object is a constant of ``with_timeout``, named ``error_callback``. The frame below ``result()``, which

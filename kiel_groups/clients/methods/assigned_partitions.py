@@ -120,8 +120,8 @@ class AssignedPartitions(ClusterQueries):
 
         After ``assign``, wait until the position is known. Partitions of subscribed topics have one at once. Records
         of a call whose caller has not received them, as after a cancellation, are not delivered. They are the next
-        ones as soon as nobody refers to the future of that call. While it is kept, other coroutines get the records
-        behind them, for a second at most; after that, all of them are delivered again.
+        ones as soon as no reference to the future of that call is left. While it is kept, other coroutines get the
+        records behind them, for a second at most; after that, all of them are delivered again.
 
         Raises:
             IllegalStateError: The partition is not assigned.

@@ -203,7 +203,7 @@ async def test_a_cancelled_caller_does_not_take_the_values_from_another_one(canc
 
 
 async def test_a_call_is_dropped_when_nobody_refers_to_its_future() -> None:
-    """Nobody can receive the values of a dropped call. A call in progress, or shielded, is not dropped."""
+    """No caller can receive the values of a dropped call. A call in progress, or shielded, is not dropped."""
     call = ConsumeCall()
     waiting = asyncio.shield(start_consume_call(values_soon(), call, "a call", list))
     await asyncio.sleep(0)

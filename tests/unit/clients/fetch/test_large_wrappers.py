@@ -296,7 +296,7 @@ async def test_one_large_message_is_unpacked_for_a_caller_that_waits(selection: 
 
 
 async def test_a_caller_gets_a_large_message_although_the_buffer_is_full() -> None:
-    """It is unpacked for the caller that waits for its partition, and for nobody else."""
+    """It is unpacked for the caller that waits for its partition, and for no other caller."""
     threads = Threads()
     async with fetch_bench(FakeBroker({"t": 6}), runtime=threads, fetch_buffer_bytes=1 << 20) as bench:
         wanted = Selection(None, frozenset({T0}))

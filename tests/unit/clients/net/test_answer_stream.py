@@ -1,4 +1,4 @@
-"""What arrives in pieces, what is not sent, and the ends of connections that nobody has closed in order."""
+"""What arrives in pieces, what is not sent, and the ends of connections that were not closed in order."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ async def test_a_request_without_an_answer_is_retried() -> None:
         assert broker.count(PRODUCE) == 2
 
 
-async def test_an_error_that_nobody_expects_reaches_the_caller(
+async def test_an_error_that_is_not_expected_reaches_the_caller(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The records fail with it, and the partition is not blocked for the next ones."""
