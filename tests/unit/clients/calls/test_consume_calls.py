@@ -202,7 +202,7 @@ async def test_a_cancelled_caller_does_not_take_the_values_from_another_one(canc
     assert call.received
 
 
-async def test_a_call_is_dropped_when_nobody_refers_to_its_future() -> None:
+async def test_a_call_is_dropped_when_its_future_is_not_referred_to() -> None:
     """No caller can receive the values of a dropped call. A call in progress, or shielded, is not dropped."""
     call = ConsumeCall()
     waiting = asyncio.shield(start_consume_call(values_soon(), call, "a call", list))

@@ -263,7 +263,7 @@ def test_a_caller_that_waits_gets_the_room_that_is_left(left: int) -> None:
     assert planned.shares == {states[0]: max(left // 4, MIB // 16), states[1]: MIB // 16}
 
 
-def test_a_caller_that_waits_gets_room_before_what_nobody_waits_for() -> None:
+def test_a_caller_that_waits_gets_room_before_what_no_caller_waits_for() -> None:
     """Its caller takes the records at once. The other partition, or the other broker, keeps its turn."""
     room = Room(MIB, MIB // 2, StarvingCallers([Selection(None, frozenset({TopicPartition("t", 1)}))]))
     for is_turn in (True, False):
