@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(
         "a chosen reset is not stored",
         _OWNED_OFFSETS,
-        "                await self._store({partition: commit}, self._znodes.commit)\n",
+        "                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))\n",
         "                self._tracker.stored(partition, commit.offset, commit.version)\n",
         "tests/sim/test_resets.py",
     ),

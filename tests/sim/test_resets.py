@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.coordination.offsets.offset_store import Written
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.model import TopicPartition
 from tests.sim.commits import process_some

@@ -15,7 +15,8 @@ import logging
 import math
 from collections.abc import Collection, Mapping
 
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.coordination.offsets.offset_store import Written
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset

@@ -7,14 +7,13 @@ lock, against the same versions, with the same fence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NoReturn
 
 from kiel_groups.coordination.offsets.owned_offsets import Attempt, OwnedOffsets
-from kiel_groups.coordination.session.session_context import MemberContext
-from kiel_groups.errors import CommitFailedError, ConfigError, ProtocolError
+from kiel_groups.errors import CommitFailedError, ConfigError
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, Refusal, StoredOffset
-from kiel_groups.group.znodes.contents import parse_owner
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
@@ -24,12 +23,23 @@ _OUTDATED = "its topic was created again, so the offset may be of the old log; c
 
 
 class ChosenCommits:
-    """Stores offsets that the application chose, of partitions that the member owns on this session."""
+    """
+    Stores offsets that the application chose, of partitions that the member owns.
 
-    def __init__(self, context: MemberContext, owned: OwnedOffsets) -> None:
-        self._context = context
-        self._tracker = context.tracker
+    ``owner_of`` returns the words that name the owner of a partition that this member does not own.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        tracker: OffsetTracker,
+        owned: OwnedOffsets,
+        owner_of: Callable[[TopicPartition], Awaitable[str]],
+    ) -> None:
+        self._group = group
+        self._tracker = tracker
         self._owned = owned
+        self._owner_of = owner_of
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """
@@ -63,15 +73,12 @@ class ChosenCommits:
     async def _refuse(
         self, partition: TopicPartition, offset: int, refusal: Refusal, stored: frozenset[TopicPartition]
     ) -> NoReturn:
-        call = f"group {self._context.group}: commit(): {partition}"
+        call = f"group {self._group}: commit(): {partition}"
         match refusal:
             case Refusal.NOT_OPEN:
                 # The claim may end while the owner is read; the error then says that there is no owner.
-                owner = await self._owner(partition)
-                raise CommitFailedError(
-                    f"{call} is not owned by this member, {self._context.member_id}, but {owner};"
-                    f" its owner commits it{_also(stored)}"
-                )
+                owner = await self._owner_of(partition)
+                raise CommitFailedError(f"{call} is not owned by {owner}; its owner commits it{_also(stored)}")
             case Refusal.OUTDATED:
                 raise CommitFailedError(f"{call}: {offset} is not committed: {_OUTDATED}{_also(stored)}")
         state = self._tracker.of(partition)
@@ -96,26 +103,12 @@ class ChosenCommits:
             why = f"is beyond {state.reset.end}, where the log ends since it was truncated"
         raise ConfigError(f"{call}: {offset} given, which {why}{_also(stored)}")
 
-    async def _owner(self, partition: TopicPartition) -> str:
-        """Return the words that name the owner of a partition, as its owner znode does."""
-        path = self._context.layout.owner(partition)
-        node = await self._context.session.get(path)
-        if node is None:
-            return "by no member"
-        try:
-            owner = parse_owner(node.data, path)
-        except ProtocolError as error:
-            return f"by an unknown one ({error})"
-        if node.owner == self._context.session.id:
-            return "claimed, and its start is not known yet: wait until it is in allocation"
-        return f"by {owner}"
-
     def _check(
         self, attempt: Attempt, commits: Mapping[TopicPartition, Commit], stored: frozenset[TopicPartition]
     ) -> None:
         """Raise the error of the first offset that an attempt has not stored, and that is not sent again."""
         for partition in sorted(commits.keys() - attempt.stored - attempt.repeat):
-            call = f"group {self._context.group}: commit(): {commits[partition].offset} of {partition} was not stored"
+            call = f"group {self._group}: commit(): {commits[partition].offset} of {partition} was not stored"
             found = attempt.superseded.get(partition)
             if found is not None:
                 raise CommitFailedError(f"{call}: {self._found(partition, found)}{_also(stored)}")

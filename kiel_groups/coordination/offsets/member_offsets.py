@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
@@ -10,9 +11,11 @@ from kiel_groups.coordination.offsets.claim_opening import ClaimOpener
 from kiel_groups.coordination.offsets.new_logs import NewLogs
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.offsets.partition_owner import owner_words
 from kiel_groups.coordination.offsets.recreated_topics import RecreatedTopics
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperStore
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_context import MemberContext
 
@@ -43,9 +46,11 @@ class MemberOffsets:
         writer = FencedWriter(context.session, context.layout.member(context.member_id), topics.catch_up)
         znodes = OffsetZnodes(context, writer)
         brokers = BrokerCommits(context, znodes, writer) if context.tracker.rules.through_brokers else None
-        owned, new_logs = OwnedOffsets(context, znodes, brokers), NewLogs(context, znodes, topics)
+        store = ZooKeeperStore(znodes, brokers)
+        owned = OwnedOffsets(context.group, context.handler, context.tracker, context.metrics, store)
+        new_logs = NewLogs(context, znodes, topics)
         starts = StartOffsets(context, writer, topics)
         opener = ClaimOpener(context, znodes, brokers, topics, starts, new_logs)
         recreated_topics = RecreatedTopics(context, topics, new_logs, owned.writing)
-        chosen = ChosenCommits(context, owned)
+        chosen = ChosenCommits(context.group, context.tracker, owned, partial(owner_words, context))
         return cls(topics, writer, znodes, brokers, owned, chosen, opener, recreated_topics)

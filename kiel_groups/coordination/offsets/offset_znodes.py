@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome, Renew
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.coordination.session.zk_session import Node
@@ -20,21 +21,9 @@ from kiel_groups.group.znodes.contents import encode_offset, parse_offset
 from kiel_groups.group.znodes.transactions import Check, Create, Failure, Operation, Put
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetZnodes", "Written"]
+__all__ = ["OffsetZnodes"]
 
 log = logging.getLogger(__name__)
-
-
-class Written(NamedTuple):
-    """
-    The result of writing offsets.
-
-    ``stored`` has the offsets that were written, with their new versions; ``found`` has the offsets that other writers
-    had stored, and that were read instead.
-    """
-
-    stored: dict[TopicPartition, StoredOffset]
-    found: dict[TopicPartition, StoredOffset]
 
 
 class Rewritten(NamedTuple):

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
-from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
-from kiel_groups.coordination.session.session_context import MemberContext
+from kiel_groups.coordination.offsets.offset_store import OffsetStore, Written
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, Finding, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
 __all__ = ["Attempt", "OwnedOffsets"]
 
 log = logging.getLogger(__name__)
-
-#: Stores next offsets with the versions that they replace.
-_Write: TypeAlias = Callable[[Mapping[TopicPartition, Commit]], Awaitable[Written]]
 
 
 class Attempt(NamedTuple):
@@ -42,18 +39,19 @@ class Attempt(NamedTuple):
 
 class OwnedOffsets:
     """
-    Stores the offsets of a member's partitions during one session, and adopts those of other writers.
+    Stores the offsets of a member's partitions in the ``store`` of its group, and adopts those of other writers.
 
-    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``.
+    ``handler`` resumes delivery at an adopted offset, and ``metrics`` counts the stored and the adopted ones.
     """
 
-    def __init__(self, context: MemberContext, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
-        self._group = context.group
-        self._handler = context.handler
-        self._tracker = context.tracker
-        self._metrics = context.metrics
-        self._znodes = znodes
-        self._brokers = brokers
+    def __init__(
+        self, group: str, handler: PartitionHandler, tracker: OffsetTracker, metrics: Metrics, store: OffsetStore
+    ) -> None:
+        self._group = group
+        self._handler = handler
+        self._tracker = tracker
+        self._metrics = metrics
+        self._store = store
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
 
@@ -94,17 +92,13 @@ class OwnedOffsets:
 
     async def attempt(self, commits: Mapping[TopicPartition, Commit], metadata: str = "") -> Attempt:
         """Make one attempt to store next offsets by way of the group's store; the caller holds the lock ``writing``."""
-        write: _Write = self._znodes.commit
-        if self._brokers is not None:
-            write = partial(self._brokers.commit, metadata=metadata)
-        return await self._store(commits, write)
+        return self._settle(commits, await self._store.commit(commits, metadata))
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
-        The member itself writes the position, even if brokers write the commits or only the application commits.
-        Otherwise the next owner might choose another position.
+        The position is stored even if only the application commits. Otherwise the next owner might choose another one.
 
         Returns:
             The offset to continue at, or None if the reset is void: the partition is released or lost, its topic was
@@ -119,18 +113,17 @@ class OwnedOffsets:
                     return self._tracker.complete_reset(partition)
                 # A commit that a late broker writes after this is another writer's.
                 self._tracker.requested({partition: None})
-                await self._store({partition: commit}, self._znodes.commit)
+                self._settle({partition: commit}, await self._store.commit_reset({partition: commit}))
             return None
 
-    async def _store(self, commits: Mapping[TopicPartition, Commit], write: _Write) -> Attempt:
+    def _settle(self, commits: Mapping[TopicPartition, Commit], written: Written) -> Attempt:
         """
-        Make one attempt to store next offsets.
+        Apply the outcome of an attempt to store next offsets.
 
         The caller holds the lock ``writing`` while it asks the tracker for the commits, too, so that they fit the
         versions that they replace. An operator's offset may be adopted between two commits, and an older offset must
         not overwrite it.
         """
-        written = await write(commits)
         findings = {partition: self._apply(partition, now) for partition, now in written.found.items()}
         own = {p: written.found[p] for p, found in findings.items() if found in (Finding.UNCHANGED, Finding.OWN)}
         stored_now = written.stored | own
@@ -152,8 +145,7 @@ class OwnedOffsets:
         records after the offset must be delivered again.
         """
         async with self.writing:
-            read = self._znodes.read if self._brokers is None else self._brokers.read
-            for partition, found in (await read(self._tracker.verifiable(owned()))).items():
+            for partition, found in (await self._store.read(self._tracker.verifiable(owned()))).items():
                 self._apply(partition, found)
 
     def _apply(self, partition: TopicPartition, found: StoredOffset) -> Finding:

@@ -10,9 +10,11 @@ import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.coordination.offsets.offset_store import Written
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperStore
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Node
@@ -123,7 +125,9 @@ async def test_a_commit_recognizes_the_late_write_of_an_earlier_one() -> None:
     context = member_context(BrokerSession(), tracker, brokers)
     BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
     BrokerSession.gate.renew(context.runtime.boot_time_s())
-    offsets = OwnedOffsets(context, cast(Any, brokers), BrokerCommits(context, cast(Any, brokers), cast(Any, brokers)))
+    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers))
+    store = ZooKeeperStore(cast(Any, brokers), commits)
+    offsets = OwnedOffsets(context.group, context.handler, tracker, context.metrics, store)
     state = tracker.of(partition)
     assert state is not None
     for finished in (5, 8):

@@ -12,9 +12,11 @@ import pytest
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
-from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes, Written
+from kiel_groups.coordination.offsets.offset_store import Written
+from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperStore
 from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
@@ -106,7 +108,8 @@ class Owner:
         znodes = OffsetZnodes(context, self.writer)
         self.znodes = znodes
         self.owner_znodes = OwnerZnodes(context, self.writer, znodes)
-        self.offsets = OwnedOffsets(context, znodes, None)
+        store = ZooKeeperStore(znodes, None)
+        self.offsets = OwnedOffsets(context.group, context.handler, context.tracker, context.metrics, store)
         self.broker_commits = BrokerCommits(context, znodes, self.writer)
 
 

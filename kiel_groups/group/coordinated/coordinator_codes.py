@@ -1,0 +1,128 @@
+"""
+What a member makes of the error codes of its group's coordinator, by request: one table.
+
+The numbers are Kafka's. ``wire.error_codes`` has the same ones with names and hints for users; the two packages do not
+know each other, so a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum, auto
+
+__all__ = ["CoordinatorCode", "GroupRequest", "REACTIONS", "Reaction", "reaction_to"]
+
+
+class CoordinatorCode(IntEnum):
+    """The codes of a coordinator that a member distinguishes."""
+
+    UNKNOWN = -1
+    NO_ERROR = 0
+    REQUEST_TIMED_OUT = 7
+    LOADING = 14
+    NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_PROTOCOL = 23
+    INVALID_GROUP = 24
+    UNKNOWN_MEMBER = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    GROUP_AUTHORIZATION_FAILED = 30
+
+
+class GroupRequest(Enum):
+    """The requests about a group, by the names that errors and logs use."""
+
+    FIND = "FindCoordinator"
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    COMMIT = "OffsetCommit"
+    FETCH = "OffsetFetch"
+
+
+class Reaction(Enum):
+    """What a member does about an answer."""
+
+    #: The request has succeeded, or its sender handles the code alone.
+    PROCEED = auto()
+    #: Send the request again after a pause.
+    WAIT = auto()
+    #: The broker does not coordinate the group any more, or is gone: find the coordinator, then continue.
+    FIND = auto()
+    #: The group rebalances: give the partitions back in order, then join with the same member id.
+    REJOIN = auto()
+    #: The coordinator does not know the member id, which the member has not used yet: join without one.
+    NEW_ID = auto()
+    #: The coordinator has removed the member: its partitions are lost. Join without a member id.
+    LOST = auto()
+    #: The member stops: a further try would fail in the same way.
+    FAIL = auto()
+
+
+_C, _R = CoordinatorCode, Reaction
+
+_MOVED = {_C.NOT_AVAILABLE: _R.FIND, _C.NOT_COORDINATOR: _R.FIND}
+_REMOVED = {_C.ILLEGAL_GENERATION: _R.LOST, _C.UNKNOWN_MEMBER: _R.LOST}
+_REFUSED = {_C.INVALID_GROUP: _R.FAIL, _C.GROUP_AUTHORIZATION_FAILED: _R.FAIL}
+
+#: The reactions to the codes of each request. ``reaction_to`` has those to other codes, and to no answer at all.
+REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {
+    GroupRequest.FIND: {_C.NO_ERROR: _R.PROCEED, **_REFUSED},
+    GroupRequest.JOIN: {
+        _C.NO_ERROR: _R.PROCEED,
+        _C.UNKNOWN: _R.WAIT,
+        _C.REQUEST_TIMED_OUT: _R.WAIT,
+        _C.LOADING: _R.WAIT,
+        _C.REBALANCE_IN_PROGRESS: _R.WAIT,
+        **_MOVED,
+        _C.ILLEGAL_GENERATION: _R.NEW_ID,
+        _C.UNKNOWN_MEMBER: _R.NEW_ID,
+        _C.INCONSISTENT_PROTOCOL: _R.FAIL,
+        _C.INVALID_SESSION_TIMEOUT: _R.FAIL,
+        **_REFUSED,
+    },
+    GroupRequest.SYNC: {
+        _C.NO_ERROR: _R.PROCEED,
+        _C.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        **_MOVED,
+        _C.ILLEGAL_GENERATION: _R.NEW_ID,
+        _C.UNKNOWN_MEMBER: _R.NEW_ID,
+        **_REFUSED,
+    },
+    GroupRequest.HEARTBEAT: {
+        _C.NO_ERROR: _R.PROCEED,
+        _C.LOADING: _R.PROCEED,
+        _C.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        **_MOVED,
+        **_REMOVED,
+        **_REFUSED,
+    },
+    GroupRequest.COMMIT: {
+        _C.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        **_MOVED,
+        **_REMOVED,
+        **_REFUSED,
+    },
+    GroupRequest.FETCH: {**_MOVED, **_REMOVED, **_REFUSED},
+}
+
+#: What a code means that a request's table lacks. A coordinator that refuses a join in an unknown way will do so again.
+#: After any other failure of a sync, the member joins again. An unknown answer to a heartbeat confirms nothing. An
+#: unknown code of an offset concerns that offset, and the sender of the request.
+_OTHERWISE: Mapping[GroupRequest, Reaction] = {
+    GroupRequest.FIND: _R.WAIT,
+    GroupRequest.JOIN: _R.FAIL,
+    GroupRequest.SYNC: _R.WAIT,
+    GroupRequest.HEARTBEAT: _R.FIND,
+    GroupRequest.COMMIT: _R.PROCEED,
+    GroupRequest.FETCH: _R.PROCEED,
+}
+
+
+def reaction_to(request: GroupRequest, code: int | None) -> Reaction:
+    """Return what a member does about the answer to a request; ``code`` is None if no answer came."""
+    if code is None:
+        return Reaction.WAIT if request is GroupRequest.FIND else Reaction.FIND
+    return REACTIONS[request].get(code, _OTHERWISE[request])

@@ -1,0 +1,503 @@
+"""
+The state machine of one member of a group that brokers coordinate: Kafka's group protocol, level-triggered.
+
+Rules
+  1. Any broker names the coordinator. No answer, or an answer that another broker coordinates the group, makes the
+     member ask anew. Only the answer to the newest question counts. The membership continues meanwhile.
+  2. Before the member joins again, the application gives its partitions back, once for a rebalance, however many tries
+     the join takes. From a live membership they are drained and committed (``Drain``). After the coordinator has
+     removed the member, they are lost (``Lose``), and nothing is committed.
+  3. A join is sent only when the partitions are given back, and no other request to the coordinator is in flight.
+  4. A join with a member id that the coordinator does not know is repeated without one, at once. A refused join fails
+     the member: it is not repeated.
+  5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
+  6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
+  7. A heartbeat's or a commit's answer counts only for the generation and the member id that it was sent with.
+  8. The member leaves in one attempt, and only if it has a generation. It does not look for a coordinator to do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from kiel_groups.group.coordinated.coordinator_codes import GroupRequest, Reaction, reaction_to
+
+__all__ = [
+    "Answered",
+    "Assign",
+    "Assigned",
+    "AssignFailed",
+    "CoordinatorFound",
+    "Drain",
+    "Drained",
+    "Effect",
+    "Ended",
+    "Event",
+    "Fail",
+    "FindCoordinator",
+    "FindFailed",
+    "GivenUp",
+    "Holding",
+    "Join",
+    "JoinAnswered",
+    "Leave",
+    "LeaveAnswered",
+    "Lose",
+    "MOVES",
+    "MemberState",
+    "NO_GENERATION",
+    "Open",
+    "Pause",
+    "PauseOver",
+    "Phase",
+    "Rejoin",
+    "RequestEnded",
+    "RequestStarted",
+    "SendLeave",
+    "Sync",
+    "SyncAnswered",
+    "step",
+]
+
+#: The generation of a member that has not joined, as the protocol writes it.
+NO_GENERATION = -1
+
+
+class Phase(Enum):
+    """The phase of a member."""
+
+    #: Entry: the start, a failed join or sync, or removal. Duty: find the coordinator. Exit: a join is sent.
+    UNJOINED = "unjoined"
+    #: Entry: a join is sent. Duty: wait for the other members. Exit: the coordinator's answer, or none in time.
+    JOINING = "joining"
+    #: Entry: joined a generation. Duty: as the leader, assign; sync. Exit: the assignment, or a failure.
+    SYNCING = "awaiting sync"
+    #: Entry: the assignment is there. Duty: beat, fetch, commit. Exit: a rebalance or removal.
+    STABLE = "stable"
+    #: Entry: the partitions are given back. Duty: send one leave request. Exit: its answer, or none in time.
+    LEAVING = "leaving"
+    #: Entry: left, failed, or never joined. Duty: none. Exit: none.
+    ENDED = "ended"
+
+
+#: The legal changes of a member's phase.
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.UNJOINED: frozenset({Phase.JOINING, Phase.LEAVING, Phase.ENDED}),
+    Phase.JOINING: frozenset({Phase.SYNCING, Phase.UNJOINED, Phase.LEAVING, Phase.ENDED}),
+    Phase.SYNCING: frozenset({Phase.STABLE, Phase.UNJOINED, Phase.LEAVING, Phase.ENDED}),
+    Phase.STABLE: frozenset({Phase.JOINING, Phase.UNJOINED, Phase.LEAVING, Phase.ENDED}),
+    Phase.LEAVING: frozenset({Phase.ENDED}),
+    Phase.ENDED: frozenset(),
+}
+
+
+class Holding(Enum):
+    """What the application holds of the member's assignment."""
+
+    #: No partition, or none that the member still answers for.
+    NOTHING = "nothing"
+    #: The partitions of the last assignment.
+    ASSIGNED = "assigned"
+    #: Partitions that are being given back: their records in flight are finished and committed.
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """
+    The state of one member.
+
+    ``coordinator`` is the node id of the group's coordinator, None while it is unknown. ``discovery``, ``join`` and
+    ``pause`` are the numbers of the newest question, join and pause. ``rejoin_due``: a join must follow. ``failures``
+    counts failures in a row. ``in_flight`` counts requests to the coordinator other than joins, syncs and heartbeats.
+    """
+
+    phase: Phase = Phase.UNJOINED
+    holding: Holding = Holding.NOTHING
+    coordinator: int | None = None
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    rejoin_due: bool = False
+    is_leaving: bool = False
+    discovery: int = 0
+    is_discovering: bool = False
+    join: int = 0
+    pause: int = 0
+    is_pausing: bool = False
+    failures: int = 0
+    in_flight: int = 0
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the coordinator counts on this member, as far as the member knows."""
+        return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the application's assignment is the one of the present generation, so that commits are in order."""
+        return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING
+
+    def beats(self, *, while_draining: bool) -> bool:
+        """
+        Return whether heartbeats are sent.
+
+        Args:
+            while_draining: Whether the coordinator counts heartbeats of a member that has not joined again yet, as it
+                does from JoinGroup v1 on. Before, such a member is removed after its session timeout all the same.
+        """
+        if self.phase is not Phase.STABLE or self.coordinator is None:
+            return False
+        return while_draining or not (self.rejoin_due or self.is_leaving)
+
+
+# Events: what the driver observed.
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """The member is to join, for the first time or because its subscription or its topics have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorFound:
+    """A broker has named the coordinator: the answer to the question ``discovery``."""
+
+    discovery: int
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindFailed:
+    """No broker has named the coordinator. ``code`` is None if none answered."""
+
+    discovery: int
+    code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver:
+    """A pause has ended."""
+
+    pause: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The application has given all partitions back; those that took too long were lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswered:
+    """The coordinator has answered a join (``code`` None: it has not, in time)."""
+
+    join: int
+    code: int | None
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    is_leader: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The leader has made the assignments of all members."""
+
+    join: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignFailed:
+    """The leader's assignor has failed."""
+
+    join: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswered:
+    """The coordinator has answered a sync (``code`` None: it has not, in time)."""
+
+    join: int
+    code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A heartbeat, a commit or a read of offsets was answered; ``code`` is None if it was not, in time."""
+
+    request: GroupRequest
+    code: int | None
+    generation: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStarted:
+    """A commit or a read of offsets is about to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """A commit or a read of offsets has its answer, or was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The watchdog has given the membership up, because the application makes no progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The member is to leave the group for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAnswered:
+    """The coordinator has answered the leave request, or has not, in time."""
+
+
+Event: TypeAlias = (
+    Rejoin
+    | CoordinatorFound
+    | FindFailed
+    | PauseOver
+    | Drained
+    | JoinAnswered
+    | Assigned
+    | AssignFailed
+    | SyncAnswered
+    | Answered
+    | RequestStarted
+    | RequestEnded
+    | GivenUp
+    | Leave
+    | LeaveAnswered
+)
+
+
+# Effects: what the driver must do.
+
+
+@dataclass(frozen=True, slots=True)
+class FindCoordinator:
+    """Ask any broker for the coordinator; answer with CoordinatorFound or FindFailed."""
+
+    discovery: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait as long as fits this number of failures in a row; answer with PauseOver."""
+
+    pause: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Stop fetching, wait for the application, commit, and end the assignment; answer with Drained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """End the assignment at once: nothing of it may be delivered or committed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Send a join; answer with JoinAnswered."""
+
+    join: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """As the leader, assign partitions to all members; answer with Assigned or AssignFailed."""
+
+    join: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Send a sync, with the assignments of all members if this member leads; answer with SyncAnswered."""
+
+    join: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Take over the assignment that the sync has brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeave:
+    """Send one leave request; answer with LeaveAnswered."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Stop for good: the coordinator has refused this request with this code."""
+
+    request: GroupRequest
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The member has ended."""
+
+
+Effect: TypeAlias = FindCoordinator | Pause | Drain | Lose | Join | Assign | Sync | Open | SendLeave | Fail | Ended
+_Step: TypeAlias = tuple[MemberState, tuple[Effect, ...]]
+
+
+def step(state: MemberState, event: Event) -> _Step:
+    """Return the next state and the effects of an event. The function is total and deterministic."""
+    if state.phase is Phase.ENDED:
+        return state, ()
+    after, effects = _react(state, event)
+    after, more = _advance(after)
+    assert after.phase is state.phase or _is_legal(state.phase, after.phase), (state, event, after)
+    return after, effects + more
+
+
+def _is_legal(before: Phase, after: Phase) -> bool:
+    """Return whether a step may change the phase in this way: by one move, or by two if the event caused the first."""
+    return after in MOVES[before] or any(after in MOVES[between] for between in MOVES[before])
+
+
+def _react(state: MemberState, event: Event) -> _Step:
+    """Apply what an event says, and nothing that follows from the state."""
+    match event:
+        case Rejoin():
+            return replace(state, rejoin_due=True), ()
+        case CoordinatorFound(discovery, coordinator) if discovery == state.discovery:
+            return replace(state, coordinator=coordinator, is_discovering=False), ()
+        case FindFailed(discovery, code) if discovery == state.discovery:
+            searching = replace(state, is_discovering=False)
+            return _do(searching, GroupRequest.FIND, reaction_to(GroupRequest.FIND, code), code)
+        case PauseOver(pause) if pause == state.pause:
+            return replace(state, is_pausing=False), ()
+        case Drained() if state.holding is Holding.DRAINING:
+            return replace(state, holding=Holding.NOTHING), ()
+        case JoinAnswered(join, code) if join == state.join and state.phase is Phase.JOINING:
+            return _joined(state, event, code)
+        case Assigned(join) if join == state.join and state.phase is Phase.SYNCING:
+            return state, (Sync(join),)
+        case AssignFailed(join) if join == state.join and state.phase is Phase.SYNCING:
+            # The driver has the error, and reports it. The other members wait for this leader's sync until it leaves.
+            return replace(state, is_leaving=True), ()
+        case SyncAnswered(join, code) if join == state.join and state.phase is Phase.SYNCING:
+            return _synced(state, code)
+        case Answered(request, code, generation, member_id):
+            if (generation, member_id) == (state.generation, state.member_id) and state.phase is Phase.STABLE:
+                return _do(state, request, reaction_to(request, code), code)
+        case RequestStarted():
+            return replace(state, in_flight=state.in_flight + 1), ()
+        case RequestEnded():
+            return replace(state, in_flight=state.in_flight - 1), ()
+        case GivenUp():
+            return _lost(replace(state, rejoin_due=False))
+        case Leave():
+            return replace(state, is_leaving=True), ()
+        case LeaveAnswered() if state.phase is Phase.LEAVING:
+            return replace(state, phase=Phase.ENDED), (Ended(),)
+    return state, ()
+
+
+def _joined(state: MemberState, answer: JoinAnswered, code: int | None) -> _Step:
+    reaction = reaction_to(GroupRequest.JOIN, code)
+    if reaction is Reaction.PROCEED:
+        joined = replace(
+            state, phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id, failures=0
+        )
+        return joined, (Assign(state.join) if answer.is_leader else Sync(state.join),)
+    return _do(replace(state, phase=Phase.UNJOINED, rejoin_due=True), GroupRequest.JOIN, reaction, code)
+
+
+def _synced(state: MemberState, code: int | None) -> _Step:
+    reaction = reaction_to(GroupRequest.SYNC, code)
+    if reaction is Reaction.PROCEED:
+        return replace(state, phase=Phase.STABLE, holding=Holding.ASSIGNED, failures=0), (Open(),)
+    return _do(replace(state, phase=Phase.UNJOINED, rejoin_due=True), GroupRequest.SYNC, reaction, code)
+
+
+def _do(state: MemberState, request: GroupRequest, reaction: Reaction, code: int | None) -> _Step:
+    match reaction:
+        case Reaction.PROCEED:
+            return state, ()
+        case Reaction.WAIT:
+            return _pausing(state)
+        case Reaction.FIND:
+            lost = replace(state, coordinator=None)
+            # A member that has joined asks at once; after a failed join or sync it pauses, as for any failure.
+            return (lost, ()) if state.phase is Phase.STABLE else _pausing(lost)
+        case Reaction.REJOIN:
+            return replace(state, rejoin_due=True), ()
+        case Reaction.NEW_ID:
+            unknown = replace(state, member_id="", generation=NO_GENERATION)
+            # A coordinator that refuses even a join without a member id is not asked in a tight loop.
+            return (unknown, ()) if state.member_id else _pausing(unknown)
+        case Reaction.LOST:
+            return _lost(replace(state, rejoin_due=True))
+        case Reaction.FAIL:
+            assert code is not None
+            failed, effects = _lost(state)
+            return replace(failed, phase=Phase.ENDED), (*effects, Fail(request, code), Ended())
+
+
+def _pausing(state: MemberState) -> _Step:
+    paused = replace(state, pause=state.pause + 1, is_pausing=True, failures=state.failures + 1)
+    return paused, (Pause(paused.pause, paused.failures),)
+
+
+def _lost(state: MemberState) -> _Step:
+    """End the membership, and with it what the application holds."""
+    effects = () if state.holding is Holding.NOTHING else (Lose(),)
+    phase = state.phase if state.phase is Phase.LEAVING else Phase.UNJOINED
+    lost = replace(state, phase=phase, holding=Holding.NOTHING, member_id="", generation=NO_GENERATION)
+    return lost, effects
+
+
+def _advance(state: MemberState) -> _Step:
+    """Do what the state asks for: give partitions back, find the coordinator, leave, or join."""
+    effects: list[Effect] = []
+    if state.phase in (Phase.LEAVING, Phase.ENDED):
+        return state, ()
+    if state.holding is Holding.ASSIGNED and (state.rejoin_due or state.is_leaving):
+        state = replace(state, holding=Holding.DRAINING)
+        effects.append(Drain())
+    if state.is_leaving:
+        if state.holding is Holding.NOTHING:
+            state, effect = _leave(state)
+            effects.append(effect)
+        return state, tuple(effects)
+    wants_coordinator = state.rejoin_due or state.phase is not Phase.UNJOINED
+    if state.coordinator is None and wants_coordinator and not state.is_discovering and not state.is_pausing:
+        state = replace(state, discovery=state.discovery + 1, is_discovering=True)
+        effects.append(FindCoordinator(state.discovery))
+    if _may_join(state):
+        state = replace(state, phase=Phase.JOINING, join=state.join + 1, rejoin_due=False)
+        effects.append(Join(state.join, state.member_id))
+    return state, tuple(effects)
+
+
+def _may_join(state: MemberState) -> bool:
+    return (
+        state.rejoin_due
+        and state.phase in (Phase.UNJOINED, Phase.STABLE)
+        and state.holding is Holding.NOTHING
+        and state.coordinator is not None
+        and not state.in_flight
+        and not state.is_pausing
+    )
+
+
+def _leave(state: MemberState) -> tuple[MemberState, Effect]:
+    if state.is_member and state.coordinator is not None:
+        return replace(state, phase=Phase.LEAVING), SendLeave(state.member_id)
+    return replace(state, phase=Phase.ENDED), Ended()
