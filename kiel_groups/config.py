@@ -20,6 +20,7 @@ __all__ = [
     "FetchConfig",
     "ProducerConfig",
     "GroupConfig",
+    "CoordinatorConfig",
     "DebounceConfig",
     "ZooKeeperConfig",
     "parse_hosts",
@@ -307,6 +308,32 @@ class ZooKeeperConfig:
     def chroot(self) -> str:
         """The chroot with its leading slash, or "" if there is none."""
         return "".join(self.hosts.partition("/")[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """
+    How a member takes part in a group that brokers coordinate.
+
+    The coordinator removes a member that has not beaten for ``session_timeout_ms``. In a rebalance it waits for a
+    member for ``rebalance_timeout_ms`` (before Kafka 0.10.1, for the session timeout). The first join fails if no
+    broker names the coordinator within ``find_timeout_ms``.
+    """
+
+    session_timeout_ms: int = 30_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int = 300_000
+    find_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        timeouts = {"session_timeout_ms": self.session_timeout_ms, "heartbeat_interval_ms": self.heartbeat_interval_ms}
+        _at_least(1, **timeouts, max_poll_interval_ms=self.rebalance_timeout_ms, request_timeout_ms=self.find_timeout_ms)
+        _fits_int32(**timeouts, max_poll_interval_ms=self.rebalance_timeout_ms)
+        if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms: {self.heartbeat_interval_ms} given; expected at most"
+                f" {self.session_timeout_ms // 3}, a third of session_timeout_ms ({self.session_timeout_ms})"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

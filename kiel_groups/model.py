@@ -18,6 +18,8 @@ __all__ = [
     "Slot",
     "MemberId",
     "Allocation",
+    "FencingToken",
+    "GenerationToken",
 ]
 
 #: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
@@ -48,6 +50,23 @@ class TopicPartition(NamedTuple):
         if not colon or not topic or not (number.isascii() and number.isdigit()):
             raise ValueError(f"not of the form 'topic:partition': {text!r}")
         return cls(topic, int(number))
+
+
+class GenerationToken(NamedTuple):
+    """
+    A membership in a group that brokers coordinate: the group's generation, and the coordinator's id of the member.
+
+    It is the fencing token of partitions that the member got with it. It is the group's, not the partition's: each
+    rebalance has a larger generation, whether or not the partition moves. Brokers of Kafka 0.9 forget the generation
+    when a group is empty; there it is no fence for other systems.
+    """
+
+    generation: int
+    member_id: str
+
+
+#: The token under which records are delivered: the czxid of the owner znode, or the membership in the group.
+FencingToken: TypeAlias = int | GenerationToken
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -180,13 +199,14 @@ class PartitionBatch:
     """
     The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode. It
-    never changes, even if the claim is lost or another member claims the partition. A store is safe from late writes
-    if it refuses any write with a smaller token than the largest one that it has seen for ``topic_partition``.
+    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode, or a
+    ``GenerationToken`` if brokers coordinate the group. It never changes, even if the claim is lost or another member
+    claims the partition. A store is safe from late writes if it refuses any write with a smaller token than the largest
+    one that it has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition
-    fencing_token: int
+    fencing_token: FencingToken
     values: Sequence[Any]
     #: The records as they were fetched, one for each value.
     fetched: Sequence[Record] = field(repr=False)

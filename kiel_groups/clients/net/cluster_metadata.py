@@ -378,6 +378,16 @@ class ClusterMetadata:
             raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
         return self._pool.get(address, purpose)
 
+    def connection_to(self, address: HostPort, purpose: str) -> Connection:
+        """
+        Return the connection to a broker at this address, which another broker has named, for one purpose.
+
+        Raises:
+            ClosedError: The client was closed.
+        """
+        self._check_open()
+        return self._pool.get(address, purpose)
+
     def some_connection(self) -> Connection:
         """
         Return a connection to any broker, preferably one whose requests have not failed lately.

@@ -1,0 +1,123 @@
+"""Assign the partitions of a group's topics to its members, as the leader does, and notice when the topics change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from kiel_groups.allocators.assignors import Assignor, AssignorMember
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext
+from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wording import some
+
+__all__ = ["AssignmentPlanner", "TopicSource"]
+
+log = logging.getLogger(__name__)
+
+#: How often topics are looked for that the brokers do not know yet, in seconds.
+_MISSING_S = 5.0
+
+
+class TopicSource(Protocol):
+    """The topics of the cluster; see ``ClusterMetadata``."""
+
+    async def refresh(self, topics: Collection[str], reason: str) -> None: ...
+    def known_partitions(self, topic: str) -> tuple[int, ...] | None: ...
+
+
+class AssignmentPlanner:
+    """
+    Makes the assignments of a generation that this member leads.
+
+    Args:
+        context: The member's settings and runtime.
+        assignors: What the member offers; the coordinator has chosen one of them by its name.
+        topics: The topics of the cluster.
+    """
+
+    def __init__(self, context: MemberContext, assignors: Sequence[Assignor], topics: TopicSource) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._topics = topics
+        #: The partitions of the members' topics in the last assignment of this leader.
+        self._planned: Mapping[str, tuple[int, ...]] = {}
+
+    async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
+        """
+        Return the assignment of each member, also of those that get nothing.
+
+        Raises:
+            AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
+            KielGroupsError: No broker has told the topics' partitions.
+        """
+        subscriptions = self._subscriptions(joined)
+        topics = sorted({topic for member in subscriptions.values() for topic in member.topics})
+        if topics:
+            await self._topics.refresh(topics, "assignment")
+        self._planned = {topic: self._topics.known_partitions(topic) or () for topic in topics}
+        partitions = {topic: numbers for topic, numbers in self._planned.items() if numbers}
+        if missing := [topic for topic in topics if topic not in partitions]:
+            log.warning("group %s: no broker knows %s yet; they are looked for", self._group, some(missing))
+        assigned = await self._assign(joined.protocol, subscriptions, partitions)
+        return {member: _encoded(assigned.get(member, ())) for member in joined.members}
+
+    def _subscriptions(self, joined: JoinedGroup) -> dict[str, AssignorMember]:
+        """Return the members' subscriptions; a member whose subscription cannot be read gets nothing."""
+        found: dict[str, AssignorMember] = {}
+        for member, metadata in joined.members.items():
+            try:
+                read = ConsumerSubscription.parse(metadata, f"the subscription of {member}")
+            except ProtocolError as error:
+                self._context.metrics.count("subscriptions_unreadable")
+                log.error("group %s: %s; this member gets no partitions", self._group, error)
+                continue
+            found[member] = AssignorMember(read.topics, read.user_data)
+        return found
+
+    async def _assign(
+        self, protocol: str, members: Mapping[str, AssignorMember], partitions: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, Sequence[TopicPartition]]:
+        assignor = self._assignors.get(protocol)
+        if assignor is None:
+            raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
+        limit_s = self._context.group.allocator_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                # On a thread: a function of the application may take long, and heartbeats alone keep no loop alive.
+                return await self._context.runtime.in_thread(partial(assignor.assign, members, partitions), "assignor")
+        except TimeoutError:
+            raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s") from None
+        except KielGroupsError:
+            raise
+        except Exception as error:
+            raise AllocatorError(f"group {self._group}: assignor {protocol} failed: {error!r}") from error
+
+    async def changed(self, interval_s: float) -> None:
+        """Return when the partitions of the planned topics differ from those of the last assignment."""
+        while True:
+            missing = [topic for topic, numbers in self._planned.items() if not numbers]
+            await asyncio.sleep(min(_MISSING_S, interval_s) if missing else interval_s)
+            planned = self._planned
+            try:
+                if planned:
+                    await self._topics.refresh(planned.keys(), "age")
+            except KielGroupsError as error:
+                log.info("group %s: the topics' partitions could not be read: %s", self._group, error)
+                continue
+            now = {topic: self._topics.known_partitions(topic) or () for topic in planned}
+            if grown := [topic for topic, numbers in planned.items() if now[topic] != numbers]:
+                log.info("group %s: the partitions of %s have changed; rebalancing", self._group, some(grown))
+                return
+
+
+def _encoded(partitions: Sequence[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        by_topic.setdefault(topic, []).append(number)
+    return ConsumerAssignment({topic: tuple(numbers) for topic, numbers in by_topic.items()}).encode()

@@ -1,0 +1,79 @@
+"""Reach the coordinator of a group through a client's cluster: the transport of real members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
+from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import HostPort
+from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+
+__all__ = ["CoordinatorBrokers"]
+
+T = TypeVar("T")
+
+#: The purposes of the connections to the coordinator: joins and syncs, which wait for other members, and the rest.
+_MEMBERSHIP, _ASIDE = "group", "group-offsets"
+
+
+class CoordinatorBrokers:
+    """
+    The requests of one member about its group, sent to real brokers; see ``GroupTransport``.
+
+    Args:
+        cluster: The brokers; it closes the connections of the event loop.
+        group: The group's name.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        #: Where the coordinators are, by node id, as brokers have named them.
+        self._addresses: dict[int, HostPort] = {}
+        self._beats = HeartbeatConnection(cluster.config.client_id)
+
+    async def find(self) -> int:
+        """Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``."""
+        what = f"group {self._group}: no broker has named the group's coordinator"
+        try:
+            connection = self._cluster.some_connection()
+        except BrokerConnectionError as error:
+            raise FindError(f"{what}: {error}") from error
+        try:
+            answer = await connection.request(FindCoordinatorRequest(self._group))
+        except (BrokerConnectionError, KielGroupsError) as error:
+            self._cluster.note_failure(connection)
+            raise FindError(f"{what}: {error}") from error
+        assert answer is not None, "the request has an answer"
+        if answer.error != NO_ERROR:
+            raise FindError(f"{what}: {answer.error}: {answer.error.hint}", code=answer.error.number)
+        self._addresses[answer.broker.node_id] = HostPort(answer.broker.host, answer.broker.port)
+        return answer.broker.node_id
+
+    async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
+        """Send a request to the coordinator; raises as ``GroupTransport.send``."""
+        connection = self._cluster.connection_to(self._addresses[coordinator], _ASIDE if aside else _MEMBERSHIP)
+        answer = await connection.request(request, max(1, round(timeout_s * 1000)))
+        assert answer is not None, "requests about groups have answers"
+        return answer
+
+    def beat(
+        self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
+    ) -> None:
+        """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
+        try:
+            code = self._beats.request(self._addresses[coordinator], request, timeout_s)
+        except (OSError, ProtocolError) as error:
+            answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {error}"))
+            return
+        answered(BeatAnswer(getattr(code, "number", None)))
+
+    def close_beats(self) -> None:
+        """Close the connection of heartbeats."""
+        self._beats.close()

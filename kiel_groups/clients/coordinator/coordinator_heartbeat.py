@@ -1,0 +1,157 @@
+"""
+Send the heartbeats of one member, on a thread of its own: a busy event loop must not cost the membership.
+
+The thread renews the gate itself, so that delivery continues at once when the loop is free again. What an answer means
+for the membership is decided on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_transport import BeatAnswer, GroupTransport
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+
+__all__ = ["BeatTarget", "CoordinatorHeartbeat"]
+
+log = logging.getLogger(__name__)
+
+#: How long the thread sleeps if there is nothing to do, in seconds. A change of the target wakes it.
+_IDLE_S = 60.0
+
+#: The share of the session timeout after which an unanswered heartbeat is given up. Another try fits into the lease.
+_ANSWER_SHARE = 1 / 6
+
+
+class BeatTarget(NamedTuple):
+    """The membership that heartbeats prove, and the coordinator they go to."""
+
+    coordinator: int
+    gate: GenerationGate
+
+
+class CoordinatorHeartbeat:
+    """
+    Proves a membership to the coordinator at regular intervals, while there is a target.
+
+    Args:
+        group: The group's name.
+        transport: Sends the heartbeats.
+        interval_ms: The time between two heartbeats.
+        session_timeout_ms: The session timeout that the member joins with.
+        metrics: Observes ``heartbeat``, the time to an answer, and counts ``heartbeats`` by code.
+        runtime: Clock and thread.
+        answered: Called on the event loop with the target of a heartbeat and its answer.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        transport: GroupTransport,
+        interval_ms: int,
+        session_timeout_ms: int,
+        metrics: Metrics,
+        runtime: Runtime,
+        answered: Callable[[BeatTarget, BeatAnswer], None],
+    ) -> None:
+        self._group = group
+        self._transport = transport
+        self._interval_s = interval_ms / 1000
+        self._limit_s = session_timeout_ms / 1000 * _ANSWER_SHARE
+        self._metrics = metrics
+        self._runtime = runtime
+        self._report = answered
+        self._loop = asyncio.get_running_loop()
+        #: Written by the event loop and read by the thread, each by one plain assignment.
+        self._target: BeatTarget | None = None
+        self._due_s = float("inf")
+        self._is_waiting = False
+        self._is_stopped = False
+        #: The membership that the thread is to end by a leave request.
+        self._to_leave: BeatTarget | None = None
+        self._is_started = False
+        self._ended = threading.Event()
+        self._ticker = runtime.ticker(self._tick, "heartbeat")
+
+    def follow(self, target: BeatTarget | None) -> None:
+        """Beat for this membership from now on, the first time after an interval; None: do not beat."""
+        if target == self._target:
+            return
+        self._target = target
+        self._due_s = self._runtime.boot_time_s() + self._interval_s
+        if target is not None and not self._is_started:
+            self._is_started = True
+            self._ticker.start()
+        self._ticker.wake()
+
+    def leave(self, target: BeatTarget) -> None:
+        """Have the thread send a leave request, because the event loop may not run any more. Any thread may call it."""
+        self._target, self._to_leave = None, target
+        self._ticker.wake()
+
+    def stop(self) -> None:
+        """Have the thread end soon, without waiting for it."""
+        self._target, self._is_stopped = None, True
+        self._ticker.wake()
+
+    def wait_ended(self, timeout_s: float) -> None:
+        """Block until the thread has ended, after ``stop``, but at most ``timeout_s``."""
+        if self._is_started:
+            self._ended.wait(timeout_s)
+
+    # ------------------------------------------------------------------ on the thread
+
+    def _tick(self) -> float | None:
+        try:
+            return self._check()
+        except Exception:
+            # Without beats the lease ends, and with it delivery; the thread goes on, since the next beat may succeed.
+            log.exception("group %s: the heartbeat failed", self._group)
+            self._is_waiting = False
+            return self._interval_s
+
+    def _check(self) -> float | None:
+        if self._loop.is_closed() and (target := self._target) is not None:
+            # A client that was left without a close must not keep its partitions for as long as the process lives.
+            log.error("group %s: the event loop was closed before its client; leaving the group", self._group)
+            self._target, self._to_leave = None, target
+        if (leaving := self._to_leave) is not None and not self._is_waiting:
+            self._to_leave = None
+            request = LeaveGroupRequest(self._group, leaving.gate.token.member_id)
+            self._transport.beat(leaving.coordinator, request, self._limit_s, lambda _: None)
+        if self._is_stopped or self._loop.is_closed():
+            if not self._is_waiting:
+                self._transport.close_beats()
+            self._ended.set()
+            return None
+        target, now_s = self._target, self._runtime.boot_time_s()
+        if target is None or self._is_waiting:
+            return _IDLE_S
+        if now_s >= self._due_s:
+            self._due_s, self._is_waiting = now_s + self._interval_s, True
+            request_ = HeartbeatRequest(self._group, *target.gate.token)
+            self._transport.beat(target.coordinator, request_, self._limit_s, partial(self._answered, target, now_s))
+            now_s = self._runtime.boot_time_s()
+        return max(0.001, self._due_s - now_s)
+
+    def _answered(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
+        self._is_waiting = False
+        if answer.code == 0:
+            target.gate.renew(target.gate.token, sent_s)
+        if answer.code is not None:
+            self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)
+        self._metrics.count("heartbeats", code=str(answer.code))
+        self._ticker.wake()
+        try:
+            self._loop.call_soon_threadsafe(self._report, target, answer)
+        except RuntimeError:
+            log.debug("group %s: a heartbeat was answered after its event loop was closed", self._group)

@@ -1,0 +1,237 @@
+"""
+Store the offsets of a member's partitions with the coordinator of its group, and read those of the group.
+
+The coordinator accepts a commit from a member of its present generation only, so it is the fence, of the group and not
+of the partition. A commit that it answers has reached the replicas of its log (acks -1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.coordination.offsets.offset_store import Written
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.group.member.offset_tracker import OffsetTracker
+from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, UNKNOWN, ErrorCode, error_code
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wording import counted
+
+__all__ = ["CoordinatorOffsets"]
+
+log = logging.getLogger(__name__)
+
+#: The first and the longest pause before an offset request is repeated, in seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+#: Tries of a read of offsets for which no member waits.
+_TRIES = 6
+
+#: The longest text that the protocol can carry.
+_LONGEST_TEXT_BYTES = 32_767
+
+#: After these codes, the membership of the commit is over, or its group rebalances.
+_OVER = frozenset(
+    {CoordinatorCode.ILLEGAL_GENERATION, CoordinatorCode.UNKNOWN_MEMBER, CoordinatorCode.REBALANCE_IN_PROGRESS}
+)
+#: After these codes, the same offset may be stored by a later try.
+_REPEATED = frozenset(
+    {
+        CoordinatorCode.UNKNOWN,
+        CoordinatorCode.REQUEST_TIMED_OUT,
+        CoordinatorCode.LOADING,
+        CoordinatorCode.NOT_AVAILABLE,
+        CoordinatorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class CoordinatorOffsets:
+    """
+    The offsets of a group that its coordinator stores; see ``OffsetStore``.
+
+    Args:
+        context: The member's settings and runtime.
+        member: The member, whose generation and id each commit carries.
+        tracker: The offsets of the member's partitions.
+        request_timeout_ms: How long the coordinator may take for an answer.
+    """
+
+    def __init__(
+        self, context: MemberContext, member: CoordinatedMember, tracker: OffsetTracker, request_timeout_ms: int
+    ) -> None:
+        self._group = context.group.group
+        self._runtime = context.runtime
+        self._metrics = context.metrics
+        self._member = member
+        self._tracker = tracker
+        self._timeout_s = request_timeout_ms / 1000
+        #: The offsets that this process has last stored. Their absence from the coordinator is an alarm.
+        self._stored: dict[TopicPartition, int] = {}
+
+    # ------------------------------------------------------------------ commits
+
+    async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
+        """
+        Store next offsets with a text; see ``OffsetStore.commit``. Failures that may pass are repeated within the lease.
+
+        Raises:
+            SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
+                again.
+        """
+        sent = self._tracker.sent(commits)
+        stored: dict[TopicPartition, StoredOffset] = {}
+        try:
+            offsets = {partition: commit.offset for partition, commit in commits.items()}
+            for partition in await self.store(offsets, metadata):
+                stored[partition] = StoredOffset(*commits[partition])
+        finally:
+            # Offsets whose outcome is unknown are stored again by the next commit, whatever became of this one.
+            self._tracker.answered(sent, stored)
+        return Written(stored, {})
+
+    async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
+        """Store the positions that resets chose; raises as ``commit``."""
+        return await self.commit(commits, "")
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
+        return {}
+
+    async def store(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
+        """Store next offsets, and return the partitions whose offsets were stored; raises as ``commit``."""
+        if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
+            metadata = ""
+        waiting, backoff = dict(offsets), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        done: dict[TopicPartition, int] = {}
+        while waiting:
+            answers = await self._attempt(waiting, metadata)
+            done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
+            self._stored |= done
+            if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
+                log.warning("group %s: the metadata of a commit is too long: left out", self._group)
+                metadata = ""
+                waiting = {p: waiting[p] for p, code in answers.items() if code == OFFSET_METADATA_TOO_LARGE}
+                continue
+            refused = {partition: code for partition, code in answers.items() if code != NO_ERROR}
+            self._report(refused)
+            again = [p for p in waiting if p not in answers or answers[p].number in _REPEATED]
+            waiting = {partition: waiting[partition] for partition in again}
+            if waiting:
+                await asyncio.sleep(backoff.next_s())
+        return frozenset(done)
+
+    async def _attempt(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, ErrorCode]:
+        """Send one commit; return an error code for each partition, or none for any if no answer came."""
+        gate, now_s = self._open_gate(), self._runtime.boot_time_s()
+        token = gate.token
+        texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
+        request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
+        try:
+            timeout_s = min(self._timeout_s, gate.deadline_s - now_s)
+            answers = await self._member.send(GroupRequest.COMMIT, request, timeout_s)
+        except KielGroupsError as error:
+            log.info("group %s: no answer to a commit: %s", self._group, error)
+            return {}
+        self._metrics.observe("commit", self._runtime.boot_time_s() - now_s)
+        codes = sorted({answer.number for answer in answers.values()})
+        for code in codes:
+            self._member.note(GroupRequest.COMMIT, code, token)
+        if over := _OVER.intersection(codes):
+            raise SessionLostError(
+                f"group {self._group}: offsets were not stored: {error_code(min(over))}: the group rebalances without"
+                " this member's generation; records since the last commit are delivered again"
+            )
+        if NO_ERROR.number in codes:
+            gate.renew(token, now_s)
+        return answers
+
+    def _open_gate(self) -> GenerationGate:
+        gate = self._member.gate
+        if gate is None or not self._member.may_commit or not gate.is_open(self._runtime.boot_time_s()):
+            raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
+        return gate
+
+    def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        for code in sorted({code.number for code in refused.values()} - _REPEATED):
+            partitions = [partition for partition, each in refused.items() if each.number == code]
+            known = error_code(code)
+            self._metrics.count("commits_refused", len(partitions), error=known.name)
+            log.error(
+                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+                known,
+                known.hint,
+            )
+
+    # ------------------------------------------------------------------ reads
+
+    async def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Read the group's offsets, and repeat that with pauses after failures that may pass.
+
+        Returns:
+            The offset of each partition that has one.
+
+        Raises:
+            NoOffsetsError: The coordinator refuses for good, or has not answered in several tries.
+        """
+        waiting, backoff = tuple(sorted(partitions)), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        found: dict[TopicPartition, int] = {}
+        failure = NoOffsetsError(f"group {self._group}: the coordinator has not returned the group's offsets")
+        for attempt in range(_TRIES):
+            await asyncio.sleep(backoff.delay_s(attempt))
+            if not waiting:
+                break
+            token = self._member.token
+            try:
+                answers = await self._member.send(
+                    GroupRequest.FETCH, OffsetFetchRequestV1(self._group, waiting), self._timeout_s
+                )
+            except KielGroupsError as error:
+                failure = NoOffsetsError(f"group {self._group}: the group's offsets cannot be read: {error}")
+                continue
+            found |= {p: answer.offset for p, answer in answers.items() if not answer.error.number and answer.offset >= 0}
+            failed = {p: answer.error for p, answer in answers.items() if answer.error != NO_ERROR}
+            for partition, code in failed.items():
+                failure = NoOffsetsError(
+                    f"group {self._group}: the offset of {partition} cannot be read: {code}: {code.hint}",
+                    code=code.number,
+                )
+                if token is not None:
+                    self._member.note(GroupRequest.FETCH, code.number, token)
+                if code.number not in _REPEATED and code != UNKNOWN:
+                    raise failure
+            waiting = tuple(p for p in waiting if p in failed or p not in answers)
+        if waiting:
+            raise failure
+        return found
+
+    def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Return the offsets that this process has stored itself, and that the coordinator does not have any more.
+
+        Brokers before Kafka 2.1 expire the offsets of live groups, too. That is an alarm: without what this process
+        remembers, the partition would silently be reset.
+        """
+        lost = {partition: self._stored[partition] for partition in missing if partition in self._stored}
+        if lost:
+            self._metrics.count("offsets_expired", len(lost))
+            log.error(
+                "group %s: the coordinator has lost the offsets of %s, first %s, which this member had stored; starting"
+                " where they were. Raise the brokers' offsets.retention.minutes, if they have expired",
+                self._group,
+                counted(lost, "partition"),
+                min(lost),
+            )
+        return lost

@@ -1,0 +1,64 @@
+"""
+Decide whether a member of a generation may deliver records and commit offsets at this moment.
+
+The gate is open while the lease runs: for half the session timeout, counted from the sending of the newest request
+that the coordinator has answered for this generation and member. The end of the lease is not the end of the gate: if
+the coordinator still counts on the member later, the lease runs again. Only ``shut`` is final, when the member leaves
+the generation.
+
+The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
+no lock is needed.
+"""
+
+from __future__ import annotations
+
+from kiel_groups.model import GenerationToken
+
+__all__ = ["GenerationGate"]
+
+#: The share of the session timeout that a lease lasts. The rest is for pauses, and for a coordinator that counts the
+#: session from the arrival of a request, on a clock of its own.
+LEASE_SHARE = 0.5
+
+
+class GenerationGate:
+    """
+    The gate of one member in one generation.
+
+    Args:
+        token: The generation and the member id.
+        session_timeout_ms: The session timeout that the member has joined with.
+        sent_s: The boot time at which the answered sync was sent.
+    """
+
+    def __init__(self, token: GenerationToken, session_timeout_ms: int, sent_s: float) -> None:
+        self.token = token
+        self._lease_s = session_timeout_ms / 1000 * LEASE_SHARE
+        self._is_shut = False
+        #: When the newest answered request was sent, in seconds of boot time.
+        self.confirmed_s = sent_s
+        #: The end of the lease, in seconds of boot time.
+        self.deadline_s = sent_s + self._lease_s
+
+    def renew(self, token: GenerationToken, sent_s: float) -> None:
+        """Extend the lease after the coordinator has confirmed the membership ``token`` in a request of that time."""
+        if token == self.token:
+            self.confirmed_s = max(self.confirmed_s, sent_s)
+            self.deadline_s = max(self.deadline_s, sent_s + self._lease_s)
+
+    def extend(self, deadline_s: float) -> None:
+        """
+        Extend the lease to this boot time, for the commits of a drain.
+
+        The coordinator waits for the members of a rebalance until its rebalance timeout is over, so their partitions
+        are not assigned to other members before that.
+        """
+        self.deadline_s = max(self.deadline_s, deadline_s)
+
+    def shut(self) -> None:
+        """Shut the gate for good: the member has left the generation, or was removed from it."""
+        self._is_shut = True
+
+    def is_open(self, now_s: float) -> bool:
+        """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
+        return now_s < self.deadline_s and not self._is_shut

@@ -1,0 +1,45 @@
+"""Say why a coordinator refuses a member for good, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.groups.join_group import GroupProtocol
+
+__all__ = ["refusal"]
+
+
+def refusal(
+    request: GroupRequest, code: int, context: MemberContext, offered: Sequence[GroupProtocol]
+) -> KielGroupsError:
+    """
+    Return the error of a member that a coordinator refuses.
+
+    Args:
+        request: The request that was refused.
+        code: The coordinator's error code.
+        context: The member's settings.
+        offered: The protocols that the member offers.
+    """
+    group, known = context.group.group, error_code(code)
+    match code:
+        case CoordinatorCode.INCONSISTENT_PROTOCOL:
+            names = ", ".join(protocol.name for protocol in offered)
+            return GroupConfigError(
+                f"group {group}: the coordinator refuses this member ({known}): it offers {names}, and the members of"
+                " the group have no such protocol in common, or are no consumers. Give all members the same"
+                " partition_allocator, or choose another group"
+            )
+        case CoordinatorCode.INVALID_SESSION_TIMEOUT:
+            return ConfigError(
+                f"session_timeout_ms: {context.timing.session_timeout_ms} given, which the coordinator of group"
+                f" {group} refuses ({known}): the brokers' group.min.session.timeout.ms (6,000 unless changed) and"
+                " group.max.session.timeout.ms (30,000 in Kafka 0.9, 300,000 to 1,800,000 later) are its bounds"
+            )
+        case CoordinatorCode.INVALID_GROUP:
+            return ConfigError(f"group: the coordinator refuses the name {group!r} ({known})")
+    return known.exception(f"group {group}: {request.value}: the coordinator refuses this member")

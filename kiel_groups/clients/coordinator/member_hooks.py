@@ -1,0 +1,88 @@
+"""Define what a program brings to be a member of a group that brokers coordinate, and what its member is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_transport import GroupTransport
+from kiel_groups.config import CoordinatorConfig, GroupConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.groups.join_group import GroupProtocol
+
+__all__ = ["JoinedGroup", "MemberContext", "MemberHooks"]
+
+
+class JoinedGroup(NamedTuple):
+    """
+    What a join has brought: the ``protocol`` that the coordinator chose, and the id of the leader.
+
+    ``members`` has the metadata of each member by its id; it is empty for members that do not lead.
+    """
+
+    protocol: str
+    leader_id: str
+    members: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberContext:
+    """
+    A member as its parts see it.
+
+    ``has_rebalance_timeout`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time
+    that a rebalance waits for a member.
+    """
+
+    group: GroupConfig
+    timing: CoordinatorConfig
+    transport: GroupTransport
+    has_rebalance_timeout: bool
+    metrics: Metrics
+    runtime: Runtime
+
+    @property
+    def rebalance_timeout_s(self) -> float:
+        """How long the coordinator waits for the members of a rebalance, in seconds."""
+        limit_ms = self.timing.rebalance_timeout_ms if self.has_rebalance_timeout else self.timing.session_timeout_ms
+        return limit_ms / 1000
+
+
+class MemberHooks(Protocol):
+    """
+    The program that a member belongs to, called on the event loop.
+
+    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. ``lost`` also ends a ``complete``
+    or a ``prepare`` that still runs: it is cancelled before.
+    """
+
+    @property
+    def protocol_type(self) -> str:
+        """The kind of group, such as "consumer". All members of a group have the same one."""
+
+    def protocols(self) -> Sequence[GroupProtocol]:
+        """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """
+        As the leader, return an assignment for each member. An error of this method fails the member.
+
+        Raises:
+            KielGroupsError: No assignment can be made.
+        """
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Take over the assignment of this member. Work may continue after it returns, while the gate is open."""
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """
+        Give the assignment back, before the member joins again or leaves.
+
+        What is not given back when the gate closes is lost; this method then returns promptly.
+        """
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Drop the assignment at once: other members may have it already. The gate is shut."""

@@ -1,0 +1,117 @@
+"""Find where the partitions of a new assignment start: at the group's offsets, else as the reset policy says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kiel_groups.clients.coordinator.coordinator_offsets import CoordinatorOffsets
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.model import GenerationToken, TopicPartition
+from kiel_groups.wording import some
+
+__all__ = ["Positions", "StartPositions"]
+
+log = logging.getLogger(__name__)
+
+#: The most partitions that an error names.
+_MOST_NAMES = 10
+
+
+class Positions(NamedTuple):
+    """The start positions that were found, and the error of each other partition."""
+
+    found: Mapping[TopicPartition, StartPosition]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
+class StartPositions:
+    """
+    Finds start positions, and has the coordinator store those that it lacks before any record is delivered.
+
+    Otherwise the next owner might choose another position, and records between the two would never be delivered.
+
+    Args:
+        config: The group's name and its reset policy.
+        handler: Looks up the ends of logs.
+        offsets: The group's offsets.
+    """
+
+    def __init__(self, config: GroupConfig, handler: PartitionHandler, offsets: CoordinatorOffsets) -> None:
+        self._group = config.group
+        self._policy = config.auto_offset_reset
+        self._handler = handler
+        self._offsets = offsets
+        #: How many partitions a topic had when this process first had one of its partitions assigned.
+        self._first_counts: dict[str, int] = {}
+
+    async def find(
+        self, partitions: Collection[TopicPartition], counts: Mapping[str, int], token: GenerationToken
+    ) -> Positions:
+        """
+        Find the start positions of assigned partitions.
+
+        Args:
+            partitions: The partitions.
+            counts: How many partitions each of their topics has.
+            token: The membership that they were assigned to.
+
+        Raises:
+            SessionLostError: The membership is over.
+        """
+        for topic, count in counts.items():
+            self._first_counts.setdefault(topic, count)
+        try:
+            stored = await self._offsets.fetch(partitions)
+        except SessionLostError:
+            raise
+        except KielGroupsError as error:
+            return Positions({}, dict.fromkeys(partitions, error))
+        missing = frozenset(partitions) - stored.keys()
+        known = self._offsets.lost_offsets(missing)
+        chosen, failures = await self._choose(missing - known.keys())
+        created = known | chosen
+        saved = await self._offsets.store(created) if created else frozenset()
+        for partition in created.keys() - saved:
+            failures[partition] = NoOffsetsError(f"group {self._group}: the start of {partition} was not stored")
+        starts = {each: _start(offset, token, StartOrigin.STORED) for each, offset in (stored | known).items()}
+        starts |= {each: _start(offset, token, StartOrigin.FIRST) for each, offset in chosen.items()}
+        return Positions({each: start for each, start in starts.items() if each not in failures}, failures)
+
+    async def _choose(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KielGroupsError]]:
+        """
+        Look up the offsets that the reset policy names.
+
+        A partition that was added to its topic while this process was in the group starts at its earliest offset, or
+        its first records would be skipped.
+        """
+        if not partitions:
+            return {}, {}
+        if self._policy == "none":
+            return {}, dict.fromkeys(partitions, self._no_offsets(sorted(partitions)))
+        added = frozenset(each for each in partitions if each.partition >= self._first_counts.get(each.topic, 0))
+        found: dict[TopicPartition, int] = {}
+        failures: dict[TopicPartition, KielGroupsError] = {}
+        for policy, wanted in (("earliest", added), (self._policy, frozenset(partitions) - added)):
+            if wanted:
+                looked_up = await self._handler.log_offsets(wanted, policy)
+                found |= looked_up.found
+                failures |= looked_up.failures
+        return found, failures
+
+    def _no_offsets(self, partitions: list[TopicPartition]) -> NoOffsetsError:
+        return NoOffsetsError(
+            f"group {self._group} has no offsets of {some(partitions, _MOST_NAMES)}, and auto_offset_reset is 'none';"
+            " commit offsets first, or choose 'earliest' or 'latest'"
+        )
+
+
+def _start(offset: int, token: GenerationToken, origin: StartOrigin) -> StartPosition:
+    # The coordinator's offsets have no versions.
+    return StartPosition(offset, version=0, token=token, origin=origin)
