@@ -1,8 +1,9 @@
 """
 Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
-0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 adds 21 to 31, few of which an old client
-sees. Any other number comes from a newer or a patched broker, and becomes an ``ErrorCode``, too.
+0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 adds 21 to 31. Of later codes, only those are
+defined that answer requests of this package. Any other number comes from a newer or a patched broker, and becomes an
+``ErrorCode``, too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,20 @@ __all__ = [
     "MESSAGE_SET_SIZE_TOO_LARGE",
     "NOT_ENOUGH_REPLICAS",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "INVALID_REQUIRED_ACKS",
+    "ILLEGAL_GENERATION",
+    "INCONSISTENT_GROUP_PROTOCOL",
+    "INVALID_GROUP_ID",
+    "UNKNOWN_MEMBER_ID",
+    "INVALID_SESSION_TIMEOUT",
+    "REBALANCE_IN_PROGRESS",
+    "INVALID_COMMIT_OFFSET_SIZE",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "UNSUPPORTED_VERSION",
+    "UNSUPPORTED_COMPRESSION_TYPE",
+    "GROUP_MAX_SIZE_REACHED",
 ]
 
 
@@ -137,18 +152,70 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _code(
     retriable=True,
 )
 
-# 0.9: rights, and the group protocol of its brokers, which this package does not use.
-_code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
-_code(22, "ILLEGAL_GENERATION", "the coordinator knows another generation of the group")
-_code(23, "INCONSISTENT_GROUP_PROTOCOL", "the coordinator's members agree on no protocol")
-_code(24, "INVALID_GROUP_ID", "the group's name is not allowed")
-_code(25, "UNKNOWN_MEMBER_ID", "the coordinator knows no such member")
-_code(26, "INVALID_SESSION_TIMEOUT", "the session timeout is out of the broker's bounds")
-_code(27, "REBALANCE_IN_PROGRESS", "the coordinator's members are rejoining")
-_code(28, "INVALID_COMMIT_OFFSET_SIZE", "the committed offsets exceed what the broker takes at once")
-_code(29, "TOPIC_AUTHORIZATION_FAILED", "this client has no right to the topic")
-_code(30, "GROUP_AUTHORIZATION_FAILED", "this client has no right to the group")
-_code(31, "CLUSTER_AUTHORIZATION_FAILED", "this client has no right to the cluster")
+# 0.9: rights, and the coordinators of groups. None is retriable, since repeating the request does not help: after 22,
+# 25 and 27 the member has to rejoin first, and after the others the user has to change something.
+INVALID_REQUIRED_ACKS = _code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
+ILLEGAL_GENERATION = _code(
+    22,
+    "ILLEGAL_GENERATION",
+    "the group has another generation by now; the member has to rejoin, and may have lost its partitions",
+)
+INCONSISTENT_GROUP_PROTOCOL = _code(
+    23,
+    "INCONSISTENT_GROUP_PROTOCOL",
+    "this member and the others have no assignment strategy in common, or the group is not one of consumers;"
+    " configure one strategy for all members, or choose another group",
+)
+INVALID_GROUP_ID = _code(24, "INVALID_GROUP_ID", "the group's name is empty or not allowed; choose another name")
+UNKNOWN_MEMBER_ID = _code(
+    25,
+    "UNKNOWN_MEMBER_ID",
+    "the coordinator has removed the member, or never knew it; it has to join anew, and may have lost its partitions",
+)
+INVALID_SESSION_TIMEOUT = _code(
+    26,
+    "INVALID_SESSION_TIMEOUT",
+    "the session timeout is outside of the broker's group.min.session.timeout.ms and group.max.session.timeout.ms",
+)
+REBALANCE_IN_PROGRESS = _code(
+    27,
+    "REBALANCE_IN_PROGRESS",
+    "the group rebalances; the member has to rejoin and sync before such a request can succeed",
+)
+INVALID_COMMIT_OFFSET_SIZE = _code(
+    28,
+    "INVALID_COMMIT_OFFSET_SIZE",
+    "the commit is larger than a message of the topic of the offsets may be; commit fewer partitions, or less metadata",
+)
+TOPIC_AUTHORIZATION_FAILED = _code(
+    29, "TOPIC_AUTHORIZATION_FAILED", "this client has no right to the topic; grant it on the brokers"
+)
+GROUP_AUTHORIZATION_FAILED = _code(
+    30, "GROUP_AUTHORIZATION_FAILED", "this client has no right to the group; grant it on the brokers"
+)
+CLUSTER_AUTHORIZATION_FAILED = _code(
+    31, "CLUSTER_AUTHORIZATION_FAILED", "this client has no right to the cluster; grant it on the brokers"
+)
+
+# Later brokers: the codes with which they answer requests of this package.
+UNSUPPORTED_VERSION = _code(
+    35,
+    "UNSUPPORTED_VERSION",
+    "the broker does not take this version of the request any more, or does not convert messages to it"
+    " (log.message.downconversion.enable)",
+)
+UNSUPPORTED_COMPRESSION_TYPE = _code(
+    76,
+    "UNSUPPORTED_COMPRESSION_TYPE",
+    "the log has batches compressed with zstd, which brokers do not send to clients of this protocol version;"
+    " let producers, or the topic's compression.type, use gzip, snappy or lz4",
+)
+GROUP_MAX_SIZE_REACHED = _code(
+    81, "GROUP_MAX_SIZE_REACHED", "the group has as many members as the broker's group.max.size allows"
+)
+
+
+_UNKNOWN_CODE = "the code is newer than this package; the error codes in Kafka's protocol guide explain it"
 
 
 def error_code(number: int) -> ErrorCode:
@@ -156,4 +223,4 @@ def error_code(number: int) -> ErrorCode:
     known = _KNOWN.get(number)
     if known is not None:
         return known
-    return ErrorCode(number, f"ERROR_{number}", False, False, "no broker of Kafka 0.8 sends this; is this one newer?")
+    return ErrorCode(number, f"ERROR_{number}", False, False, _UNKNOWN_CODE)

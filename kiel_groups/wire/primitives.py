@@ -65,9 +65,16 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes. This client never sends the protocol's null."""
+        """Write bytes, which are not null."""
         self._pack(_INT32, len(value))
         self._parts.append(value)
+
+    def optional_blob(self, value: bytes | None) -> None:
+        """Write bytes, or the protocol's null for None."""
+        if value is None:
+            self._pack(_INT32, _NULL)
+        else:
+            self.blob(value)
 
     def fields(self, layout: Struct, *values: int) -> None:
         """Write several numbers at once, which is faster than one after the other."""
@@ -139,6 +146,11 @@ class Reader:
     def blob(self) -> memoryview:
         """Read bytes as a view. Null becomes the empty view."""
         return self.blob_of(self._number(_INT32))
+
+    def optional_blob(self) -> memoryview | None:
+        """Read bytes as a view. Null becomes None."""
+        length = self._number(_INT32)
+        return None if length == _NULL else self.blob_of(length)
 
     def blob_of(self, length: int) -> memoryview:
         """Read bytes as a view, after their length, which is -1 for null. Null becomes the empty view."""

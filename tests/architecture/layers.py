@@ -32,6 +32,7 @@ LAYERS = (
     "wire/_messages",
     "wire/message_sets",
     "wire/api",
+    "wire/groups",
     "constants",
     "coordination/partition_handler",
     "coordination/zookeeper",

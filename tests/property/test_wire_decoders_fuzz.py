@@ -19,6 +19,20 @@ from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
+from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest
+from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wire.groups.coordinator_offsets import (
+    OffsetCommitRequestV1,
+    OffsetCommitRequestV2,
+    OffsetFetchRequestV1,
+)
+from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
+from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.helpers.message_sets import (
@@ -119,6 +133,18 @@ REQUESTS: list[Request[Any]] = [
     ListOffsetsRequest({}),
     OffsetCommitRequest("g", {}),
     OffsetFetchRequest("g", ()),
+    FindCoordinatorRequest("g"),
+    JoinGroupRequest("g", 1, "", "consumer", ()),
+    JoinGroupRequestV1("g", 1, "", "consumer", (), 1),
+    SyncGroupRequest("g", 1, "m", {}),
+    HeartbeatRequest("g", 1, "m"),
+    LeaveGroupRequest("g", "m"),
+    OffsetCommitRequestV1("g", 1, "m", {}),
+    OffsetCommitRequestV2("g", 1, "m", {}),
+    OffsetFetchRequestV1("g", ()),
+    ListGroupsRequest(),
+    DescribeGroupsRequest(()),
+    ApiVersionsRequest(),
 ]
 
 small_counts = st.lists(
@@ -135,6 +161,51 @@ def test_random_responses_are_decoded_or_refused(decoder: Callable[[bytes], obje
     """Any bytes of a response are decoded or raise a ProtocolError."""
     with contextlib.suppress(ProtocolError):
         decoder(payload)
+
+
+topics = st.text(st.characters(codec="utf-8"), max_size=8)
+user_data = st.none() | st.binary(max_size=8)
+assigned = st.dictionaries(topics, st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple), max_size=4)
+
+
+@given(st.lists(topics, max_size=5).map(tuple), user_data, assigned)
+def test_what_members_send_each_other_is_read_back(
+    subscribed: tuple[str, ...], data: bytes | None, partitions: dict[str, tuple[int, ...]]
+) -> None:
+    """Subscriptions and assignments are read back in their order, with their user data, be it null or empty."""
+    subscription, assignment = ConsumerSubscription(subscribed, data), ConsumerAssignment(partitions, data)
+    assert ConsumerSubscription.parse(subscription.encode(), "a subscription") == subscription
+    parsed = ConsumerAssignment.parse(assignment.encode(), "an assignment")
+    assert parsed == assignment
+    assert list(parsed.partitions.items()) == list(partitions.items())
+
+
+@given(st.lists(topics, max_size=5).map(tuple), user_data, assigned, st.integers(1, 2**15 - 1), st.binary(max_size=20))
+def test_later_versions_are_read_by_their_first_fields(
+    subscribed: tuple[str, ...],
+    data: bytes | None,
+    partitions: dict[str, tuple[int, ...]],
+    version: int,
+    appended: bytes,
+) -> None:
+    """A later version is read like version 0, whatever it appends."""
+
+    def later(encoded: bytes) -> bytes:
+        return struct.pack(">h", version) + encoded[2:] + appended
+
+    subscription, assignment = ConsumerSubscription(subscribed, data), ConsumerAssignment(partitions, data)
+    found = ConsumerSubscription.parse(later(subscription.encode()), "a subscription")
+    assert found == ConsumerSubscription(subscribed, data, version)
+    parsed = ConsumerAssignment.parse(later(assignment.encode()), "an assignment")
+    assert parsed == ConsumerAssignment(partitions, data, version)
+
+
+@pytest.mark.parametrize("parse", [ConsumerSubscription.parse, ConsumerAssignment.parse])
+@given(st.binary(max_size=120) | small_counts)
+def test_random_bytes_of_members_are_parsed_or_refused(parse: Callable[[bytes, str], object], data: bytes) -> None:
+    """Any bytes that another member sends are parsed or raise a ProtocolError."""
+    with contextlib.suppress(ProtocolError):
+        parse(data, "data")
 
 
 @given(st.binary(max_size=6), st.integers(4, 1 << 31))

@@ -15,7 +15,7 @@ from kiel_groups.wire.error_codes import ErrorCode, error_code
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
 from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
-__all__ = ["OffsetCommitRequest", "OffsetFetchRequest", "FetchedOffset"]
+__all__ = ["OffsetCommitRequest", "OffsetFetchRequest", "FetchedOffset", "read_commit_errors", "write_offset"]
 
 _ERROR_BYTES = 2
 _LEAST_OFFSET_BYTES = 8 + 2 + 2
@@ -26,7 +26,8 @@ class FetchedOffset(NamedTuple):
     A committed offset as a broker read it.
 
     ``offset`` is -1, with the error UNKNOWN_TOPIC_OR_PARTITION, if no offset was committed, and *also* if the broker
-    has just started and does not know the topic yet. So this answer alone is no reason to reset a position.
+    has just started and does not know the topic yet. So this answer alone is no reason to reset a position. In the
+    answer to v1, the offset is -1 without an error if no offset was committed.
     """
 
     offset: int
@@ -56,11 +57,11 @@ class OffsetCommitRequest:
     def encode_body(self) -> bytes:
         writer = Writer()
         writer.string(self.group)
-        write_partitions(writer, self.offsets.items(), _write_offset)
+        write_partitions(writer, self.offsets.items(), write_offset)
         return writer.getvalue()
 
     def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
-        return read_partitions(Reader(payload, "an offset-commit response"), _read_error, _ERROR_BYTES)
+        return read_commit_errors(payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,18 @@ class OffsetFetchRequest:
         return read_partitions(Reader(payload, "an offset-fetch response"), _read_offset, _LEAST_OFFSET_BYTES)
 
 
-def _write_offset(writer: Writer, value: OffsetAndMetadata) -> None:
+def read_commit_errors(payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
+    """
+    Decode the response to a commit of v0, v1 or v2: the outcome of each partition.
+
+    Raises:
+        ProtocolError: The payload is no such response.
+    """
+    return read_partitions(Reader(payload, "an offset-commit response"), _read_error, _ERROR_BYTES)
+
+
+def write_offset(writer: Writer, value: OffsetAndMetadata) -> None:
+    """Write the offset of a partition, as commits of v0 and v2 have it."""
     writer.int64(value.offset)
     writer.string(value.metadata)
 

@@ -12,25 +12,28 @@ pytestmark = pytest.mark.unit
 
 ALL = [error_code(number) for number in range(-1, 21)]
 OF_0_9 = [error_code(number) for number in range(21, 32)]
+LATER = [error_code(number) for number in (35, 76, 81)]
 
 
-def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
-    """Every error code of 0.8, −1 to 20, is a constant of the module, and decoders return these constants."""
+def test_every_code_is_known_by_name_and_number() -> None:
+    """Every error code is a constant of the module, and decoders return these constants."""
     assert [code.number for code in ALL] == list(range(-1, 21))
-    for code in ALL:
+    assert [code.number for code in OF_0_9] == list(range(21, 32))
+    for code in [*ALL, *OF_0_9, *LATER]:
         assert getattr(error_codes, code.name) is code
         assert code.name in error_codes.__all__
         assert code.hint
 
 
-def test_codes_of_0_9_have_names() -> None:
+def test_codes_of_coordinators_and_later_brokers_are_not_retriable() -> None:
     """
-    The error codes of 0.9 have names, and no retry can help against them. Brokers of 0.9 serve clients of 0.8, and
-    refuse unauthorized requests with such codes.
+    No code of 0.9 or a later release is retriable. After 22, 25 and 27, the member has to rejoin before it repeats the
+    request; after the others, the user has to change something.
     """
-    assert [code.number for code in OF_0_9] == list(range(21, 32))
-    assert error_code(29).name == "TOPIC_AUTHORIZATION_FAILED"
-    assert not any(code.retriable or code.refresh_metadata for code in OF_0_9)
+    assert not any(code.retriable or code.refresh_metadata for code in [*OF_0_9, *LATER])
+    for code in (error_codes.ILLEGAL_GENERATION, error_codes.REBALANCE_IN_PROGRESS):
+        assert "has to rejoin" in code.hint
+    assert "has to join anew" in error_codes.UNKNOWN_MEMBER_ID.hint
 
 
 @pytest.mark.parametrize("number", [32, 87, -2, 32_767])
@@ -50,7 +53,7 @@ def test_temporary_errors_are_retriable() -> None:
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 
 
-@pytest.mark.parametrize("code", [*ALL, *OF_0_9, error_code(87)], ids=str)
+@pytest.mark.parametrize("code", [*ALL, *OF_0_9, *LATER, error_code(87)], ids=str)
 def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
     """The exception of a code has a text with the place, the error and a hint. It says whether a retry may help."""
     error = code.exception("fetch of clicks:3")
