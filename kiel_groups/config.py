@@ -317,13 +317,17 @@ class CoordinatorConfig:
 
     The coordinator removes a member that has not beaten for ``session_timeout_ms``. In a rebalance it waits for a
     member for ``rebalance_timeout_ms`` (before Kafka 0.10.1, for the session timeout). The first join fails if no
-    broker names the coordinator within ``find_timeout_ms``.
+    broker names the coordinator within ``find_timeout_ms``. Every ``offset_refresh_ms``, the member commits the offsets
+    of idle partitions again: brokers before Kafka 2.1 expire them a day after the commit. The leader looks for new
+    partitions every ``metadata_max_age_ms``.
     """
 
     session_timeout_ms: int = 30_000
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int = 300_000
     find_timeout_ms: int = 30_000
+    offset_refresh_ms: int = 3_600_000
+    metadata_max_age_ms: int = 300_000
 
     def __post_init__(self) -> None:
         timeouts = {"session_timeout_ms": self.session_timeout_ms, "heartbeat_interval_ms": self.heartbeat_interval_ms}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from kiel_groups.allocators.assignors import Assignor, AssignorMember
+from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assignor
 from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.model import TopicPartition
@@ -90,13 +90,18 @@ class AssignmentPlanner:
         try:
             async with asyncio.timeout(limit_s):
                 # On a thread: a function of the application may take long, and heartbeats alone keep no loop alive.
-                return await self._context.runtime.in_thread(partial(assignor.assign, members, partitions), "assignor")
+                outcome = await self._context.runtime.in_thread(
+                    partial(run_assignor, assignor, members, partitions), "assignor"
+                )
         except TimeoutError:
             raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s") from None
         except KielGroupsError:
             raise
         except Exception as error:
             raise AllocatorError(f"group {self._group}: assignor {protocol} failed: {error!r}") from error
+        for finding in outcome.findings:
+            log.warning("group %s: %s", self._group, finding)
+        return outcome.assignment
 
     async def changed(self, interval_s: float) -> None:
         """Return when the partitions of the planned topics differ from those of the last assignment."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, CoordinatorHeartbeat
 from kiel_groups.clients.coordinator.generation_gate import LEASE_SHARE, GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
@@ -89,7 +90,7 @@ class CoordinatedMember:
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
         self._hook: asyncio.Task[None] | None = None
         self._is_stable = asyncio.Event()
-        self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
+        self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
         #: Why the last request failed, or None after a success.
         self._cause: str | None = None
         self._find_error: KielGroupsError | None = None
@@ -212,13 +213,16 @@ class CoordinatedMember:
             KielGroupsError: There is no answer in time, or none that can be read.
         """
         coordinator, token = self._state.coordinator, self.token
-        if coordinator is None or token is None:
-            raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
+        if coordinator is None:
+            if kind is not GroupRequest.FETCH:
+                raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
+            coordinator = await self._transport.find()
         self._feed(states.RequestStarted())
         try:
             return await self._transport.send(coordinator, request, timeout_s, aside=True)
         except KielGroupsError:
-            self._feed(states.Answered(kind, None, *token))
+            if token is not None:
+                self._feed(states.Answered(kind, None, *token))
             raise
         finally:
             self._feed(states.RequestEnded())
@@ -316,10 +320,14 @@ class CoordinatedMember:
 
     async def _join(self, join: int, member_id: str) -> None:
         timing, type_, offered = self._timing, self._hooks.protocol_type, tuple(self._hooks.protocols())
-        request: JoinGroupRequest | JoinGroupRequestV1
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
-                self._name, timing.session_timeout_ms, timing.rebalance_timeout_ms, member_id, type_, offered
+                self._name,
+                timing.session_timeout_ms,
+                member_id,
+                type_,
+                offered,
+                rebalance_timeout_ms=timing.rebalance_timeout_ms,
             )
         else:
             request = JoinGroupRequest(self._name, timing.session_timeout_ms, member_id, type_, offered)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, GroupTransport
 from kiel_groups.coordination.zookeeper.runtime import Runtime
@@ -70,7 +71,7 @@ class CoordinatorHeartbeat:
         self._metrics = metrics
         self._runtime = runtime
         self._report = answered
-        self._loop = asyncio.get_running_loop()
+        self._loop = home_loop()
         #: Written by the event loop and read by the thread, each by one plain assignment.
         self._target: BeatTarget | None = None
         self._due_s = float("inf")

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import GroupTransport
+from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
@@ -33,16 +34,21 @@ class MemberContext:
     """
     A member as its parts see it.
 
-    ``has_rebalance_timeout`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time
-    that a rebalance waits for a member.
+    ``versions`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time that a
+    rebalance waits for a member.
     """
 
     group: GroupConfig
     timing: CoordinatorConfig
     transport: GroupTransport
-    has_rebalance_timeout: bool
+    versions: GroupVersions
     metrics: Metrics
     runtime: Runtime
+
+    @property
+    def has_rebalance_timeout(self) -> bool:
+        """Whether a member tells the coordinator its rebalance timeout."""
+        return self.versions.has_rebalance_timeout
 
     @property
     def rebalance_timeout_s(self) -> float:

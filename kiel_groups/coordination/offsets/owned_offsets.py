@@ -90,6 +90,19 @@ class OwnedOffsets:
             stored |= attempt.stored
         return stored
 
+    async def store_left(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """
+        Store what the release of these partitions leaves, in a store that does not end claims in the same step.
+
+        The caller holds the lock ``writing``. Returns the partitions whose offsets were stored.
+        """
+        left = {partition: self._tracker.release(partition, None) for partition in partitions}
+        return (
+            await self.attempt(
+                {p: Commit(each.offset, each.version or 0) for p, each in left.items() if each.offset is not None}
+            )
+        ).stored
+
     async def attempt(self, commits: Mapping[TopicPartition, Commit], metadata: str = "") -> Attempt:
         """Make one attempt to store next offsets by way of the group's store; the caller holds the lock ``writing``."""
         return self._settle(commits, await self._store.commit(commits, metadata))

@@ -1,0 +1,150 @@
+"""The member of a consumer, whatever coordinates its group: ZooKeeper, or the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.allocators.assignors import Assignor, assignors_of
+from kiel_groups.clients.coordinator.consumer_member import ConsumerMember
+from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
+from kiel_groups.clients.coordinator.group_versions import GroupVersions
+from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
+from kiel_groups.config import BROKER_V0, CoordinatorConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.close_limit import CloseLimit
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["BrokerCoordination", "Coordination", "Member", "Process", "ZooKeeperCoordination"]
+
+
+class Member(Protocol):
+    """The member of a consumer in its group; ``GroupMember`` and ``ConsumerMember`` document the methods."""
+
+    @property
+    def member_id(self) -> str | None: ...
+    @property
+    def leads(self) -> bool: ...
+    @property
+    def settled(self) -> bool: ...
+    async def start(self) -> None: ...
+    def check_subscription(self, topics: Collection[str]) -> None: ...
+    async def resubscribe(self) -> None: ...
+    async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]: ...
+    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]: ...
+    async def partitions_with_offsets(self) -> list[TopicPartition]: ...
+    async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]: ...
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None: ...
+    async def confirm_leaders(self) -> None: ...
+    async def brokers(self) -> list[HostPort]: ...
+    def abandon(self, timeout_s: float) -> None: ...
+    async def close(self, limit: CloseLimit | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """
+    What a member needs of its consumer.
+
+    ``on_failure`` is called with the error of a member that stops for good.
+    """
+
+    group: GroupConfig
+    cluster: ClusterMetadata
+    handler: PartitionHandler
+    subscription: SubscriptionState
+    on_failure: Callable[[KielGroupsError], None]
+    metrics: Metrics
+    runtime: Runtime
+
+
+class Coordination(Protocol):
+    """What coordinates a group: it makes members, and knows which questions its brokers answer."""
+
+    def new_member(self, process: Process) -> Member:
+        """Return a member that has not started."""
+
+    async def check_brokers(self, process: Process) -> None:
+        """
+        Check that the connected brokers can do their part.
+
+        Raises:
+            ConfigError: They cannot.
+            NoBrokersError: No broker answered.
+        """
+
+    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """
+        Read the group's offsets without a member.
+
+        Raises:
+            KielGroupsError: They cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperCoordination:
+    """
+    The members coordinate themselves through ZooKeeper.
+
+    ``allocator`` computes the assignments while this process leads.
+    """
+
+    zookeeper: ZooKeeperConfig
+    allocator: Allocator = round_robin
+
+    def new_member(self, process: Process) -> Member:
+        """Return a member with a session in ZooKeeper."""
+        context = ProcessContext(process.group, self.zookeeper, self.allocator, process.metrics, process.runtime)
+        return GroupMember(context, process.handler, process.subscription, process.on_failure)
+
+    async def check_brokers(self, process: Process) -> None:
+        """Check that brokers store offsets, if they are to do so; raises as ``check_offset_api``."""
+        if process.group.store == BROKER_V0:
+            await check_offset_api(process.cluster, process.group.group)
+
+    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask the brokers, which read the same znodes; raises as ``fetch_offsets``."""
+        return await fetch_offsets(process.cluster, process.group.group, partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerCoordination:
+    """
+    The brokers coordinate the members, from Kafka 0.9 on.
+
+    ``assignors`` are what a member offers, the preferred one first.
+    """
+
+    timing: CoordinatorConfig
+    assignors: tuple[Assignor, ...] = assignors_of(None)
+    versions: GroupVersions = GroupVersions()
+
+    def new_member(self, process: Process) -> Member:
+        """Return a member that the group's coordinator will know."""
+        context = MemberContext(
+            group=process.group,
+            timing=self.timing,
+            transport=CoordinatorBrokers(process.cluster, process.group.group),
+            versions=self.versions,
+            metrics=process.metrics,
+            runtime=process.runtime,
+        )
+        return ConsumerMember(
+            context, process.handler, process.subscription, process.cluster, self.assignors, process.on_failure
+        )
+
+    async def check_brokers(self, process: Process) -> None:
+        """Find out what the brokers know; raises as ``GroupVersions.probe``."""
+        await self.versions.probe(process.cluster)

@@ -1,0 +1,251 @@
+"""
+The hooks of a consumer: what it does with the partitions that its member gets, and what it gives back.
+
+A generation's partitions are opened at their start positions, delivered by the handler, and in the next rebalance
+drained and committed. The records in flight of a partition that is not drained in time are lost, with an error in the
+log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from kiel_groups.allocators.assignors import Assignor
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.coordinator.assignment_planner import AssignmentPlanner, TopicSource
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext
+from kiel_groups.clients.coordinator.start_positions import Positions, StartPositions
+from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
+from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wording import counted, some
+
+__all__ = ["ConsumerHooks"]
+
+log = logging.getLogger(__name__)
+
+#: The first and the longest pause before start positions are looked up again, in seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class ConsumerHooks:
+    """
+    The hooks of a consumer; see ``MemberHooks``.
+
+    Args:
+        context: The member's settings and runtime.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of its partitions.
+        topics: The topics of the cluster.
+        assignors: What the member offers, the preferred one first.
+        tasks: Runs the application's hooks, which outlast a cancelled ``complete``.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        topics: TopicSource,
+        assignors: Sequence[Assignor],
+        tasks: TaskSet,
+    ) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._metrics = context.metrics
+        self._handler = handler
+        self._subscription = subscription
+        self._tracker = subscription.offsets
+        self._topics = topics
+        self._assignors = assignors
+        self._tasks = tasks
+        self._unopened = UnopenedClaims(self._group, context.metrics)
+        self.planner = AssignmentPlanner(context, assignors, topics)
+        #: The partitions of the present assignment; None between two assignments.
+        self.assigned: frozenset[TopicPartition] | None = None
+        #: The topics of the last join.
+        self.offered: frozenset[str] = frozenset()
+        #: The partitions of the last assignment, which an assignor may want to keep here.
+        self._owned: frozenset[TopicPartition] = frozenset()
+
+    def attach(self, starts: StartPositions, owned: OwnedOffsets) -> None:
+        """Add the parts that need the member, which in turn needs these hooks."""
+        self._starts = starts
+        self._offsets = owned
+
+    # ------------------------------------------------------------------ the join
+
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type of consumers, which share groups with those of Java."""
+        return PROTOCOL_TYPE
+
+    def protocols(self) -> Sequence[GroupProtocol]:
+        """Return the assignors, each with this member's subscription."""
+        self.offered = self._subscription.topics
+        topics = tuple(sorted(self.offered))
+        return [
+            GroupProtocol(
+                assignor.name, ConsumerSubscription(topics, assignor.metadata(topics, sorted(self._owned))).encode()
+            )
+            for assignor in self._assignors
+        ]
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """Assign the members' topics; raises as ``AssignmentPlanner.plan``."""
+        return await self.planner.plan(joined)
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Open the assigned partitions at their start positions; look up those that are not known yet again."""
+        read = ConsumerAssignment.parse(assignment, "the assignment of this member")
+        partitions = self._subscribed(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
+        self.assigned = self._owned = partitions
+        self._handler.gate_changed(gate)
+        if self._subscription.partitions_auto_assigned():
+            self._subscription.assign_from_subscribed(partitions)
+        self._metrics.gauge("assigned_partitions", len(partitions))
+        topics = sorted({partition.topic for partition in partitions})
+        await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
+
+    def _subscribed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Refuse partitions of topics that this member does not subscribe to."""
+        found = frozenset(partitions)
+        others = [partition for partition in found if partition.topic not in self._subscription.topics]
+        if others:
+            self._metrics.count("assignments_of_unsubscribed_topics", len(others))
+            log.error(
+                "group %s: the leader has assigned %s, whose topic this member does not subscribe to; refused",
+                self._group,
+                some(sorted(others)),
+            )
+        return found.difference(others)
+
+    async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
+        """Open the partitions of a topic, and alarm while some have no start position."""
+        waiting = frozenset(partition for partition in assigned if partition.topic == topic)
+        backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
+        alarm_s = self._context.group.drain_alarm_ms / 1000
+        alarm_at_s = clock() + alarm_s
+        try:
+            while waiting:
+                count = 1 + max((*(self._topics.known_partitions(topic) or ()), *(p.partition for p in waiting)))
+                try:
+                    found = await self._starts.find(waiting, {topic: count}, gate.token)
+                except SessionLostError as error:
+                    # The commit of a start was refused; a heartbeat will say whether the membership is over.
+                    failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
+                else:
+                    failures = found.failures
+                    waiting -= found.found.keys()
+                    self._deliver(topic, found)
+                if not waiting:
+                    break
+                self._unopened.attempt_failed(topic, failures)
+                refused = [error for error in failures.values() if isinstance(error, NoOffsetsError)]
+                if refused and self._context.group.auto_offset_reset == "none":
+                    self._handler.start_unknown(topic, refused[0])
+                if clock() >= alarm_at_s:
+                    self._unopened.alarm(topic, waiting, alarm_s)
+                    alarm_at_s = clock() + alarm_s
+                await asyncio.sleep(backoff.next_s())
+        finally:
+            self._unopened.forget(assigned)
+
+    def _deliver(self, topic: str, positions: Positions) -> None:
+        starts = positions.found
+        if not starts:
+            return
+        self._tracker.open(starts)
+        listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(starts.items()))
+        log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
+        self._unopened.forget(starts)
+        self._tasks.start(self._handler.assigned(frozenset(starts)))
+
+    @property
+    def settled(self) -> bool:
+        """Whether all assigned partitions are open."""
+        return self.assigned is not None and self._tracker.open_partitions() == self.assigned
+
+    # ------------------------------------------------------------------ giving back
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """
+        Drain the partitions and commit what is finished.
+
+        A partition whose records are still in flight when the gate closes is lost.
+        """
+        self.assigned = None
+        partitions = self._tracker.open_partitions()
+        if not partitions:
+            return
+        started_s = self._context.runtime.boot_time_s()
+        busy = self._handler.stop(partitions)
+        parts = [part for part in (partitions - busy, busy) if part]
+        late = await self._drain(gate, parts)
+        if late:
+            seconds = self._context.runtime.boot_time_s() - started_s
+            log.error(
+                "group %s: %s, first %s, were not given back within %.1f s: the application is still processing their"
+                " records, which other members will process, too",
+                self._group,
+                counted(late, "partition"),
+                min(late),
+                seconds,
+            )
+            self._lose(late)
+        await self._commit_last(partitions - late)
+        self._tracker.end(partitions - late)
+        self._metrics.observe("drain", self._context.runtime.boot_time_s() - started_s)
+
+    async def _drain(self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]) -> frozenset[TopicPartition]:
+        """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
+        draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
+        clock, pending = self._context.runtime.boot_time_s, set(draining)
+        try:
+            # The gate's end moves while heartbeats are answered.
+            while pending and gate.is_open(clock()):
+                left_s = max(0.001, gate.deadline_s - clock() - self._reserve_s)
+                done, pending = await asyncio.wait(pending, timeout=min(left_s, 1.0), return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                if gate.deadline_s - clock() <= self._reserve_s:
+                    break
+        finally:
+            for task in pending:
+                task.cancel()
+        return frozenset(partition for task in pending for partition in draining[task])
+
+    @property
+    def _reserve_s(self) -> float:
+        """How much of the gate's time is left for the last commit, in seconds."""
+        return self._context.timing.session_timeout_ms / 1000 / 10
+
+    async def _commit_last(self, partitions: frozenset[TopicPartition]) -> None:
+        async with self._offsets.writing:
+            try:
+                await self._offsets.store_left(partitions)
+            except SessionLostError as error:
+                self._metrics.count("commits_failed")
+                log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Drop all partitions: other members may have them."""
+        self.assigned = None
+        if partitions := self._tracker.open_partitions():
+            self._lose(partitions)
+
+    def _lose(self, partitions: frozenset[TopicPartition]) -> None:
+        self._metrics.count("partitions_lost", len(partitions))
+        self._tracker.end(partitions)
+        self._handler.lost(partitions)

@@ -1,0 +1,241 @@
+"""The member of a consumer in a group that brokers coordinate; ``GroupMember`` is its counterpart on ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+from kiel_groups.allocators.assignors import Assignor
+from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.clients.coordinator.assignment_planner import TopicSource
+from kiel_groups.clients.coordinator.consumer_hooks import ConsumerHooks
+from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
+from kiel_groups.clients.coordinator.coordinator_offsets import CoordinatorOffsets
+from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.start_positions import StartPositions
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.close_limit import CloseLimit
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.watchdog import Watchdog
+from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.group.member.partition_offsets import Commit
+from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
+
+__all__ = ["ConsumerMember"]
+
+log = logging.getLogger(__name__)
+
+#: The pause between checks whether the application has resumed, after the watchdog ended a membership, in seconds.
+_CATCH_UP_S = 0.05
+
+#: The reason for metadata of another broker than the last one; see ``ClusterMetadata``.
+_DOUBT = "doubt"
+
+
+class ConsumerMember:
+    """
+    Membership of one consumer in a group that brokers coordinate, from ``start`` to ``close``.
+
+    Args:
+        context: The member's settings, transport and runtime.
+        handler: The consumer.
+        subscription: What the application has subscribed to, and the offsets of the member's partitions.
+        topics: The topics of the cluster.
+        assignors: What the member offers, the preferred one first.
+        on_failure: Called with the error of a member that stops for good.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        topics: TopicSource,
+        assignors: Sequence[Assignor],
+        on_failure: Callable[[KielGroupsError], None],
+    ) -> None:
+        self._context = context
+        self._handler = handler
+        self._subscription = subscription
+        self._tracker = subscription.offsets
+        self._topics = topics
+        self._tasks = TaskSet(self._task_failed)
+        self._on_failure = on_failure
+        self._hooks = ConsumerHooks(context, handler, subscription, topics, assignors, self._tasks)
+        self._member = CoordinatedMember(context, self._hooks, on_failure)
+        self._offsets = CoordinatorOffsets(context, self._member, self._tracker, context.timing.find_timeout_ms)
+        group, metrics = context.group, context.metrics
+        self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
+        self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
+        self._hooks.attach(StartPositions(group, handler, self._offsets), self._owned)
+        self._loop = home_loop()
+        self._watchdog: Watchdog | None = None
+        self._has_started = False
+
+    # ------------------------------------------------------------------ the membership
+
+    async def start(self) -> None:
+        """
+        Join the group, if there are topics already; otherwise, ``resubscribe`` joins.
+
+        Raises:
+            NoBrokersError: No broker has named the coordinator in time.
+            GroupConfigError: The members have no assignor in common.
+            ConfigError: The coordinator refuses the session timeout or the group's name.
+            AllocatorError: This member leads, and its assignor has failed.
+            BrokerError: The coordinator refuses the member for another reason, such as missing rights.
+        """
+        self._watch()
+        self._tasks.start(self._follow_topics())
+        self._tasks.start(self._refresh_offsets())
+        if self._subscription.topics:
+            await self._join()
+
+    async def _join(self) -> None:
+        self._has_started = True
+        self._member.request_rejoin()
+        await self._member.ensure_active()
+        # The subscription may have changed while the member joined.
+        while self._hooks.offered != self._subscription.topics:
+            self._member.request_rejoin()
+            await self._member.ensure_active()
+
+    def check_subscription(self, topics: Collection[str]) -> None:
+        """Accept any topics: brokers limit them by nothing that a member could check."""
+
+    async def resubscribe(self) -> None:
+        """Join with the present subscription; raises as ``start``. A member without topics joins when it has some."""
+        if self._has_started or self._subscription.topics:
+            await self._join()
+
+    @property
+    def member_id(self) -> str | None:
+        """The coordinator's id of this member; None before the first join."""
+        token = self._member.token
+        return token.member_id if token else None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this member is the leader of its generation."""
+        return self._member.leads
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member owns exactly the partitions of its assignment in the present generation."""
+        return not self._member.need_rejoin and self._hooks.settled
+
+    async def brokers(self) -> list[HostPort]:
+        """Return nothing: only ZooKeeper would know other brokers than these do."""
+        return []
+
+    async def close(self, limit: CloseLimit | None = None) -> None:
+        """Drain and commit all partitions, and leave the group; see ``GroupMember.close``."""
+        await self._member.close(limit)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        await self._tasks.cancel()
+
+    def abandon(self, timeout_s: float) -> None:
+        """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
+        self._member.abandon(timeout_s)
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    # ------------------------------------------------------------------ offsets
+
+    async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """
+        Store the offsets of all finished records, with a text.
+
+        Returns:
+            The partitions whose offsets were stored.
+
+        Raises:
+            SessionLostError: There is no membership at the moment, or its lease is over.
+        """
+        if self._member.token is None:
+            raise SessionLostError(f"group {self._context.group.group}: no membership to commit with at the moment")
+        return await self._owned.commit_finished(metadata)
+
+    async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+        """Store next offsets that the application chose: all, or none; raises as ``ChosenCommits.commit``."""
+        return await self._chosen.commit(offsets)
+
+    async def stored_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int | None]:
+        """
+        Read the group's offsets from its coordinator, whether or not this member owns the partitions.
+
+        Raises:
+            NoOffsetsError: The coordinator has not returned them.
+        """
+        return dict(await self._offsets.fetch(partitions))
+
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
+        """Store the position that a reset chose; see ``OwnedOffsets.store_reset``."""
+        return await self._owned.store_reset(partition, reset)
+
+    async def confirm_leaders(self) -> None:
+        """Ask another broker for the leaders: a deposed one may not know yet that it is."""
+        await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, _DOUBT)
+
+    async def _owner_words(self, partition: TopicPartition) -> str:
+        return f"this member, {self.member_id}, in the group's present generation"
+
+    async def _refresh_offsets(self) -> None:
+        """Commit the offsets of idle partitions again, before brokers expire them."""
+        while True:
+            await asyncio.sleep(self._context.timing.offset_refresh_ms / 1000)
+            async with self._owned.writing:
+                idle = self._tracker.open_partitions() - self._tracker.commits().keys()
+                states = {partition: self._tracker.of(partition) for partition in idle}
+                again = {p: Commit(state.committed, state.version) for p, state in states.items() if state is not None}
+                try:
+                    if again:
+                        await self._owned.attempt(again)
+                except SessionLostError as error:
+                    log.info("group %s: idle offsets were not renewed: %s", self._context.group.group, error)
+
+    # ------------------------------------------------------------------ changes of topics
+
+    async def _follow_topics(self) -> None:
+        """As the leader, rebalance when partitions are added, or missing topics are created."""
+        interval_s = self._context.timing.metadata_max_age_ms / 1000
+        while True:
+            await self._hooks.planner.changed(interval_s)
+            if self._member.leads:
+                self._member.request_rejoin()
+
+    # ------------------------------------------------------------------ the watchdog
+
+    def _watch(self) -> None:
+        context, handler = self._context, self._handler
+        self._watchdog = Watchdog(
+            context.group, handler.in_progress, handler.stalled, self._stalled, context.metrics, context.runtime
+        )
+        self._watchdog.start()
+
+    def _stalled(self, reason: str) -> None:
+        """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
+        self._member.give_up(reason)
+        self._loop.call_soon_threadsafe(partial(self._tasks.start, self._join_after_stall()))
+
+    async def _join_after_stall(self) -> None:
+        """Join again once the application makes progress: the member's next partitions would stall like the last."""
+        stalled = self._handler.in_progress()
+        self._member.given_up()
+        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
+            await asyncio.sleep(_CATCH_UP_S)
+        self._watch()
+        self._member.request_rejoin()
+
+    def _task_failed(self, error: BaseException) -> None:
+        known = isinstance(error, KielGroupsError)
+        log.error("group %s: this member failed: %s", self._context.group.group, error, exc_info=None if known else error)
+        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
