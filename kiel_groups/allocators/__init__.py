@@ -19,6 +19,7 @@ from kiel_groups.allocators.adapter import (
     allocator_name,
     run_allocator,
 )
+from kiel_groups.allocators.contiguous_ranges import range_allocator
 from kiel_groups.allocators.registry import ALLOCATORS, allocator_of, named_allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
@@ -35,6 +36,7 @@ __all__ = [
     "allocator_of",
     "loads_of",
     "named_allocator",
+    "range_allocator",
     "round_robin",
     "run_allocator",
     "sticky",

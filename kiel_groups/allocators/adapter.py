@@ -19,6 +19,8 @@ __all__ = [
     "NO_SUBSCRIBER",
     "WeighingAllocator",
     "allocator_name",
+    "eligible_members",
+    "raised",
     "run_allocator",
 ]
 
@@ -113,7 +115,7 @@ def run_allocator(
     Raises:
         AllocatorError: The function raised (its error is the cause), or returned an invalid allocation.
     """
-    eligible = _eligible(members, {partition.topic for partition in partitions})
+    eligible = eligible_members(members, {partition.topic for partition in partitions})
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
     try:
         group_allocator = _group_allocator(allocator, weights or {})
@@ -148,11 +150,16 @@ def _guarded(allocate: Callable[[], object]) -> object:
     try:
         return allocate()
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {text}" if text else "")) from error
+        raise AllocatorError(raised(error)) from error
 
 
-def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
+def raised(error: Exception) -> str:
+    """Describe in one line that the user's code raised an error."""
+    text = " ".join(str(error).split())
+    return f"it raised {type(error).__name__}" + (f": {text}" if text else "")
+
+
+def eligible_members(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
     """Return the members that subscribe to each topic. Topics with the same subscribers share one set object."""
     subscribers: dict[str, list[Slot]] = {}
     for member, subscription in members.items():

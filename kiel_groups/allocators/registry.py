@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import TypeVar
 
 from kiel_groups.allocators.adapter import Allocator
+from kiel_groups.allocators.contiguous_ranges import range_allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.weighted import weighted
 from kiel_groups.errors import ConfigError
 
-__all__ = ["ALLOCATORS", "allocator_of", "named_allocator"]
+__all__ = ["ALLOCATORS", "allocator_of", "look_up", "named_allocator"]
 
-ALLOCATORS: Mapping[str, Allocator] = {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
+ALLOCATORS: Mapping[str, Allocator] = {
+    "round_robin": round_robin,
+    "sticky": sticky,
+    "weighted": weighted,
+    "range": range_allocator,
+}
+
+_V = TypeVar("_V")
 
 
 def named_allocator(name: str, setting: str) -> Allocator:
@@ -27,11 +36,27 @@ def named_allocator(name: str, setting: str) -> Allocator:
     Raises:
         ConfigError: There is no allocator of that name; the text lists the names.
     """
-    if name in ALLOCATORS:
-        return ALLOCATORS[name]
-    near = get_close_matches(name, ALLOCATORS, n=1)
+    return look_up(name, ALLOCATORS, "allocator", setting)
+
+
+def look_up(name: str, table: Mapping[str, _V], kind: str, setting: str) -> _V:
+    """
+    Return the entry of a name.
+
+    Args:
+        name: The name that a user gave.
+        table: The entries by name.
+        kind: What the entries are, for an error.
+        setting: The setting to name in an error.
+
+    Raises:
+        ConfigError: There is no entry of that name; the text lists the names.
+    """
+    if name in table:
+        return table[name]
+    near = get_close_matches(name, table, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{setting}: there is no allocator {name!r}; expected one of {', '.join(ALLOCATORS)}{meant}")
+    raise ConfigError(f"{setting}: there is no {kind} {name!r}; expected one of {', '.join(table)}{meant}")
 
 
 def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
-__all__ = ["validate"]
+__all__ = ["kind_of", "validate"]
 
 _SHAPE = "{member: {topic: [partition ids]}}"
 _NAMED = 5
@@ -59,17 +59,17 @@ def validate(
 def _entries(result: object, members: Collection[Slot]) -> Iterator[tuple[Slot, str, Collection[object]]]:
     """Yield member, topic and partition ids for each topic of each member, with their types checked."""
     if not isinstance(result, Mapping):
-        raise AllocatorError(f"it returned {_kind(result)}; expected {_SHAPE}")
+        raise AllocatorError(f"it returned {kind_of(result)}; expected {_SHAPE}")
     for member, topics in result.items():
         if member not in members:
             raise AllocatorError(f"{member!r} is not among the {len(members)} members: {_names(members)}")
         if not isinstance(topics, Mapping):
-            raise AllocatorError(f"{member!r} was given {_kind(topics)}; expected {_SHAPE}")
+            raise AllocatorError(f"{member!r} was given {kind_of(topics)}; expected {_SHAPE}")
         for topic, numbers in topics.items():
             if not isinstance(topic, str):
-                raise AllocatorError(f"{member!r} was given topic {topic!r}, {_kind(topic)}; expected a string")
+                raise AllocatorError(f"{member!r} was given topic {topic!r}, {kind_of(topic)}; expected a string")
             if not isinstance(numbers, (list, tuple, range, set, frozenset)):
-                raise AllocatorError(f"{member!r} was given {_kind(numbers)} for topic {topic!r}; expected {_SHAPE}")
+                raise AllocatorError(f"{member!r} was given {kind_of(numbers)} for topic {topic!r}; expected {_SHAPE}")
             yield member, topic, numbers
 
 
@@ -95,7 +95,8 @@ def _not_to_give(
     return AllocatorError(f"{member!r} was given {partition}, which is not one of the {count} partitions of that topic")
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Describe the type of a value that has the wrong one."""
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 

@@ -36,8 +36,8 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
-        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"`` or
-            ``"weighted"``; used while this member leads the group.
+        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
+            ``"weighted"`` or ``"range"``; used while this member leads the group.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.

@@ -21,6 +21,7 @@ LAYERS = (
     "listeners",
     "metrics",
     "allocators",
+    "allocators/assignors",
     "group/znodes",
     "group/leader",
     "group/member",

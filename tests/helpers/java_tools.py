@@ -14,7 +14,15 @@ from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zo
 from kiel_groups.embedded.jars.jar_cache import java_class_path
 from tests.helpers.commands import Running
 
-__all__ = ["ConsumerOffset", "console_consumer", "offset_checker", "offset_table", "zk_cli", "zk_offsets_tool"]
+__all__ = [
+    "ConsumerOffset",
+    "console_consumer",
+    "offset_checker",
+    "offset_table",
+    "run_java",
+    "zk_cli",
+    "zk_offsets_tool",
+]
 
 _LOG4J = """\
 log4j.rootLogger=WARN, stderr
@@ -51,7 +59,23 @@ def _command(classes: ClassPath, main: str, arguments: Sequence[str]) -> Iterato
 
 def _run(classes: ClassPath, main: str, arguments: Sequence[str], typed: str = "") -> subprocess.CompletedProcess[str]:
     with _command(classes, main, arguments) as command:
-        return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        return subprocess.run(
+            command, input=typed, capture_output=True, encoding="utf-8", timeout=_LIMIT_S, check=False
+        )
+
+
+def run_java(classes: ClassPath, source: Path, typed: str) -> str:
+    """
+    Run a Java program from its one source file, which needs a JDK, and return its standard output.
+
+    Args:
+        classes: The jars that the program uses.
+        source: The file, with the class that has the main method first.
+        typed: The program's standard input.
+    """
+    outcome = _run(classes, str(source), [], typed)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
 
 
 def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:

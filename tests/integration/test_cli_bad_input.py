@@ -124,8 +124,8 @@ def test_an_unknown_topic_is_an_error(consume: Consume, cluster_39: Cluster, top
         ({"topic": "x"}, "No such option '--topic'"),
         (
             {"allocator": "stiky"},
-            "there is no allocator 'stiky'; expected one of round_robin, sticky, weighted; did you mean 'sticky'?"
-            " A function of yours is named 'module:function'",
+            "there is no allocator 'stiky'; expected one of round_robin, sticky, weighted, range; did you mean "
+            "'sticky'? A function of yours is named 'module:function'",
         ),
         ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),
         ({"allocator": "mine:missing"}, "--allocator: module 'mine' has no 'missing'"),

@@ -80,7 +80,7 @@ def test_bash_accepts_its_script() -> None:
         ("kiel-groups cluster up --kafka", ["--kafka-version"]),
         ("kiel-groups produce --codec g", ["gzip"]),
         ("kiel-groups completion ", ["bash", "zsh", "fish"]),
-        ("kiel-groups serve --allocator ", ["round_robin", "sticky", "weighted"]),
+        ("kiel-groups serve --allocator ", ["round_robin", "sticky", "weighted", "range"]),
         ("kiel-groups consume --allocator st", ["sticky"]),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.allocators import Allocator, round_robin, run_allocator
+from kiel_groups.allocators import Allocator, range_allocator, round_robin, run_allocator
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property
@@ -48,7 +48,9 @@ def test_round_robin_is_complete_and_balanced_and_independent_of_order(
     assert round_robin(members, texts) == owned
 
 
-@given(allocators, subscriptions, partition_sets, st.randoms(use_true_random=False))
+@given(
+    st.one_of(allocators, st.just(range_allocator)), subscriptions, partition_sets, st.randoms(use_true_random=False)
+)
 def test_each_partition_has_one_subscriber_as_its_owner(
     allocator: Allocator | None,
     members: dict[str, set[str]],

@@ -95,7 +95,7 @@ _WITHOUT_A_GROUP = ("partitions",)
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="Used if this member leads: round_robin, sticky, weighted, or your MODULE:FUNCTION.",
+    help="Used if this member leads: round_robin, sticky, weighted, range, or your MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(

@@ -41,7 +41,7 @@ _CLEANUP_TIMEOUT_S = 1.0
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, weighted, or your own function: MODULE:FUNCTION.",
+    help="round_robin, sticky, weighted, range, or your own function: MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(

@@ -8,9 +8,11 @@ import pytest
 
 from kiel_groups.allocators import (
     ALLOCATORS,
+    allocator_name,
     allocator_of,
     fewest_moves,
     named_allocator,
+    range_allocator,
     round_robin,
     run_allocator,
     sticky,
@@ -125,7 +127,15 @@ def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyP
 
 def test_names() -> None:
     """Each included allocator has a name. None selects round robin, and a function is used unchanged."""
-    assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
+    assert dict(ALLOCATORS) == {
+        "round_robin": round_robin,
+        "sticky": sticky,
+        "weighted": weighted,
+        "range": range_allocator,
+    }
+    assert {name: allocator_name(allocator) for name, allocator in ALLOCATORS.items()} == {
+        name: name for name in ALLOCATORS
+    }
     assert allocator_of(None, "x") is allocator_of("round_robin", "x") is round_robin
     assert allocator_of("sticky", "x") is allocator_of(sticky, "x") is sticky
 
@@ -135,10 +145,11 @@ def test_names() -> None:
     [
         (
             "stiky",
-            "x: there is no allocator 'stiky'; expected one of round_robin, sticky, weighted; did you mean 'sticky'?",
+            "x: there is no allocator 'stiky'; expected one of round_robin, sticky, weighted, range; did you mean "
+            "'sticky'?",
         ),
-        ("range", "x: there is no allocator 'range'; expected one of round_robin, sticky, weighted"),
-        (3, "x: 3 given; expected a function, or one of round_robin, sticky, weighted"),
+        ("nearest", "x: there is no allocator 'nearest'; expected one of round_robin, sticky, weighted, range"),
+        (3, "x: 3 given; expected a function, or one of round_robin, sticky, weighted, range"),
     ],
 )
 def test_unknown_names_are_refused(given: object, message: str) -> None:
