@@ -7,19 +7,16 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.connected.auto_commit import AutoCommit
+from kiel_groups.clients.connected.group_membership import Coordination, Process
 from kiel_groups.clients.connected.record_reader import ReaderSettings, RecordReader
 from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
-from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.config import BROKER_V0, GroupConfig, HostPort
 from kiel_groups.coordination.session.close_limit import CloseLimit
-from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
@@ -47,8 +44,7 @@ class ConsumerSettings(ReaderSettings):
     """
 
     group: GroupConfig
-    zookeeper: ZooKeeperConfig
-    allocator: Allocator = round_robin
+    coordination: Coordination
     listener: RebalanceListener | None = None
 
     def __post_init__(self) -> None:
@@ -73,12 +69,16 @@ class ConnectedConsumer:
         calls = ListenerCalls(settings.listener, settings.metrics, lambda: subscription.listener)
         self.reader = RecordReader(settings, subscription, calls, cluster, self._reset)
         owned, values = self.reader.owned, self.reader.values
-        self.member = GroupMember(
-            ProcessContext(settings.group, settings.zookeeper, settings.allocator, settings.metrics, settings.runtime),
+        self._process = Process(
+            settings.group,
+            cluster,
             DeliveryHandler(owned, values, calls, cluster, settings.group.group, settings.metrics),
             subscription,
             self.reader.end,
+            settings.metrics,
+            settings.runtime,
         )
+        self.member = settings.coordination.new_member(self._process)
         self._position_reset = PositionReset(
             settings.fetching.auto_offset_reset,
             ResetBrokers.of(cluster),
@@ -93,8 +93,7 @@ class ConnectedConsumer:
         """Connect to the brokers and join the group. If either fails, close everything again."""
         try:
             await self.reader.cluster.refresh(self._subscription.topics, "connect")
-            if self._settings.group.store == BROKER_V0:
-                await check_offset_api(self.reader.cluster, self._settings.group.group)
+            await self._settings.coordination.check_brokers(self._process)
             await self.member.start()
             # The subscription may have changed while the member joined.
             self.reader.owned.follow_subscription()
@@ -196,9 +195,7 @@ class ConnectedConsumer:
         if partitions is None:
             partitions = await self.member.partitions_with_offsets()
         if self._settings.group.store == BROKER_V0:
-            return (
-                await fetch_offsets(self.reader.cluster, self._settings.group.group, partitions) if partitions else {}
-            )
+            return await self._settings.coordination.group_offsets(self._process, partitions) if partitions else {}
         return await self.member.stored_offsets(partitions)
 
     async def commit_values(self, metadata: str) -> None:

@@ -12,6 +12,7 @@ from kiel_groups.clients.coordinator.consumer_member import ConsumerMember
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.offset_reads import read_offsets
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, CoordinatorConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -25,6 +26,8 @@ from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.offsets_v0 import FetchedOffset
+from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 
 __all__ = ["BrokerCoordination", "Coordination", "Member", "Process", "ZooKeeperCoordination"]
 
@@ -148,3 +151,13 @@ class BrokerCoordination:
     async def check_brokers(self, process: Process) -> None:
         """Find out what the brokers know; raises as ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
+
+    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ask the group's coordinator; raises as ``read_offsets``."""
+        transport = CoordinatorBrokers(process.cluster, process.group.group)
+        timeout_s = process.cluster.config.request_timeout_ms / 1000
+
+        async def send(request: OffsetFetchRequestV1) -> Mapping[TopicPartition, FetchedOffset]:
+            return await transport.send(await transport.find(), request, timeout_s, aside=True)
+
+        return await read_offsets(process.group.group, partitions, send)

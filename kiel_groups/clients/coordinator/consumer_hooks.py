@@ -241,7 +241,7 @@ class ConsumerHooks:
 
     def lost(self, gate: GenerationGate) -> None:
         """Drop all partitions: other members may have them."""
-        self.assigned = None
+        self.assigned, self._owned = None, frozenset()
         if partitions := self._tracker.open_partitions():
             self._lose(partitions)
 

@@ -177,6 +177,16 @@ class ConsumerMember:
         """
         return dict(await self._offsets.fetch(partitions))
 
+    async def partitions_with_offsets(self) -> list[TopicPartition]:
+        """
+        Return all partitions of the cluster: the coordinator lists no offsets, so all are asked for.
+
+        Raises:
+            NoBrokersError: No broker has told the topics.
+        """
+        names = await self._topics.all_topics()
+        return [TopicPartition(name, n) for name in sorted(names) for n in self._topics.known_partitions(name) or ()]
+
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """Store the position that a reset chose; see ``OwnedOffsets.store_reset``."""
         return await self._owned.store_reset(partition, reset)

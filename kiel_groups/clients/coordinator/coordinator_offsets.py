@@ -15,25 +15,20 @@ from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.offset_reads import FIRST_PAUSE_S, LONGEST_PAUSE_S, REPEATED, read_offsets
 from kiel_groups.coordination.offsets.offset_store import Written
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, UNKNOWN, ErrorCode, error_code
-from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, ErrorCode, error_code
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
 from kiel_groups.wording import counted
 
 __all__ = ["CoordinatorOffsets"]
 
 log = logging.getLogger(__name__)
-
-#: The first and the longest pause before an offset request is repeated, in seconds.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
-
-#: Tries of a read of offsets for which no member waits.
-_TRIES = 6
 
 #: The longest text that the protocol can carry.
 _LONGEST_TEXT_BYTES = 32_767
@@ -41,16 +36,6 @@ _LONGEST_TEXT_BYTES = 32_767
 #: After these codes, the membership of the commit is over, or its group rebalances.
 _OVER = frozenset(
     {CoordinatorCode.ILLEGAL_GENERATION, CoordinatorCode.UNKNOWN_MEMBER, CoordinatorCode.REBALANCE_IN_PROGRESS}
-)
-#: After these codes, the same offset may be stored by a later try.
-_REPEATED = frozenset(
-    {
-        CoordinatorCode.UNKNOWN,
-        CoordinatorCode.REQUEST_TIMED_OUT,
-        CoordinatorCode.LOADING,
-        CoordinatorCode.NOT_AVAILABLE,
-        CoordinatorCode.NOT_COORDINATOR,
-    }
 )
 
 
@@ -110,7 +95,7 @@ class CoordinatorOffsets:
         """Store next offsets, and return the partitions whose offsets were stored; raises as ``commit``."""
         if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
             metadata = ""
-        waiting, backoff = dict(offsets), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        waiting, backoff = dict(offsets), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         done: dict[TopicPartition, int] = {}
         while waiting:
             answers = await self._attempt(waiting, metadata)
@@ -123,7 +108,7 @@ class CoordinatorOffsets:
                 continue
             refused = {partition: code for partition, code in answers.items() if code != NO_ERROR}
             self._report(refused)
-            again = [p for p in waiting if p not in answers or answers[p].number in _REPEATED]
+            again = [p for p in waiting if p not in answers or answers[p].number in REPEATED]
             waiting = {partition: waiting[partition] for partition in again}
             if waiting:
                 await asyncio.sleep(backoff.next_s())
@@ -161,7 +146,7 @@ class CoordinatorOffsets:
         return gate
 
     def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-        for code in sorted({code.number for code in refused.values()} - _REPEATED):
+        for code in sorted({code.number for code in refused.values()} - REPEATED):
             partitions = [partition for partition, each in refused.items() if each.number == code]
             known = error_code(code)
             self._metrics.count("commits_refused", len(partitions), error=known.name)
@@ -178,44 +163,26 @@ class CoordinatorOffsets:
 
     async def fetch(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """
-        Read the group's offsets, and repeat that with pauses after failures that may pass.
+        Read the group's offsets, whether or not this member owns the partitions.
 
         Returns:
             The offset of each partition that has one.
 
         Raises:
-            NoOffsetsError: The coordinator refuses for good, or has not answered in several tries.
+            NoOffsetsError: As ``read_offsets``.
         """
-        waiting, backoff = tuple(sorted(partitions)), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        found: dict[TopicPartition, int] = {}
-        failure = NoOffsetsError(f"group {self._group}: the coordinator has not returned the group's offsets")
-        for attempt in range(_TRIES):
-            await asyncio.sleep(backoff.delay_s(attempt))
-            if not waiting:
-                break
-            token = self._member.token
-            try:
-                answers = await self._member.send(
-                    GroupRequest.FETCH, OffsetFetchRequestV1(self._group, waiting), self._timeout_s
-                )
-            except KielGroupsError as error:
-                failure = NoOffsetsError(f"group {self._group}: the group's offsets cannot be read: {error}")
-                continue
-            found |= {p: answer.offset for p, answer in answers.items() if not answer.error.number and answer.offset >= 0}
-            failed = {p: answer.error for p, answer in answers.items() if answer.error != NO_ERROR}
-            for partition, code in failed.items():
-                failure = NoOffsetsError(
-                    f"group {self._group}: the offset of {partition} cannot be read: {code}: {code.hint}",
-                    code=code.number,
-                )
-                if token is not None:
-                    self._member.note(GroupRequest.FETCH, code.number, token)
-                if code.number not in _REPEATED and code != UNKNOWN:
-                    raise failure
-            waiting = tuple(p for p in waiting if p in failed or p not in answers)
-        if waiting:
-            raise failure
-        return found
+        token = self._member.token
+
+        def refused(code: int) -> None:
+            if token is not None:
+                self._member.note(GroupRequest.FETCH, code, token)
+
+        return await read_offsets(
+            self._group,
+            partitions,
+            lambda request: self._member.send(GroupRequest.FETCH, request, self._timeout_s),
+            refused,
+        )
 
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """
