@@ -102,12 +102,16 @@ def up(
     from rich.console import Console
 
     from kiel_groups.embedded.clusters import supervisor
-    from kiel_groups.embedded.jars.download_progress import fetch_servers
-    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA
+    from kiel_groups.embedded.jars.download_progress import fetch_broker, fetch_servers
+    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 
     kafka = kafka or DEFAULT_KAFKA
-    _refuse_zookeeper_options(kafka, zookeeper, rest)
-    zookeeper = fetch_servers(Console(stderr=True), kafka, zookeeper)
+    console = Console(stderr=True)
+    if kafka_release(kafka).uses_zookeeper:
+        zookeeper = fetch_servers(console, kafka, zookeeper)
+    else:
+        _refuse_zookeeper(kafka, zookeeper, rest)
+        fetch_broker(console, kafka)
     settings = supervisor.ClusterSettings(
         kafka=kafka, zookeeper=zookeeper, data=str(data.absolute()) if data is not None else None, **rest
     )
@@ -170,9 +174,8 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
     return FAILED if ended else DONE
 
 
-def _refuse_zookeeper_options(kafka: str, zookeeper: str | None, options: Mapping[str, Any]) -> None:
-    """Raise ConfigError if an option about ZooKeeper is given for a release that runs without it."""
-    from kiel_groups.embedded.jars.kafka_releases import kafka_release
+def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an option about ZooKeeper is given."""
     from kiel_groups.errors import ConfigError
 
     given = {
@@ -182,7 +185,7 @@ def _refuse_zookeeper_options(kafka: str, zookeeper: str | None, options: Mappin
         "--chroot": options["chroot"],
     }
     unfit = [option for option, value in given.items() if value]
-    if unfit and not kafka_release(kafka).uses_zookeeper:
+    if unfit:
         raise ConfigError(
             f"{', '.join(unfit)}: Kafka {kafka} runs without ZooKeeper; leave {'it' if len(unfit) == 1 else 'them'} out"
         )

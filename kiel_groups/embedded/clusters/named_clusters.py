@@ -50,8 +50,8 @@ class RunningCluster:
     The record of a running cluster.
 
     ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
-    ``zookeeper`` is the connection string, or None if the cluster runs without ZooKeeper. ``data`` is the folder of kept
-    data, or None if the cluster keeps none.
+    ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of kept data, or None if the
+    cluster keeps none.
     """
 
     name: str

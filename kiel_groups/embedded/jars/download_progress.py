@@ -12,10 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
 from kiel_groups.embedded.jars.jar_cache import jar_folder
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.errors import ServerError
 
-__all__ = ["fetch_servers", "prefetch"]
+__all__ = ["fetch_broker", "fetch_servers", "prefetch"]
 
 _NEWER_ZOOKEEPER = "3.9.5"
 _OLDER_ZOOKEEPER = "3.4.6"
@@ -38,9 +37,21 @@ def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerE
     return failures
 
 
-def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str | None:
+def fetch_broker(console: Console, kafka: str) -> None:
     """
-    Fetch the jars of a Kafka and, if it needs one, of a ZooKeeper release into the cache.
+    Fetch the jars of a Kafka release into the cache.
+
+    Raises:
+        ConfigError: The version is not in the table.
+        ServerError: The jars cannot be fetched.
+    """
+    for failure in prefetch([kafka_class_path(kafka)], console).values():
+        raise failure
+
+
+def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str:
+    """
+    Fetch the jars of a Kafka and of a ZooKeeper release into the cache.
 
     Args:
         console: Shows the progress.
@@ -49,19 +60,16 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
             has it), the version on Kafka's class path.
 
     Returns:
-        The version of ZooKeeper that was fetched, or ``zookeeper`` if this Kafka runs without one.
+        The version of ZooKeeper that was fetched.
 
     Raises:
         ConfigError: A version is not in the table.
         ServerError: The jars cannot be fetched.
     """
     brokers, servers = kafka_class_path(kafka), zookeeper_class_path(zookeeper or _NEWER_ZOOKEEPER)
-    uses_zookeeper = kafka_release(kafka).uses_zookeeper
-    failures = prefetch([brokers, servers] if uses_zookeeper else [brokers], console)
+    failures = prefetch([brokers, servers], console)
     if brokers.name in failures:
         raise failures[brokers.name]
-    if not uses_zookeeper:
-        return zookeeper
     if servers.name not in failures:
         return zookeeper or _NEWER_ZOOKEEPER
     if zookeeper is not None:
