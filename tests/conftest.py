@@ -15,6 +15,8 @@ from tests.failures.__main__ import ELSEWHERE
 from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster,
     cluster_39,
+    coordinating_cluster,
+    coordinating_version,
     kafka_version,
     release_cluster,
     shared_clusters,

@@ -1,15 +1,15 @@
-"""``python -m kiel_groups.embedded``: fetch the jars of every class path into the cache, with a progress display."""
+"""``python -m kiel_groups.embedded``: fetch the jars of most servers into the cache, and show the progress."""
 
 import sys
 
 from rich.console import Console
 
-from kiel_groups.embedded.jars.classpaths import CLASS_PATHS
+from kiel_groups.embedded.jars.classpaths import PREFETCHED
 from kiel_groups.embedded.jars.download_progress import prefetch
 
 if __name__ == "__main__":
     console = Console(stderr=True)
-    failures = prefetch(CLASS_PATHS.values(), console)
+    failures = prefetch(PREFETCHED, console)
     for failure in failures.values():
         console.print(f"error: {failure}", style="red", markup=False, highlight=False)
     sys.exit(1 if failures else 0)

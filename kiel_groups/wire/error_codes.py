@@ -49,6 +49,10 @@ __all__ = [
     "GROUP_AUTHORIZATION_FAILED",
     "CLUSTER_AUTHORIZATION_FAILED",
     "UNSUPPORTED_VERSION",
+    "TOPIC_ALREADY_EXISTS",
+    "INVALID_PARTITIONS",
+    "INVALID_REPLICATION_FACTOR",
+    "NOT_CONTROLLER",
     "UNSUPPORTED_COMPRESSION_TYPE",
     "GROUP_MAX_SIZE_REACHED",
 ]
@@ -204,6 +208,12 @@ UNSUPPORTED_VERSION = _code(
     "the broker does not take this version of the request any more, or does not convert messages to it"
     " (log.message.downconversion.enable)",
 )
+TOPIC_ALREADY_EXISTS = _code(36, "TOPIC_ALREADY_EXISTS", "delete the topic first, or choose another name")
+INVALID_PARTITIONS = _code(37, "INVALID_PARTITIONS", "a topic has one partition at least, and can only get more")
+INVALID_REPLICATION_FACTOR = _code(
+    38, "INVALID_REPLICATION_FACTOR", "there are fewer live brokers than replicas, or the number is below 1"
+)
+NOT_CONTROLLER = _code(41, "NOT_CONTROLLER", "another broker is the controller by now", retriable=True)
 UNSUPPORTED_COMPRESSION_TYPE = _code(
     76,
     "UNSUPPORTED_COMPRESSION_TYPE",

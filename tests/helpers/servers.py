@@ -7,18 +7,32 @@ names of topics and groups (``unique``). A test that stops, kills or freezes ser
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
+#: The releases for groups that are coordinated through ZooKeeper.
+EARLY_KAFKAS = ("0.8.0", "0.8.1.1", "0.8.2.2", "0.9.0.1")
+#: The releases whose brokers coordinate groups.
+COORDINATING_KAFKAS = ("0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1")
+#: Those of them that run unless KAFKA_RELEASES names others: a list with commas, or "all".
+_PLAYED = "0.9.0.1,3.9.1"
 #: A longer session timeout, because the computer may pause for some seconds. If its session expires, a single broker of
 #: 0.8 finds its own old registration, and leads no partition for a while.
 PATIENT = {"zookeeper.session.timeout.ms": 10_000}
+PATIENT_CONTROLLER = {"broker.session.timeout.ms": 10_000}
+
+
+def played_kafkas(releases: tuple[str, ...] = COORDINATING_KAFKAS) -> list[str]:
+    """Return those of the releases that the environment variable KAFKA_RELEASES selects."""
+    asked = os.environ.get("KAFKA_RELEASES", _PLAYED)
+    return [version for version in releases if asked == "all" or version in asked.split(",")]
 
 
 @pytest.fixture(scope="session")
@@ -26,15 +40,17 @@ def shared_clusters() -> Iterator[Callable[..., Cluster]]:
     """
     Provide a function that returns a shared cluster of one broker, and starts it at its first use.
 
-    Its arguments are the versions of ZooKeeper and, optionally, of Kafka: ``shared_clusters("3.9.5", "0.8.1.1")``.
+    Its arguments are the versions of ZooKeeper, or None in KRaft mode, and, optionally, of Kafka:
+    ``shared_clusters("3.9.5", "0.8.1.1")``.
     """
-    running: dict[tuple[str, str], Cluster] = {}
+    running: dict[tuple[str | None, str], Cluster] = {}
     with ExitStack() as stack:
 
-        def cluster_on(zookeeper: str, kafka: str = DEFAULT_KAFKA) -> Cluster:
+        def cluster_on(zookeeper: str | None, kafka: str = DEFAULT_KAFKA) -> Cluster:
             versions = (zookeeper, kafka)
             if versions not in running:
-                cluster = Cluster(zookeeper=zookeeper, kafka=kafka, broker_overrides=PATIENT)
+                patient = PATIENT_CONTROLLER if zookeeper is None else PATIENT
+                cluster = Cluster(zookeeper=zookeeper, kafka=kafka, broker_overrides=patient)
                 running[versions] = stack.enter_context(cluster)
             return running[versions]
 
@@ -53,16 +69,29 @@ def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
     return shared_clusters("3.9.5")
 
 
-@pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
+@pytest.fixture(params=EARLY_KAFKAS, ids=lambda version: f"kafka{version}")
 def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """Return a shared cluster on ZooKeeper 3.9.5. The test runs once for each release of Kafka."""
+    """Return a shared cluster on ZooKeeper 3.9.5. The test runs once for each release of Kafka up to 0.9."""
     return shared_clusters("3.9.5", request.param)
 
 
-@pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
+@pytest.fixture(params=EARLY_KAFKAS, ids=lambda version: f"kafka{version}")
 def kafka_version(request: pytest.FixtureRequest) -> str:
-    """Run the test once for each release of Kafka, for use with ``start_cluster``."""
+    """Run the test once for each release of Kafka up to 0.9, for use with ``start_cluster``."""
     return str(request.param)
+
+
+@pytest.fixture(params=played_kafkas(), ids=lambda version: f"kafka{version}")
+def coordinating_version(request: pytest.FixtureRequest) -> str:
+    """Run the test once for each played release whose brokers coordinate groups, for use with ``start_cluster``."""
+    return str(request.param)
+
+
+@pytest.fixture
+def coordinating_cluster(coordinating_version: str, shared_clusters: Callable[..., Cluster]) -> Cluster:
+    """Return a shared cluster. The test runs once for each played release whose brokers coordinate groups."""
+    uses_zookeeper = kafka_release(coordinating_version).uses_zookeeper
+    return shared_clusters("3.9.5" if uses_zookeeper else None, coordinating_version)
 
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")

@@ -17,17 +17,17 @@ from typing import TypeAlias
 
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.members import Group, group_of
+from tests.helpers.servers import EARLY_KAFKAS
 from tests.helpers.waiting import eventually
 
 __all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 STORES = ("zookeeper", "broker-v0")
-RELEASES = tuple(KAFKAS)
+RELEASES = EARLY_KAFKAS
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.rst"
 PARTITIONS = 2
 RECORDS = 40

@@ -13,13 +13,13 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import CommitFailedError, ConfigError, GroupConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, group_of
+from tests.helpers.servers import EARLY_KAFKAS
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ async def test_members_share_rebalance_and_commit(cluster: Cluster, unique: Uniq
             await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 400, "all is committed")
 
 
-@pytest.mark.parametrize("kafka", [version for version in KAFKAS if version != "0.8.0"])
+@pytest.mark.parametrize("kafka", [version for version in EARLY_KAFKAS if version != "0.8.0"])
 @pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 10)])
 async def test_the_start_offset_is_stored_at_the_first_claim(
     shared_clusters: Callable[..., Cluster], unique: Unique, kafka: str, reset: str, start: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +35,18 @@ _name_option = click.option(
 
 @click.group(epilog=EPILOG)
 def cluster() -> None:
-    """Run a real Kafka 0.8 and ZooKeeper on this machine, for experiments."""
+    """Run a real Kafka, with ZooKeeper up to 2.8, on this machine, for experiments."""
 
 
 @cluster.command(epilog=EPILOG)
 @_name_option
 @click.option("--detach", is_flag=True, help="Return when the cluster is ready; 'cluster down' stops it.")
-@click.option("--kafka-version", "kafka", metavar="VERSION", help="0.8.0, 0.8.1.1, 0.8.2.2 (the default) or 0.9.0.1.")
+@click.option(
+    "--kafka-version",
+    "kafka",
+    metavar="VERSION",
+    help="0.8.0, 0.8.1.1, 0.8.2.2 (the default), 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, or 3.9.1, which needs no ZooKeeper.",
+)
 @click.option("--zookeeper-version", "zookeeper", metavar="VERSION", help="3.9.5 (the default) or 3.4.6.")
 @click.option("--broker-count", "brokers", type=click.IntRange(1, 20), default=1, metavar="N", help="How many brokers.")
 @click.option(
@@ -96,11 +102,16 @@ def up(
     from rich.console import Console
 
     from kiel_groups.embedded.clusters import supervisor
-    from kiel_groups.embedded.jars.download_progress import fetch_servers
-    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA
+    from kiel_groups.embedded.jars.download_progress import fetch_broker, fetch_servers
+    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 
     kafka = kafka or DEFAULT_KAFKA
-    zookeeper = fetch_servers(Console(stderr=True), kafka, zookeeper)
+    console = Console(stderr=True)
+    if kafka_release(kafka).uses_zookeeper:
+        zookeeper = fetch_servers(console, kafka, zookeeper)
+    else:
+        _refuse_zookeeper(kafka, zookeeper, rest)
+        fetch_broker(console, kafka)
     settings = supervisor.ClusterSettings(
         kafka=kafka, zookeeper=zookeeper, data=str(data.absolute()) if data is not None else None, **rest
     )
@@ -163,6 +174,23 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
     return FAILED if ended else DONE
 
 
+def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError if an option about ZooKeeper is given."""
+    from kiel_groups.errors import ConfigError
+
+    given = {
+        "--zookeeper-version": zookeeper,
+        "--zookeeper-count": options["zookeepers"] > 1,
+        "--zookeeper-port": options["zookeeper_port"],
+        "--chroot": options["chroot"],
+    }
+    unfit = [option for option, value in given.items() if value]
+    if unfit:
+        raise ConfigError(
+            f"{', '.join(unfit)}: Kafka {kafka} runs without ZooKeeper; leave {'it' if len(unfit) == 1 else 'them'} out"
+        )
+
+
 def _running(name: str) -> RunningCluster:
     """Return the running cluster of this name; the ServerError for an unknown name lists the running clusters."""
     from kiel_groups.embedded.clusters.named_clusters import find_cluster, running_clusters
@@ -187,18 +215,20 @@ def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> No
     named = "" if running.name == _DEFAULT else f" --name {running.name}"
     stop = f"'kiel-groups cluster down{named}'" if detached else "Ctrl-C"
     data = f"; its data stays in {running.data}" if running.data else " and deletes its data"
+    on = f" on ZooKeeper {running.zookeeper_version}" if running.zookeeper else ""
     show(
-        f"cluster {running.name!r} is ready: Kafka {running.kafka_version} on ZooKeeper {running.zookeeper_version}\n",
+        f"cluster {running.name!r} is ready: Kafka {running.kafka_version}{on}\n",
         *(f"  {line}" for line in _exports(running)),
         f"\n{stop} stops it{data}.",
     )
 
 
 def _exports(running: RunningCluster) -> tuple[str, str]:
-    return (
-        f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}",
-        f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}",
+    # Without ZooKeeper, the shell must not keep the address of an earlier cluster's.
+    zookeeper = (
+        f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}" if running.zookeeper else "unset KIEL_GROUPS_ZOOKEEPER"
     )
+    return f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}", zookeeper
 
 
 def _as_json(running: RunningCluster) -> dict[str, Any]:
@@ -221,6 +251,6 @@ def _table(running: RunningCluster) -> Table:
 
     table = plain_table("server", "release", "address", "pid", "state", right=("pid",))
     for server in running.servers:
-        release = running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version
+        release = running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version or ""
         table.add_row(server.name, release, server.address, str(server.pid), "runs" if server.is_alive else "has ended")
     return table

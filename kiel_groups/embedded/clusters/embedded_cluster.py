@@ -1,33 +1,68 @@
-"""A whole Kafka cluster: ZooKeeper, brokers and their topics."""
+"""A whole Kafka cluster: ZooKeeper or a controller, brokers and their topics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol, Unpack
 
-from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.clusters.kept_data import lock_data
+from kiel_groups.embedded.clusters.kraft_mode import KRaftMode
+from kiel_groups.embedded.clusters.zookeeper_mode import ZooKeeperMode
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.processes.server_process import Server, Startable, in_thread
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
-from kiel_groups.embedded.servers.kafka_broker import KafkaBroker, stop_brokers
-from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
+from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker, stop_brokers
+from kiel_groups.embedded.servers.zookeeper_server import DEFAULT_ZOOKEEPER, ZooKeeperServer
 from kiel_groups.errors import ConfigError
 
 __all__ = ["Cluster"]
+
+
+class Mode(Protocol):
+    """What a cluster has beside its brokers, in ZooKeeper mode or in KRaft mode."""
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """The servers that start before the brokers."""
+
+    @property
+    def kind(self) -> dict[str, object]:
+        """The properties of these servers that another cluster must share to use their data."""
+
+    def start(self) -> None:
+        """Start the servers."""
+
+    def close(self, *, gracefully: bool) -> None:
+        """End the servers. ``gracefully`` says that their data is kept."""
+
+    def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
+        """Create a broker."""
+
+    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
+        """Create a topic, and wait for the leaders of its partitions."""
+
+    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
+        """Add partitions to a topic, and wait for their leaders."""
+
+    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
 
 
 class Cluster(Startable):
     """
     Runs ZooKeeper and brokers during a ``with`` or ``async with`` block.
 
+    Brokers of 3.9.1 run in KRaft mode, without ZooKeeper: one broker alone, or several with a controller. Arguments
+    about ZooKeeper are refused for them, and the attributes about it raise ConfigError.
+
     Args:
         brokers: The number of brokers. Their ids are 0, 1, …
-        zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
+        zookeeper: ZooKeeper's version, ``"3.9.5"`` (the default) or ``"3.4.6"``.
         zookeepers: The number of ZooKeeper servers: 1, 3, 5, …
-        kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
+        kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``,
+            ``"1.1.1"``, ``"2.8.2"`` or ``"3.9.1"``.
         chroot: The path of the cluster in ZooKeeper, ``"/path"``. The cluster creates it before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
         zookeeper_overrides: Lines of every ZooKeeper server's ``zoo.cfg``.
@@ -35,18 +70,20 @@ class Cluster(Startable):
         cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` work.
         zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
+        advertised: An address for each broker, ``host:port``, at which clients and the other brokers are to reach it,
+            such as a proxy's. Without addresses, they are the brokers' own.
         data: A folder in which the files of all servers are kept. A later cluster of the same versions and numbers of
             servers can use the folder again. Without a folder, all files are removed at the end.
 
     Raises:
-        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid.
+        ConfigError: The chroot, a version or the number of ZooKeeper servers is invalid, or does not fit KRaft mode.
     """
 
     def __init__(
         self,
         brokers: int = 1,
         *,
-        zookeeper: str = "3.9.5",
+        zookeeper: str | None = None,
         zookeepers: int = 1,
         kafka: str = DEFAULT_KAFKA,
         chroot: str = "",
@@ -56,41 +93,60 @@ class Cluster(Startable):
         cuttable: bool = False,
         zookeeper_port: int = 0,
         broker_port: int = 0,
+        advertised: Sequence[str] = (),
         data: Path | None = None,
     ) -> None:
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
-        self.ensemble = ZooKeeperEnsemble(
-            zookeepers,
-            zookeeper,
-            max_session_timeout_ms=max_session_timeout_ms,
-            port=zookeeper_port,
-            overrides=zookeeper_overrides,
-            cuttable=cuttable,
-        )
+        if advertised and len(advertised) != brokers:
+            raise ConfigError(f"advertised: {len(advertised)} addresses given for {brokers} brokers; expected one each")
+        self._release = kafka_release(kafka)
+        ensemble: dict[str, Any] = {
+            "max_session_timeout_ms": max_session_timeout_ms,
+            "port": zookeeper_port,
+            "overrides": zookeeper_overrides,
+            "cuttable": cuttable,
+        }
+        if self._release.uses_zookeeper:
+            version = zookeeper or DEFAULT_ZOOKEEPER
+            self._mode: Mode = ZooKeeperMode(ZooKeeperEnsemble(zookeepers, version, **ensemble), chroot)
+        else:
+            _refuse_zookeeper(
+                kafka, {"zookeeper": zookeeper, "zookeepers": zookeepers - 1, "chroot": chroot, **ensemble}
+            )
+            self._mode = KRaftMode(brokers, kafka, data)
         self.kafka: list[KafkaBroker] = []
         self._count = brokers
-        self._release = kafka_release(kafka)
         self._broker_port = broker_port
-        self._overrides = broker_overrides
-        self._chroot = chroot
+        self._advertised = advertised
+        self._overrides = {name: min(3, brokers) for name in self._release.replicated} | dict(broker_overrides or {})
         self._data = data
         self._data_lock: IO[str] | None = None
 
     @property
+    def uses_zookeeper(self) -> bool:
+        """Whether the cluster has ZooKeeper servers."""
+        return self._release.uses_zookeeper
+
+    @property
+    def ensemble(self) -> ZooKeeperEnsemble:
+        """The ZooKeeper servers. Raise ConfigError in KRaft mode."""
+        return self._zookeeper_mode.ensemble
+
+    @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The first ZooKeeper server. ``ensemble.servers`` lists all ZooKeeper servers."""
+        """The first ZooKeeper server; ``ensemble.servers`` lists all. Raise ConfigError in KRaft mode."""
         return self.ensemble.servers[0]
 
     @property
     def servers(self) -> list[Server]:
-        """All servers, ZooKeeper first."""
-        return [*self.ensemble.servers, *self.kafka]
+        """All servers: first those of ZooKeeper, or the controller of several brokers in KRaft mode."""
+        return [*self._mode.servers, *self.kafka]
 
     @property
     def zk_hosts(self) -> str:
-        """ZooKeeper's connection string with the chroot."""
-        return f"{self.ensemble.hosts}{self._chroot}"
+        """ZooKeeper's connection string with the chroot. Raise ConfigError in KRaft mode."""
+        return self._zookeeper_mode.hosts
 
     @property
     def brokers(self) -> list[str]:
@@ -98,36 +154,39 @@ class Cluster(Startable):
         return [broker.address for broker in self.kafka]
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
-        """Create a topic, and return when every partition has a leader. Errors are those of ``admin.cluster_admin``."""
-        await in_thread(cluster_admin.create_topic, self.zk_hosts, topic, partitions, replication)
+        """
+        Create a topic, and return when every partition has a leader.
+
+        Errors are those of ``admin.cluster_admin`` or, in KRaft mode, of ``embedded.clusters.broker_topics``.
+        """
+        await in_thread(self._mode.create_topic, self._running(), topic, partitions, replication)
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
         """Increase a topic's number of partitions to ``partitions``, and return when each partition has a leader."""
-        await in_thread(cluster_admin.grow_topic, self.zk_hosts, topic, partitions)
+        await in_thread(self._mode.grow_topic, self._running(), topic, partitions)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic, and return when it is gone. Raise ConfigError on Kafka 0.8.0, which cannot delete topics."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
-        await in_thread(cluster_admin.delete_topic, self.zk_hosts, topic)
+        await in_thread(self._mode.delete_topic, self._running(), topic)
 
     async def stop_brokers(self) -> None:
-        """Stop every broker with SIGTERM, the controller last, so that no stopping broker becomes the controller."""
+        """Stop every broker with SIGTERM. In ZooKeeper mode, stop the controller last, so that no other takes over."""
         await in_thread(stop_brokers, self.kafka)
 
     def _start(self) -> None:
         if self._data is not None:
             self._data_lock = lock_data(self._data, self._kind())
-            for server in self.ensemble.servers:
+            for server in self._mode.servers:
                 server.keep_in(self._data / server.name)
-        self.ensemble._start()
-        cluster_admin.create_chroot(self.zk_hosts)
+        self._mode.start()
         self.kafka = [
-            KafkaBroker(
-                self.zk_hosts,
+            self._mode.broker(
                 number,
                 version=self._release.version,
                 port=self._broker_port and self._broker_port + number,
+                advertised=self._advertised[number] if self._advertised else None,
                 overrides=self._overrides,
             )
             for number in range(self._count)
@@ -138,14 +197,18 @@ class Cluster(Startable):
         with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
             list(pool.map(KafkaBroker._start, self.kafka))
 
+    def _running(self) -> list[str]:
+        return [broker.address for broker in self.kafka if broker.is_running]
+
+    @property
+    def _zookeeper_mode(self) -> ZooKeeperMode:
+        if not isinstance(self._mode, ZooKeeperMode):
+            raise ConfigError(f"Kafka {self._release.version} runs without ZooKeeper, so the cluster has none")
+        return self._mode
+
     def _kind(self) -> dict[str, object]:
         """Return the properties that another cluster must share to use this cluster's data."""
-        return {
-            "kafka": self._release.version,
-            "brokers": self._count,
-            "zookeeper": self.ensemble.version,
-            "zookeepers": len(self.ensemble.servers),
-        }
+        return {"kafka": self._release.version, "brokers": self._count, **self._mode.kind}
 
     def _close(self) -> None:
         if self._data is not None:
@@ -155,7 +218,13 @@ class Cluster(Startable):
             # would hang if ZooKeeper is gone. So they are killed.
             broker._kill()
             broker._close()
-        self.ensemble._close()
+        self._mode.close(gracefully=self._data is not None)
         if self._data_lock is not None:
             self._data_lock.close()
             self._data_lock = None
+
+
+def _refuse_zookeeper(kafka: str, arguments: Mapping[str, object]) -> None:
+    """Raise ConfigError if one of the arguments, which are about ZooKeeper, is given."""
+    if given := [name for name, value in arguments.items() if value]:
+        raise ConfigError(f"{', '.join(given)} given, and Kafka {kafka} runs without ZooKeeper; expected none of these")

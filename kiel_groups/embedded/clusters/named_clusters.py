@@ -50,7 +50,8 @@ class RunningCluster:
     The record of a running cluster.
 
     ``pid`` and ``start_ticks`` (its start time in clock ticks since boot) identify the supervisor's process.
-    ``zookeeper`` is the connection string. ``data`` is the folder of kept data, or None if the cluster keeps none.
+    ``zookeeper`` is the connection string, or None in KRaft mode. ``data`` is the folder of kept data, or None if the
+    cluster keeps none.
     """
 
     name: str
@@ -58,8 +59,8 @@ class RunningCluster:
     start_ticks: int
     started_at_ms: int
     kafka_version: str
-    zookeeper_version: str
-    zookeeper: str
+    zookeeper_version: str | None
+    zookeeper: str | None
     brokers: tuple[str, ...]
     servers: tuple[RunningServer, ...]
     data: str | None
@@ -97,8 +98,8 @@ class Claim:
             start_ticks=_start_ticks(pid) or 0,
             started_at_ms=round(time.time() * 1000),
             kafka_version=cluster.kafka[0].version if cluster.kafka else "",
-            zookeeper_version=cluster.zookeeper.version,
-            zookeeper=cluster.zk_hosts,
+            zookeeper_version=cluster.zookeeper.version if cluster.uses_zookeeper else None,
+            zookeeper=cluster.zk_hosts if cluster.uses_zookeeper else None,
             brokers=tuple(cluster.brokers),
             servers=tuple(RunningServer(s.name, s.address, s.pid, str(s.log)) for s in cluster.servers),
             data=str(data) if data is not None else None,

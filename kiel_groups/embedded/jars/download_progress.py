@@ -14,7 +14,7 @@ from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zo
 from kiel_groups.embedded.jars.jar_cache import jar_folder
 from kiel_groups.errors import ServerError
 
-__all__ = ["fetch_servers", "prefetch"]
+__all__ = ["fetch_broker", "fetch_servers", "prefetch"]
 
 _NEWER_ZOOKEEPER = "3.9.5"
 _OLDER_ZOOKEEPER = "3.4.6"
@@ -35,6 +35,18 @@ def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerE
             except ServerError as error:
                 failures[class_path.name] = error
     return failures
+
+
+def fetch_broker(console: Console, kafka: str) -> None:
+    """
+    Fetch the jars of a Kafka release into the cache.
+
+    Raises:
+        ConfigError: The version is not in the table.
+        ServerError: The jars cannot be fetched.
+    """
+    for failure in prefetch([kafka_class_path(kafka)], console).values():
+        raise failure
 
 
 def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str:

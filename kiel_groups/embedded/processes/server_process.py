@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import ParamSpec, Self, TypeVar
+from typing import ClassVar, ParamSpec, Self, TypeVar
 
 from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
 from kiel_groups.embedded.processes.ports import ReservedPort
@@ -33,7 +33,7 @@ _STOP_LIMIT_S = 15.0
 _CLOSE_LIMIT_S = 5.0
 _POLL_S = 0.02
 _PORT_TRIES = 5
-_PORT_TAKEN = "Address already in use"
+_PORT_TAKEN = b"Address already in use"
 
 
 async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -84,13 +84,22 @@ class Startable(ABC):
 
 
 class Server(Startable):
-    """One server process on one loopback port. Its data is kept until the server is wiped or closed."""
+    """
+    One server process on loopback ports. Its data is kept until the server is wiped or closed.
+
+    Args:
+        name: The name of the server in messages, and of its folder.
+        port: The port for clients. 0 lets the system choose one.
+    """
+
+    #: How many ports a server of this class has beside the one for clients. The system chooses them.
+    _FURTHER_PORTS: ClassVar[int] = 0
 
     def __init__(self, name: str, port: int = 0) -> None:
         self.name = name
-        self._wanted_port = port
+        self._wanted_ports = (port, *(0,) * self._FURTHER_PORTS)
         self._lock = threading.RLock()
-        self._port: ReservedPort | None = None
+        self._ports: list[ReservedPort] = []
         self._folder: Path | None = None
         self._kept: Path | None = None
         self._process: ChildProcess | None = None
@@ -98,10 +107,8 @@ class Server(Startable):
 
     @property
     def port(self) -> int:
-        """The port, which stays the same across restarts."""
-        if self._port is None:
-            raise ServerError(f"{self.name} has no port before its first start")
-        return self._port.number
+        """The port for clients, which stays the same across restarts."""
+        return self._port_number(0)
 
     @property
     def address(self) -> str:
@@ -190,18 +197,21 @@ class Server(Startable):
                 raise ServerError(f"{self.name} runs already, as process {self.pid}")
             self._folder = self._folder or self._kept or server_folder(self.name)
             with self._readiness() as serves:
-                # If its port is taken, only a server whose port the system chose can get another one.
-                tries = 1 if self._wanted_port else _PORT_TRIES
+                # If a port is taken, only a server whose port the system chose can get another one.
+                tries = _PORT_TRIES if 0 in self._wanted_ports else 1
                 for attempt in range(1, tries + 1):
-                    self._port = self._port or ReservedPort(self._wanted_port)
+                    self._reserve_ports()
+                    log_start = self.log.stat().st_size if self.log.exists() else 0
                     self._process = ChildProcess(self._command(), log=self.log, folder=self.folder)
-                    if self._became_ready(self._process, serves, last_attempt=attempt == tries):
+                    if self._became_ready(self._process, serves, log_start, last_attempt=attempt == tries):
                         self._was_ready = True
                         return
-                    self._retry_port()
+                    self._retry_ports()
 
-    def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
-        """Wait until the server is ready. Return False if its port was taken and another attempt should follow."""
+    def _became_ready(
+        self, process: ChildProcess, serves: Callable[[], bool], log_start: int, *, last_attempt: bool
+    ) -> bool:
+        """Wait until the server is ready. Return False if a port was taken and another attempt should follow."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
             if serves():
@@ -211,21 +221,33 @@ class Server(Startable):
                 raise ServerError(
                     f"{self.name} did not serve within {_START_LIMIT_S:g} s; its log ends:\n{self._tail()}"
                 )
-        if _PORT_TAKEN in self._tail() and not last_attempt:
+        if _PORT_TAKEN in self._logged(log_start) and not last_attempt:
             return False
         raise ServerError(f"{self.name} ended at its start with status {process.status}; its log ends:\n{self._tail()}")
 
-    def _retry_port(self) -> None:
+    def _reserve_ports(self) -> None:
+        for wanted in self._wanted_ports[len(self._ports) :]:
+            self._ports.append(ReservedPort(wanted))
+
+    def _release_ports(self) -> None:
+        for port in self._ports:
+            port.release()
+        self._ports.clear()
+
+    def _retry_ports(self) -> None:
         """
-        Prepare a retry after another process took the port. Wait if the server was ready on this port before. If not,
-        choose another port.
+        Prepare a retry after another process took a port. Wait if the server was ready on these ports before. If not,
+        choose other ports.
         """
-        assert self._port is not None
         if self._was_ready:
             time.sleep(0.5)
-            return
-        self._port.release()
-        self._port = None
+        else:
+            self._release_ports()
+
+    def _port_number(self, index: int) -> int:
+        if len(self._ports) <= index:
+            raise ServerError(f"{self.name} has no port before its first start")
+        return self._ports[index].number
 
     def _stop(self) -> None:
         with self._lock:
@@ -256,15 +278,19 @@ class Server(Startable):
             if self._folder is not None and self._folder != self._kept:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-            if self._port is not None:
-                self._port.release()
-                self._port = None
+            self._release_ports()
             self._was_ready = False
 
     def _alive(self) -> ChildProcess:
         if self._process is None or self._process.status is not None:
             raise ServerError(f"{self.name} does not run")
         return self._process
+
+    def _logged(self, since_byte: int) -> bytes:
+        """Return what the log has from this position on."""
+        with self.log.open("rb") as log:
+            log.seek(since_byte)
+            return log.read()
 
     def _tail(self) -> str:
         return log_tail(self.log)

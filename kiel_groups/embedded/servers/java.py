@@ -14,15 +14,15 @@ from kiel_groups.errors import ServerError
 __all__ = ["java_command"]
 
 
-def java_command(classes: ClassPath, folder: Path, main: str, configuration: Path, *, heap_mb: int) -> list[str]:
+def java_command(classes: ClassPath, folder: Path, main: str, *arguments: object, heap_mb: int) -> list[str]:
     """
-    Return the command that runs a server's main class with a configuration file.
+    Return the command that runs the main class of a server, or of one of its tools.
 
     Args:
         classes: The server's jars, which are fetched if they are not in the cache.
         folder: The server's own folder.
         main: The class with the main method.
-        configuration: The only argument of the main method.
+        arguments: The arguments of the main method, such as a configuration file.
         heap_mb: The largest heap, in MiB.
 
     Raises:
@@ -43,14 +43,14 @@ def java_command(classes: ClassPath, folder: Path, main: str, configuration: Pat
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={folder}/crash.log",
-        # ZooKeeper 3.9 logs through slf4j-simple. All older servers log through log4j.
+        # ZooKeeper 3.9 logs through slf4j-simple. All other servers log through log4j.
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
         f"-Dlog4j.configuration=file:{logging}",
         "-cp",
         java_class_path(classes),
         main,
-        str(configuration),
+        *map(str, arguments),
     ]
 
 

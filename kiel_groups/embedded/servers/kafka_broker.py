@@ -1,4 +1,4 @@
-"""One Kafka broker, of release 0.8 or 0.9."""
+"""One Kafka broker that keeps its metadata in ZooKeeper, of a release from 0.8 to 2.8."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypedDict
 
 from kiel_groups.admin import cluster_admin
+from kiel_groups.config import parse_hosts
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.embedded.servers.java import java_command
-from kiel_groups.embedded.servers.server_files import as_properties, broker_settings
+from kiel_groups.embedded.servers.server_files import advertised_settings, as_properties, broker_settings
 from kiel_groups.errors import CoordinationError, ServerError
 
-__all__ = ["KafkaBroker", "stop_brokers"]
+__all__ = ["BROKER_HEAP_MB", "MAIN", "STARTED", "BrokerSettings", "KafkaBroker", "stop_brokers"]
 
-_MAIN = "kafka.Kafka"
-_STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted")
+MAIN = "kafka.Kafka"
+BROKER_HEAP_MB = 256
+#: Up to 0.10, from 0.11 on, and in KRaft mode.
+STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted|\[KafkaServer id=\d+\] started|Kafka Server started")
 _OLD_SESSION_LIMIT_S = 20.0
 _CONTROLLER_LIMIT_S = 5.0
 _POLL_S = 0.02
@@ -26,12 +30,13 @@ _POLL_S = 0.02
 
 def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     """
-    Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller.
+    Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller. In KRaft
+    mode, stop all brokers at once.
 
     A broker of 0.8.1.1 that becomes the controller while it stops hangs: its new thread for topic deletions waits for
     the lock that the shutdown holds. Such a broker would be killed after 15 s. Later releases release the lock.
     """
-    last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 else None
+    last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 and brokers[0].zk_connect else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
         for together in (
             [broker for broker in brokers if broker.broker_id != last],
@@ -48,6 +53,15 @@ def _controller_id(zk_connect: str) -> int | None:
         return None  # Without ZooKeeper, no broker can become the controller.
 
 
+class BrokerSettings(TypedDict):
+    """The arguments of a broker that do not depend on where the cluster's metadata is."""
+
+    version: str
+    port: int
+    advertised: str | None
+    overrides: Mapping[str, object]
+
+
 class KafkaBroker(Server):
     """
     A real broker on a loopback port.
@@ -59,8 +73,10 @@ class KafkaBroker(Server):
     Args:
         zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``. The chroot must exist.
         broker_id: The broker's number in the cluster.
-        version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
+        version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"``, ``"0.9.0.1"``, ``"0.10.2.2"``, ``"1.1.1"`` or ``"2.8.2"``.
         port: The broker's port. 0 lets the system choose one.
+        advertised: The address, ``host:port``, at which clients and other brokers are to reach this broker, such as a
+            proxy's. None means the broker's own address.
         overrides: Lines that are added to ``server.properties`` or replace lines there.
     """
 
@@ -71,6 +87,7 @@ class KafkaBroker(Server):
         *,
         version: str = DEFAULT_KAFKA,
         port: int = 0,
+        advertised: str | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(f"kafka-{broker_id}", port)
@@ -79,14 +96,20 @@ class KafkaBroker(Server):
         self.zk_connect = zk_connect
         self._release = kafka_release(version)
         self._overrides = dict(overrides or {})
+        if advertised is not None:
+            address = parse_hosts(advertised, 0, "advertised")[0]
+            self._overrides = advertised_settings(self._release, address) | self._overrides
 
     def _command(self) -> list[str]:
-        configuration = self.folder / "server.properties"
-        settings = broker_settings(
-            self._release, self.folder / "data", self.port, self.zk_connect, broker_id=self.broker_id
+        return self._java(
+            broker_settings(self._release, self.folder / "data", self.port, self.zk_connect, broker_id=self.broker_id)
         )
+
+    def _java(self, settings: Mapping[str, object]) -> list[str]:
+        """Write the broker's configuration, and return the command that runs the broker."""
+        configuration = self.folder / "server.properties"
         configuration.write_text(as_properties({**settings, **self._overrides}), encoding="utf-8")
-        return java_command(self._release.classes, self.folder, _MAIN, configuration, heap_mb=256)
+        return java_command(self._release.classes, self.folder, MAIN, configuration, heap_mb=BROKER_HEAP_MB)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -96,9 +119,7 @@ class KafkaBroker(Server):
             yield lambda: cluster_admin.is_registered(client, self.broker_id) and self._has_started(log_start)
 
     def _has_started(self, since_byte: int) -> bool:
-        with self.log.open("rb") as log:
-            log.seek(since_byte)
-            return _STARTED.search(log.read()) is not None
+        return STARTED.search(self._logged(since_byte)) is not None
 
     def _await_end_of_old_session(self, client: cluster_admin.Client) -> None:
         """

@@ -6,13 +6,29 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
+from kiel_groups.config import HostPort
 from kiel_groups.embedded.jars.kafka_releases import KafkaRelease
 
-__all__ = ["LOG4J", "Peer", "Settings", "as_properties", "broker_settings", "ensemble_settings", "zookeeper_settings"]
+__all__ = [
+    "CLIENTS",
+    "CONTROLLER",
+    "LOG4J",
+    "LOOPBACK",
+    "Peer",
+    "Settings",
+    "advertised_settings",
+    "as_properties",
+    "broker_settings",
+    "ensemble_settings",
+    "kraft_settings",
+    "zookeeper_settings",
+]
 
 Settings: TypeAlias = Mapping[str, object]
 
 LOOPBACK = "127.0.0.1"
+#: The names of the listeners of a server in KRaft mode: for clients and brokers, and for the controller's requests.
+CLIENTS, CONTROLLER = "PLAINTEXT", "CONTROLLER"
 
 #: All servers but ZooKeeper 3.9 log through log4j. Like 3.9, they log to standard output.
 LOG4J = """\
@@ -61,11 +77,11 @@ def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
 def broker_settings(
     release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
 ) -> dict[str, object]:
-    """Return the settings in ``server.properties`` of a small broker on the loopback interface."""
+    """Return the settings in ``server.properties`` of a small broker on the loopback interface, with ZooKeeper."""
+    listening = {"listeners": f"{CLIENTS}://{LOOPBACK}:{port}"} if release.has_listeners else _host_and_port(port)
     return {
         "broker.id": broker_id,
-        "host.name": LOOPBACK,
-        "port": port,
+        **listening,
         "log.dirs": data,
         "zookeeper.connect": zk_connect,
         "zookeeper.session.timeout.ms": 3000,
@@ -78,3 +94,47 @@ def broker_settings(
         "num.network.threads": 2,
         **release.settings,
     }
+
+
+def kraft_settings(
+    release: KafkaRelease, data: PurePath, node: int, listeners: Mapping[str, int], voters: Mapping[int, int]
+) -> dict[str, object]:
+    """
+    Return the settings in ``server.properties`` of a small server on the loopback interface, in KRaft mode.
+
+    Args:
+        release: The server's release.
+        data: The folder of its logs.
+        node: Its number in the cluster.
+        listeners: Its ports by the names of its listeners. A server with a listener CONTROLLER is a controller; one
+            with another listener is a broker. A server with both is both.
+        voters: The controllers' ports, by their numbers.
+    """
+    roles = ["broker"] * (listeners.keys() != {CONTROLLER}) + ["controller"] * (CONTROLLER in listeners)
+    return {
+        "node.id": node,
+        "process.roles": ",".join(roles),
+        "controller.quorum.voters": ",".join(f"{number}@{LOOPBACK}:{port}" for number, port in voters.items()),
+        "controller.listener.names": CONTROLLER,
+        "listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items()),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:PLAINTEXT" for name in dict.fromkeys((CLIENTS, CONTROLLER, *listeners))
+        ),
+        "log.dirs": data,
+        "auto.create.topics.enable": "false",
+        "log.index.size.max.bytes": 1048576,
+        "num.io.threads": 2,
+        "num.network.threads": 2,
+        **release.settings,
+    }
+
+
+def advertised_settings(release: KafkaRelease, address: HostPort) -> dict[str, object]:
+    """Return the settings of a broker that clients and other brokers are to reach at another address than its own."""
+    if release.has_listeners:
+        return {"advertised.listeners": f"{CLIENTS}://{address}"}
+    return {"advertised.host.name": address.host, "advertised.port": address.port}
+
+
+def _host_and_port(port: int) -> dict[str, object]:
+    return {"host.name": LOOPBACK, "port": port}

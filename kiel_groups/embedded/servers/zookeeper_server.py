@@ -14,7 +14,10 @@ from kiel_groups.embedded.processes.server_process import Server, in_thread
 from kiel_groups.embedded.servers.java import java_command
 from kiel_groups.embedded.servers.server_files import Settings, as_properties, zookeeper_settings
 
-__all__ = ["ZooKeeperServer"]
+__all__ = ["DEFAULT_ZOOKEEPER", "ZooKeeperServer"]
+
+#: The release that runs by default.
+DEFAULT_ZOOKEEPER = "3.9.5"
 
 _ANSWER_LIMIT_S = 0.5
 _MODE = re.compile(rb"^Mode: (?P<mode>[\w-]+)$", re.MULTILINE)
@@ -35,7 +38,7 @@ class ZooKeeperServer(Server):
 
     def __init__(
         self,
-        version: str = "3.9.5",
+        version: str = DEFAULT_ZOOKEEPER,
         *,
         tick_time_ms: int = 500,
         max_session_timeout_ms: int | None = None,

@@ -1,0 +1,57 @@
+"""What a cluster in KRaft mode has beside its brokers: an id, and a controller if it has several brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+from kiel_groups.embedded.clusters import broker_topics
+from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker
+from kiel_groups.embedded.servers.kraft_servers import KRaftBroker, KRaftController, cluster_id
+
+__all__ = ["KRaftMode"]
+
+
+class KRaftMode:
+    """
+    The controller of a cluster, and the work on its topics.
+
+    Args:
+        brokers: The number of brokers. A single broker is its own controller.
+        version: Kafka's version.
+        data: The folder of kept data, or None.
+    """
+
+    kind: dict[str, object]
+
+    def __init__(self, brokers: int, version: str, data: Path | None) -> None:
+        self._cluster_id = cluster_id(data)
+        self._controller = KRaftController(self._cluster_id, version) if brokers > 1 else None
+        self.kind = {}
+
+    @property
+    def servers(self) -> Sequence[KRaftController]:
+        return [self._controller] if self._controller is not None else []
+
+    def start(self) -> None:
+        for server in self.servers:
+            server._start()
+
+    def close(self, *, gracefully: bool) -> None:
+        for server in self.servers:
+            if not gracefully:
+                server._kill()
+            server._close()
+
+    def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
+        return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
+
+    def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
+        broker_topics.create_topic(brokers, topic, partitions, replication)
+
+    def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
+        broker_topics.grow_topic(brokers, topic, partitions)
+
+    def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
+        broker_topics.delete_topic(brokers, topic)
