@@ -331,7 +331,9 @@ class CoordinatorConfig:
 
     def __post_init__(self) -> None:
         timeouts = {"session_timeout_ms": self.session_timeout_ms, "heartbeat_interval_ms": self.heartbeat_interval_ms}
-        _at_least(1, **timeouts, max_poll_interval_ms=self.rebalance_timeout_ms, request_timeout_ms=self.find_timeout_ms)
+        _at_least(
+            1, **timeouts, max_poll_interval_ms=self.rebalance_timeout_ms, request_timeout_ms=self.find_timeout_ms
+        )
         _fits_int32(**timeouts, max_poll_interval_ms=self.rebalance_timeout_ms)
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             raise ConfigError(

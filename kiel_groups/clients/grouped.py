@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Unpack
 
-from kiel_groups.allocators import Allocator, allocator_of
+from kiel_groups.allocators.assignors import AssignorChoice
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
+from kiel_groups.clients.connected.coordination_choice import CoordinationChoice, CoordinationName
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
 from kiel_groups.clients.methods.group_values import GroupValues
-from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
+from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
 
@@ -24,7 +25,7 @@ __all__ = ["GroupedConsumer"]
 
 class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
     """
-    A member of a consumer group on Kafka 0.8, with at-least-once delivery.
+    A member of a consumer group, with at-least-once delivery.
 
     ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
     A record is finished when the loop asks for the next. Finished records are committed every
@@ -34,10 +35,13 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
     Args:
         brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
-        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one. They are needed
+            unless brokers coordinate the group.
         deserializer: Converts a message's bytes to a value. Without a deserializer, records hold bytes.
         partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"``,
-            ``"weighted"`` or ``"range"``; used while this member leads the group.
+            ``"weighted"`` or ``"range"``; used while this member leads the group. If brokers coordinate the group, also
+            ``"roundrobin"`` (Java's), or a list, of which the group takes the first that all members offer; the default
+            is Java's ``"range"``, then ``"roundrobin"``.
         autocommit: Whether the consumer commits finished records by itself.
         max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
@@ -46,15 +50,20 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
-        session_timeout_ms: How long ZooKeeper waits for a heartbeat before it expires this member's session. The server
-            may grant a different timeout.
+        coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
+            Their groups have other members, such as those of Java, and other offsets.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked.
+        session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
+            before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
+            refuses a timeout beyond its bounds.
         heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
-            granted session timeout; every sixth by default.
+            session timeout. By default, every sixth of the timeout that ZooKeeper granted, or every 3,000.
         instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
             it left, so a restart moves no partition. If two live members share a name, the newer stops the older.
         static_grace_ms: How long the assignment of a static member that left is kept, while this member is the leader.
         max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
-            hook, before this member's session is closed; 0: no limit.
+            hook, before this member's session is closed; 0: no limit. Coordinating brokers wait as long for a member in
+            a rebalance, except those of Kafka 0.9 and 0.10.0, which wait for its session timeout.
         loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
         key_deserializer: Converts a record's key, if it has one. Without it, keys are bytes.
         on_bad_record: What happens to a record on which a deserializer fails, or whose message is damaged: ``"raise"``
@@ -90,9 +99,9 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         self,
         brokers: str | Iterable[str],
         group: str,
-        zk_hosts: str | Iterable[str],
+        zk_hosts: str | Iterable[str] | None = None,
         deserializer: Callable[[bytes], Any] | None = None,
-        partition_allocator: Allocator | str | None = None,
+        partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None = None,
         autocommit: bool = True,
         max_wait_time: int = 1_000,
         min_bytes: int = 1,
@@ -103,7 +112,9 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         fetch_buffer_bytes: int = 64 << 20,
         key_deserializer: Callable[[bytes], Any] | None = None,
         on_bad_record: OnBadRecord = "raise",
-        session_timeout_ms: int = 10_000,
+        coordination: CoordinationName = "zookeeper",
+        api_version: tuple[int, ...] | None = None,
+        session_timeout_ms: int | None = None,
         heartbeat_interval_ms: int | None = None,
         instance_id: str | None = None,
         static_grace_ms: int = 60_000,
@@ -141,8 +152,21 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         debounce = DebounceConfig(
             quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
         )
+        connections = broker_config(brokers, **broker_settings)
+        choice = CoordinationChoice(
+            coordination=coordination,
+            zk_hosts=zk_hosts,
+            api_version=api_version,
+            partition_allocator=partition_allocator,
+            store=store,
+            instance_id=instance_id,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            zk_timeout_ms=zk_timeout_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+        )
         settings = ConsumerSettings(
-            brokers=broker_config(brokers, **broker_settings),
+            brokers=connections,
             fetching=self._fetching,
             group=GroupConfig(
                 group=group,
@@ -160,16 +184,10 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
                 max_poll_interval_ms=max_poll_interval_ms,
                 loop_stall_ms=loop_stall_ms,
             ),
-            zookeeper=ZooKeeperConfig.parse(
-                zk_hosts,
-                session_timeout_ms=session_timeout_ms,
-                connect_timeout_ms=zk_timeout_ms,
-                heartbeat_interval_ms=heartbeat_interval_ms,
-            ),
+            coordination=choice.made(connections),
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             on_bad_record=on_bad_record,
-            allocator=allocator_of(partition_allocator, "partition_allocator"),
             listener=listener,
             metrics=self.metrics,
         )

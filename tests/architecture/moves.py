@@ -81,6 +81,7 @@ MACHINES = (
     Machine("The leader", "group/leader/leader_state", "LeaderPhase"),
     Machine("A claim of a partition", "group/member/claims", "Phase", no_phase="free"),
     Machine("The offsets of a claimed partition", "group/member/partition_offsets", "Phase", no_phase="not claimed"),
+    Machine("A member of a group that brokers coordinate", "group/coordinated/member_state", "Phase"),
     Machine("The fetch of a partition", "clients/fetch/partition_fetch", "Phase"),
 )
 

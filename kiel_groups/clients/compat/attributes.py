@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.config import FetchConfig, ProducerConfig
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import FencingToken, Record, TopicPartition
 
 if TYPE_CHECKING:
     from kiel_groups.clients.connected.assigned_consumer import AssignedConsumer
     from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
-    from kiel_groups.coordination.member.group_member import GroupMember
+    from kiel_groups.clients.connected.group_membership import Member
 
 __all__ = ["ConsumerAttributes", "MemberAttributes", "ProducerAttributes"]
 
@@ -75,7 +75,7 @@ class MemberAttributes(ConsumerAttributes):
         return None if self._member is None else self._member.member_id
 
     @property
-    def _member(self) -> GroupMember | None:
+    def _member(self) -> Member | None:
         """The connected member, or None with partitions that the application assigned."""
         return None if self._connected is None else self._connected.member
 
@@ -109,7 +109,7 @@ class MemberAttributes(ConsumerAttributes):
         """Whether this member owns exactly the partitions that the group's leader assigned to it."""
         return self._member is not None and self._member.settled
 
-    def fencing_token(self, of: Record | TopicPartition) -> int | None:
+    def fencing_token(self, of: Record | TopicPartition) -> FencingToken | None:
         """
         Return the number of the claim under which a record was delivered. Each later claim has a larger number.
 
@@ -125,8 +125,9 @@ class MemberAttributes(ConsumerAttributes):
                 and claimed again since, the newer token would let late writes pass.
 
         Returns:
-            The czxid of the owner znode; None after ``assign``, which claims nothing. For a partition, None if the
-            member does not own it. For a record, None if it is not in flight any more, or is not counted any more
+            The czxid of the owner znode, or, if brokers coordinate the group, a ``GenerationToken``: the group's
+            generation and the member id. It is None after ``assign``, which claims nothing. For a partition, None if
+            the member does not own it. For a record, None if it is not in flight any more, or is not counted any more
             because its partition was lost or another client set the group's offset. In this case, discard the record's
             results.
         """

@@ -195,8 +195,12 @@ class ConnectedConsumer:
         if partitions is None:
             partitions = await self.member.partitions_with_offsets()
         if self._settings.group.store == BROKER_V0:
-            return await self._settings.coordination.group_offsets(self._process, partitions) if partitions else {}
+            return await self._group_offsets(partitions) if partitions else {}
         return await self.member.stored_offsets(partitions)
+
+    async def _group_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        group = self._settings.group.group
+        return await self._settings.coordination.group_offsets(self.reader.cluster, group, partitions)
 
     async def commit_values(self, metadata: str) -> None:
         """Commit finished values; log and count a failure."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kiel_groups.allocators import Allocator, round_robin
-from kiel_groups.allocators.assignors import Assignor, assignors_of
+from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.coordinator.consumer_member import ConsumerMember
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
@@ -21,7 +21,7 @@ from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -87,11 +87,14 @@ class Coordination(Protocol):
             NoBrokersError: No broker answered.
         """
 
-    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def group_offsets(
+        self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """
-        Read the group's offsets without a member.
+        Read a group's offsets without a member.
 
         Raises:
+            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
             KielGroupsError: They cannot be read.
         """
 
@@ -117,9 +120,21 @@ class ZooKeeperCoordination:
         if process.group.store == BROKER_V0:
             await check_offset_api(process.cluster, process.group.group)
 
-    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask the brokers, which read the same znodes; raises as ``fetch_offsets``."""
-        return await fetch_offsets(process.cluster, process.group.group, partitions)
+    async def group_offsets(
+        self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Ask the brokers, which read the offset znodes; raises as ``Coordination.group_offsets``."""
+        try:
+            return await fetch_offsets(cluster, group, partitions)
+        except KielGroupsError as error:
+            try:
+                await check_offset_api(cluster, group)
+            except ConfigError:
+                raise ConfigError(
+                    "assign(): these brokers cannot return the group's offsets, as those of Kafka 0.8.0; seek() to an"
+                    " offset in each partition"
+                ) from error
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +146,8 @@ class BrokerCoordination:
     """
 
     timing: CoordinatorConfig
-    assignors: tuple[Assignor, ...] = assignors_of(None)
-    versions: GroupVersions = GroupVersions()
+    assignors: tuple[Assignor, ...]
+    versions: GroupVersions
 
     def new_member(self, process: Process) -> Member:
         """Return a member that the group's coordinator will know."""
@@ -152,12 +167,14 @@ class BrokerCoordination:
         """Find out what the brokers know; raises as ``GroupVersions.probe``."""
         await self.versions.probe(process.cluster)
 
-    async def group_offsets(self, process: Process, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    async def group_offsets(
+        self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Ask the group's coordinator; raises as ``read_offsets``."""
-        transport = CoordinatorBrokers(process.cluster, process.group.group)
-        timeout_s = process.cluster.config.request_timeout_ms / 1000
+        transport = CoordinatorBrokers(cluster, group)
+        timeout_s = cluster.config.request_timeout_ms / 1000
 
         async def send(request: OffsetFetchRequestV1) -> Mapping[TopicPartition, FetchedOffset]:
             return await transport.send(await transport.find(), request, timeout_s, aside=True)
 
-        return await read_offsets(process.group.group, partitions, send)
+        return await read_offsets(group, partitions, send)

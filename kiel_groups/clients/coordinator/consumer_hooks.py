@@ -36,6 +36,12 @@ log = logging.getLogger(__name__)
 #: The first and the longest pause before start positions are looked up again, in seconds.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
+#: The share of the session timeout that a drain leaves for the last commit.
+_RESERVE_SHARE = 0.1
+
+#: How often a drain looks at the gate, in seconds.
+_LOOK_S = 1.0
+
 
 class ConsumerHooks:
     """
@@ -208,28 +214,30 @@ class ConsumerHooks:
         self._tracker.end(partitions - late)
         self._metrics.observe("drain", self._context.runtime.boot_time_s() - started_s)
 
-    async def _drain(self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]) -> frozenset[TopicPartition]:
+    async def _drain(
+        self, gate: GenerationGate, parts: Sequence[frozenset[TopicPartition]]
+    ) -> frozenset[TopicPartition]:
         """Wait until the parts are drained, while the gate is open; return the partitions that are not."""
         draining = {asyncio.ensure_future(self._handler.drained(part)): part for part in parts}
-        clock, pending = self._context.runtime.boot_time_s, set(draining)
+        pending = set(draining)
         try:
             # The gate's end moves while heartbeats are answered.
-            while pending and gate.is_open(clock()):
-                left_s = max(0.001, gate.deadline_s - clock() - self._reserve_s)
-                done, pending = await asyncio.wait(pending, timeout=min(left_s, 1.0), return_when=asyncio.FIRST_COMPLETED)
+            while pending and (left_s := self._left_s(gate)) > 0:
+                done, pending = await asyncio.wait(
+                    pending, timeout=min(left_s, _LOOK_S), return_when=asyncio.FIRST_COMPLETED
+                )
                 for task in done:
                     task.result()
-                if gate.deadline_s - clock() <= self._reserve_s:
-                    break
         finally:
             for task in pending:
                 task.cancel()
         return frozenset(partition for task in pending for partition in draining[task])
 
-    @property
-    def _reserve_s(self) -> float:
-        """How much of the gate's time is left for the last commit, in seconds."""
-        return self._context.timing.session_timeout_ms / 1000 / 10
+    def _left_s(self, gate: GenerationGate) -> float:
+        """Return how long a drain may still take, in seconds, so that there is time for the last commit."""
+        now_s = self._context.runtime.boot_time_s()
+        reserve_s = self._context.timing.session_timeout_ms / 1000 * _RESERVE_SHARE
+        return gate.deadline_s - now_s - reserve_s if gate.is_open(now_s) else 0.0
 
     async def _commit_last(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:

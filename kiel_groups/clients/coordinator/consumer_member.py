@@ -246,6 +246,6 @@ class ConsumerMember:
         self._member.request_rejoin()
 
     def _task_failed(self, error: BaseException) -> None:
-        known = isinstance(error, KielGroupsError)
-        log.error("group %s: this member failed: %s", self._context.group.group, error, exc_info=None if known else error)
+        trace = None if isinstance(error, KielGroupsError) else error
+        log.error("group %s: this member failed: %s", self._context.group.group, error, exc_info=trace)
         self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))

@@ -155,7 +155,8 @@ class CoordinatedMember:
             self._is_stable.clear()
             stable = asyncio.ensure_future(self._is_stable.wait())
             try:
-                await asyncio.wait({stable, self._over}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {stable, self._over}
+                await asyncio.wait(either, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stable.cancel()
             if self._over.done():
@@ -183,7 +184,7 @@ class CoordinatedMember:
         self._heartbeat.wait_ended(timeout_s)
 
     def give_up(self, reason: str) -> None:
-        """Leave at once because the application makes no progress; called on any thread, also if the loop is blocked."""
+        """Leave at once because the application makes no progress; called on any thread, even if the loop is blocked."""
         log.error("group %s: leaving: %s", self._name, reason)
         self._leave_by_thread()
 
@@ -319,6 +320,7 @@ class CoordinatedMember:
         self._feed(states.PauseOver(pause))
 
     async def _join(self, join: int, member_id: str) -> None:
+        request: JoinGroupRequest
         timing, type_, offered = self._timing, self._hooks.protocol_type, tuple(self._hooks.protocols())
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(

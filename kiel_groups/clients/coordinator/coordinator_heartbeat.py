@@ -7,7 +7,6 @@ for the membership is decided on the loop.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable

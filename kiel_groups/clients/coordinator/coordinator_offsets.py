@@ -66,7 +66,7 @@ class CoordinatorOffsets:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """
-        Store next offsets with a text; see ``OffsetStore.commit``. Failures that may pass are repeated within the lease.
+        Store next offsets with a text; see ``OffsetStore.commit``. Repeat, within the lease, what may succeed later.
 
         Raises:
             SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
@@ -114,7 +114,9 @@ class CoordinatorOffsets:
                 await asyncio.sleep(backoff.next_s())
         return frozenset(done)
 
-    async def _attempt(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, ErrorCode]:
+    async def _attempt(
+        self, offsets: Mapping[TopicPartition, int], metadata: str
+    ) -> Mapping[TopicPartition, ErrorCode]:
         """Send one commit; return an error code for each partition, or none for any if no answer came."""
         gate, now_s = self._open_gate(), self._runtime.boot_time_s()
         token = gate.token

@@ -75,8 +75,9 @@ class GroupVersions:
             except BrokerConnectionError as error:
                 # Brokers of 0.8 close the connection on a request that they do not know.
                 if attempt == _TRIES:
-                    raise ConfigError(f"coordination: 'brokers' given, and {address} does not know group requests:"
-                                      f" {_TOO_OLD}") from error
+                    raise ConfigError(
+                        f"coordination: 'brokers' given, and {address} does not know group requests: {_TOO_OLD}"
+                    ) from error
             except BrokerError as error:
                 if attempt == _TRIES:
                     raise NoBrokersError(f"{address} does not say which requests it knows: {error}") from error

@@ -61,8 +61,8 @@ class MemberHooks(Protocol):
     """
     The program that a member belongs to, called on the event loop.
 
-    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. ``lost`` also ends a ``complete``
-    or a ``prepare`` that still runs: it is cancelled before.
+    For each generation, ``complete`` is called once, and then ``prepare`` or ``lost``. Before ``lost``, a ``complete``
+    or a ``prepare`` that still runs is cancelled.
     """
 
     @property

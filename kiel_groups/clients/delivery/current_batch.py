@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.partition_offsets import DeliveredOffsets, PartitionOffsets
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import FencingToken, Record, TopicPartition
 
 __all__ = ["CurrentBatch", "NO_RECORDS"]
 
@@ -231,7 +231,7 @@ class CurrentBatch:
         self._view = view._replace(done=view.delivered)
         return record.topic_partition
 
-    def fencing_token_of(self, record: Record) -> int | None:
+    def fencing_token_of(self, record: Record) -> FencingToken | None:
         """Return the fencing token of ``record``, or None if ``record`` is not in flight, or is no longer counted."""
         # Compare identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None and self._counts else None

@@ -13,7 +13,7 @@ from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.clients.fetch.fetched_batch import FetchedBatch
 from kiel_groups.errors import BadRecordError, RecordDeserializationError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import PartitionBatch, Record, TopicPartition
+from kiel_groups.model import FencingToken, PartitionBatch, Record, TopicPartition
 from kiel_groups.wire.message_sets.message_runs import ValueRun
 from kiel_groups.wording import counted
 
@@ -152,7 +152,9 @@ class Deserializer:
                 return ReadRecords(readable, number + 1)
         return ReadRecords(readable, len(records))
 
-    def part(self, fetched: FetchedBatch, token: int) -> tuple[PartitionBatch, RecordDeserializationError | None]:
+    def part(
+        self, fetched: FetchedBatch, token: FencingToken
+    ) -> tuple[PartitionBatch, RecordDeserializationError | None]:
         """
         Deserialize a batch as ``consume()`` returns it. Records are made only if the application asks for them.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from operator import attrgetter
 
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import FencingToken, Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import Columns, columns_of
 from kiel_groups.wire.message_sets.message_runs import MessageRun, ValueRun, values_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
@@ -137,7 +137,7 @@ class FetchedBatch:
             return self._content.values()
         return values_of(self.records)
 
-    def columns(self, fencing_token: int | None) -> RecordColumns:
+    def columns(self, fencing_token: FencingToken | None) -> RecordColumns:
         """Return the records as columns, delivered under this claim. All parts of a batch share their columns."""
         return RecordColumns(self.topic_partition, fencing_token, self._content.columns(), self._rows)
 

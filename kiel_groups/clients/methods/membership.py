@@ -18,10 +18,9 @@ from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, 
 from kiel_groups.clients.connected.record_reader import RecordReader
 from kiel_groups.clients.methods.record_access import RecordAccess
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import cancelled_by
-from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
@@ -138,21 +137,11 @@ class GroupMembership(RecordAccess, MemberAttributes):
         Ask the brokers for the group's offsets, as a consumer without a session does.
 
         Raises:
-            ConfigError: The brokers cannot return them, as those of Kafka 0.8.0.
-            KielGroupsError: As ``fetch_offsets``.
+            KielGroupsError: As ``Coordination.group_offsets``.
         """
-        reader = self._require_connected().reader
-        try:
-            return await fetch_offsets(reader.cluster, self.group_name, partitions)
-        except KielGroupsError as error:
-            try:
-                await check_offset_api(reader.cluster, self.group_name)
-            except ConfigError:
-                raise ConfigError(
-                    "assign(): these brokers cannot return the group's offsets, as those of Kafka 0.8.0; seek() to an"
-                    " offset in each partition"
-                ) from error
-            raise
+        connected = self._require_connected()
+        assert isinstance(connected, AssignedConsumer)
+        return await self._settings.coordination.group_offsets(connected.reader.cluster, self.group_name, partitions)
 
     def _check_open(self) -> None:
         if self._closed:

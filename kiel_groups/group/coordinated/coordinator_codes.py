@@ -63,9 +63,9 @@ class Reaction(Enum):
 
 _C, _R = CoordinatorCode, Reaction
 
-_MOVED = {_C.NOT_AVAILABLE: _R.FIND, _C.NOT_COORDINATOR: _R.FIND}
-_REMOVED = {_C.ILLEGAL_GENERATION: _R.LOST, _C.UNKNOWN_MEMBER: _R.LOST}
-_REFUSED = {_C.INVALID_GROUP: _R.FAIL, _C.GROUP_AUTHORIZATION_FAILED: _R.FAIL}
+_MOVED: Mapping[int, Reaction] = {_C.NOT_AVAILABLE: _R.FIND, _C.NOT_COORDINATOR: _R.FIND}
+_REMOVED: Mapping[int, Reaction] = {_C.ILLEGAL_GENERATION: _R.LOST, _C.UNKNOWN_MEMBER: _R.LOST}
+_REFUSED: Mapping[int, Reaction] = {_C.INVALID_GROUP: _R.FAIL, _C.GROUP_AUTHORIZATION_FAILED: _R.FAIL}
 
 #: The reactions to the codes of each request. ``reaction_to`` has those to other codes, and to no answer at all.
 REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
 from kiel_groups.group.member.pending_reset import PendingReset
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import FencingToken, TopicPartition
 
 __all__ = [
     "ChosenCommits",
@@ -98,13 +98,14 @@ class StartPosition:
     The start position of a claim.
 
     ``offset`` is the next offset, ``version`` the version of the offset znode after the write-back. ``token`` is the
-    claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition. ``created``
-    identifies the topic incarnation that the offset belongs to: the topic's creation zxid, 0 if unknown.
+    claim's fencing token: the czxid of the owner znode, which grows with every claim of the partition, or the
+    membership in a group that brokers coordinate. ``created`` identifies the topic incarnation that the offset belongs
+    to: the topic's creation zxid, 0 if unknown.
     """
 
     offset: int
     version: int
-    token: int
+    token: FencingToken
     created: int = 0
     origin: StartOrigin = StartOrigin.STORED
 
@@ -246,7 +247,7 @@ class PartitionOffsets(ClaimedPartition):
     from that delivery (decision 0025). Setting one of them ends the delivery's influence.
     """
 
-    token: int
+    token: FencingToken
     start: int
     origin: StartOrigin
     _position: int

@@ -200,6 +200,8 @@ class BatchHandler(GroupBrokers):
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
             if state is not None:
+                # Only ZooKeeper coordinates queries, so the token is the number of a claim.
+                assert isinstance(state.token, int)
                 self._intervals[partition] = _Interval(state.position, state.token)
         return _no_wait()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import FencingToken, TopicPartition
 from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
 __all__ = ["ByteColumn", "RecordColumns"]
@@ -69,7 +69,7 @@ class RecordColumns:
     """
 
     topic_partition: TopicPartition
-    fencing_token: int | None
+    fencing_token: FencingToken | None
     #: The columns that the records are part of, and the rows of these records.
     columns: Columns = field(repr=False)
     rows: range

@@ -8,6 +8,7 @@ import pytest
 
 from kiel_groups.clients.connected.auto_commit import PAUSE_S, AutoCommit
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.partition_offsets import StartPosition
@@ -32,7 +33,7 @@ async def test_the_automatic_commit_continues_after_a_failure(
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
         fetching=FetchConfig(),
         group=GroupConfig(group="g", auto_commit_interval_ms=1),
-        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+        coordination=ZooKeeperCoordination(ZooKeeperConfig(hosts="127.0.0.1:1")),
     )
     connected, again, tries = ConnectedConsumer(settings, subscription), asyncio.Event(), []
 

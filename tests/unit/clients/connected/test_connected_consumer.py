@@ -11,6 +11,7 @@ import pytest
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.connected import connected_consumer, record_reader
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
 from kiel_groups.clients.delivery import values_in_flight
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.values_in_flight import Span, ValuesInFlight
@@ -40,7 +41,7 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
         fetching=FetchConfig(max_wait_ms=max_wait_ms),
         group=GroupConfig(group="g"),
-        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+        coordination=ZooKeeperCoordination(ZooKeeperConfig(hosts="127.0.0.1:1")),
     )
     connected = ConnectedConsumer(settings, subscription)
     gate = DeliveryGate()

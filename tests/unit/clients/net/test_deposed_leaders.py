@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
 from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
@@ -401,7 +402,7 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
         fetching=FetchConfig(),
         group=GroupConfig(group="g"),
-        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+        coordination=ZooKeeperCoordination(ZooKeeperConfig(hosts="127.0.0.1:1")),
     )
     connected = ConnectedConsumer(settings, SubscriptionState())
     handler = connected.member._handler

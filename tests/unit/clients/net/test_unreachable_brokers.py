@@ -12,6 +12,7 @@ import pytest
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.connected.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.connected.group_membership import ZooKeeperCoordination
 from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -176,7 +177,7 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
         brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),), backoff_ms=2, max_backoff_ms=5),
         fetching=FetchConfig(max_wait_ms=10),
         group=GroupConfig(group="g"),
-        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+        coordination=ZooKeeperCoordination(ZooKeeperConfig(hosts="127.0.0.1:1")),
     )
     consuming = ConnectedConsumer(settings, subscription)
     for _ in range(UNREACHABLE_AFTER):
