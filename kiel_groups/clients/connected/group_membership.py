@@ -11,7 +11,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.coordinator.consumer_member import ConsumerMember
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
-from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.coordinator.offset_reads import read_offsets
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
@@ -151,7 +151,7 @@ class BrokerCoordination:
 
     def new_member(self, process: Process) -> Member:
         """Return a member that the group's coordinator will know."""
-        context = MemberContext(
+        context = CoordinatedContext(
             group=process.group,
             timing=self.timing,
             transport=CoordinatorBrokers(process.cluster, process.group.group),

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assignor
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -41,7 +41,7 @@ class AssignmentPlanner:
         topics: The topics of the cluster.
     """
 
-    def __init__(self, context: MemberContext, assignors: Sequence[Assignor], topics: TopicSource) -> None:
+    def __init__(self, context: CoordinatedContext, assignors: Sequence[Assignor], topics: TopicSource) -> None:
         self._context = context
         self._group = context.group.group
         self._assignors = {assignor.name: assignor for assignor in assignors}

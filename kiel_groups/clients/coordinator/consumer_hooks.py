@@ -16,7 +16,7 @@ from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.assignment_planner import AssignmentPlanner, TopicSource
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext
 from kiel_groups.clients.coordinator.start_positions import Positions, StartPositions
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
@@ -58,7 +58,7 @@ class ConsumerHooks:
 
     def __init__(
         self,
-        context: MemberContext,
+        context: CoordinatedContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
         topics: TopicSource,

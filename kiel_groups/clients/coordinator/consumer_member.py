@@ -13,7 +13,7 @@ from kiel_groups.clients.coordinator.assignment_planner import TopicSource
 from kiel_groups.clients.coordinator.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.coordinator_offsets import CoordinatorOffsets
-from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.coordinator.start_positions import StartPositions
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
@@ -54,7 +54,7 @@ class ConsumerMember:
 
     def __init__(
         self,
-        context: MemberContext,
+        context: CoordinatedContext,
         handler: PartitionHandler,
         subscription: SubscriptionState,
         topics: TopicSource,

@@ -18,7 +18,7 @@ from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, Co
 from kiel_groups.clients.coordinator.generation_gate import LEASE_SHARE, GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
 from kiel_groups.clients.coordinator.join_refusals import refusal
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberContext, MemberHooks
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext, MemberHooks
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, SessionLostError
@@ -57,7 +57,7 @@ class CoordinatedMember:
     """
 
     def __init__(
-        self, context: MemberContext, hooks: MemberHooks, on_failure: Callable[[KielGroupsError], None]
+        self, context: CoordinatedContext, hooks: MemberHooks, on_failure: Callable[[KielGroupsError], None]
     ) -> None:
         self._context = context
         self._name = context.group.group
@@ -184,7 +184,7 @@ class CoordinatedMember:
         self._heartbeat.wait_ended(timeout_s)
 
     def give_up(self, reason: str) -> None:
-        """Leave at once because the application makes no progress; called on any thread, even if the loop is blocked."""
+        """Leave at once, because the application makes no progress. Any thread may call it beside a blocked loop."""
         log.error("group %s: leaving: %s", self._name, reason)
         self._leave_by_thread()
 
@@ -445,7 +445,7 @@ class CoordinatedMember:
             self._over.set_result(error)
 
 
-def _limit_s(context: MemberContext) -> float:
+def _limit_s(context: CoordinatedContext) -> float:
     """Return how long the first search for the coordinator may take: as long as joining takes otherwise."""
     return context.timing.find_timeout_ms / 1000
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.coordinator.offset_reads import FIRST_PAUSE_S, LONGEST_PAUSE_S, REPEATED, read_offsets
 from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.errors import KielGroupsError, SessionLostError
@@ -51,7 +51,7 @@ class CoordinatorOffsets:
     """
 
     def __init__(
-        self, context: MemberContext, member: CoordinatedMember, tracker: OffsetTracker, request_timeout_ms: int
+        self, context: CoordinatedContext, member: CoordinatedMember, tracker: OffsetTracker, request_timeout_ms: int
     ) -> None:
         self._group = context.group.group
         self._runtime = context.runtime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kiel_groups.clients.coordinator.member_hooks import MemberContext
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.errors import ConfigError, GroupConfigError, KielGroupsError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.wire.error_codes import error_code
@@ -14,7 +14,7 @@ __all__ = ["refusal"]
 
 
 def refusal(
-    request: GroupRequest, code: int, context: MemberContext, offered: Sequence[GroupProtocol]
+    request: GroupRequest, code: int, context: CoordinatedContext, offered: Sequence[GroupProtocol]
 ) -> KielGroupsError:
     """
     Return the error of a member that a coordinator refuses.

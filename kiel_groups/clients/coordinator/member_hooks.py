@@ -14,7 +14,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.groups.join_group import GroupProtocol
 
-__all__ = ["JoinedGroup", "MemberContext", "MemberHooks"]
+__all__ = ["JoinedGroup", "CoordinatedContext", "MemberHooks"]
 
 
 class JoinedGroup(NamedTuple):
@@ -30,7 +30,7 @@ class JoinedGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberContext:
+class CoordinatedContext:
     """
     A member as its parts see it.
 
