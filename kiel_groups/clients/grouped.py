@@ -10,7 +10,7 @@ from kiel_groups.allocators.assignors import AssignorChoice
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.setting_names import check_setting_names
 from kiel_groups.clients.connected.connected_consumer import ConsumerSettings
-from kiel_groups.clients.connected.coordination_choice import CoordinationChoice, CoordinationName
+from kiel_groups.clients.connected.coordination_choice import CoordinationChoice, CoordinationName, Timeouts
 from kiel_groups.clients.delivery.deserializer import OnBadRecord
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
@@ -149,42 +149,32 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
             fetch_buffer_bytes=fetch_buffer_bytes,
             auto_offset_reset=auto_offset_reset,
         )
-        debounce = DebounceConfig(
-            quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
+        group_config = GroupConfig(
+            group=group,
+            store=store,
+            auto_offset_reset=auto_offset_reset,
+            debounce=DebounceConfig(
+                quiet_ms=debounce_quiet_ms, bound_ms=debounce_bound_ms, initial_delay_ms=debounce_initial_delay_ms
+            ),
+            auto_commit_interval_ms=auto_commit_interval_ms,
+            autocommit=autocommit,
+            drain_alarm_ms=drain_alarm_ms,
+            reconcile_interval_ms=reconcile_interval_ms,
+            allocator_timeout_ms=allocator_timeout_ms,
+            instance_id=instance_id,
+            static_grace_ms=static_grace_ms,
+            retry_backoff_ms=retry_backoff_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            loop_stall_ms=loop_stall_ms,
         )
         connections = broker_config(brokers, **broker_settings)
-        choice = CoordinationChoice(
-            coordination=coordination,
-            zk_hosts=zk_hosts,
-            api_version=api_version,
-            partition_allocator=partition_allocator,
-            store=store,
-            instance_id=instance_id,
-            session_timeout_ms=session_timeout_ms,
-            heartbeat_interval_ms=heartbeat_interval_ms,
-            zk_timeout_ms=zk_timeout_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
-        )
+        timeouts = Timeouts(session_timeout_ms, heartbeat_interval_ms, zk_timeout_ms)
+        choice = CoordinationChoice(group_config, connections, timeouts, zk_hosts, api_version, partition_allocator)
         settings = ConsumerSettings(
             brokers=connections,
             fetching=self._fetching,
-            group=GroupConfig(
-                group=group,
-                store=store,
-                auto_offset_reset=auto_offset_reset,
-                debounce=debounce,
-                auto_commit_interval_ms=auto_commit_interval_ms,
-                autocommit=autocommit,
-                drain_alarm_ms=drain_alarm_ms,
-                reconcile_interval_ms=reconcile_interval_ms,
-                allocator_timeout_ms=allocator_timeout_ms,
-                instance_id=instance_id,
-                static_grace_ms=static_grace_ms,
-                retry_backoff_ms=retry_backoff_ms,
-                max_poll_interval_ms=max_poll_interval_ms,
-                loop_stall_ms=loop_stall_ms,
-            ),
-            coordination=choice.made(connections),
+            group=group_config,
+            coordination=choice.named(coordination),
             deserializer=deserializer,
             key_deserializer=key_deserializer,
             on_bad_record=on_bad_record,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.allocators.assignors import AssignorChoice, assignors_of
 from kiel_groups.clients.connected.group_membership import BrokerCoordination, Coordination, ZooKeeperCoordination
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
-from kiel_groups.config import ZOOKEEPER_STORE, BrokerConfig, CoordinatorConfig, ZooKeeperConfig
+from kiel_groups.config import ZOOKEEPER_STORE, BrokerConfig, CoordinatorConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.errors import ConfigError
 
-__all__ = ["CoordinationChoice", "CoordinationName"]
+__all__ = ["CoordinationChoice", "CoordinationName", "Timeouts"]
 
 CoordinationName: TypeAlias = Literal["zookeeper", "brokers"]
 
@@ -24,35 +24,40 @@ _SESSION_MS, _HEARTBEAT_MS = 30_000, 3_000
 _NO_LIMIT_MS = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts(NamedTuple):
+    """
+    A consumer's timeouts in milliseconds, as they are given; None: what fits the coordination.
+
+    ``join_ms`` limits a join through ZooKeeper.
+    """
+
+    session_ms: int | None
+    heartbeat_ms: int | None
+    join_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinationChoice:
     """The arguments of a consumer that depend on what coordinates its group; ``GroupedConsumer`` describes them."""
 
-    coordination: str
+    group: GroupConfig
+    connections: BrokerConfig
+    timeouts: Timeouts
     zk_hosts: str | Iterable[str] | None
     api_version: tuple[int, ...] | None
     partition_allocator: AssignorChoice | Sequence[AssignorChoice] | None
-    store: str
-    instance_id: str | None
-    session_timeout_ms: int | None
-    heartbeat_interval_ms: int | None
-    zk_timeout_ms: int
-    max_poll_interval_ms: int
 
-    def made(self, connections: BrokerConfig) -> Coordination:
+    def named(self, coordination: str) -> Coordination:
         """
-        Return what coordinates the group.
-
-        Args:
-            connections: How the consumer connects to brokers.
+        Return the coordination of this name.
 
         Raises:
-            ConfigError: An argument is not valid, or does not fit the others.
+            ConfigError: The name is unknown, or an argument is not valid or does not fit it.
         """
-        if self.coordination == "brokers":
-            return self._by_brokers(connections)
-        if self.coordination != "zookeeper":
-            raise ConfigError(f"coordination: {self.coordination!r} given; expected 'zookeeper' or 'brokers'")
+        if coordination == "brokers":
+            return self._by_brokers()
+        if coordination != "zookeeper":
+            raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
         return self._by_zookeeper()
 
     def _by_zookeeper(self) -> ZooKeeperCoordination:
@@ -62,35 +67,37 @@ class CoordinationChoice:
             )
         if self.api_version is not None:
             raise ConfigError("api_version: given without coordination='brokers'; the versions of Kafka 0.8 are used")
-        session_ms = _ZOOKEEPER_SESSION_MS if self.session_timeout_ms is None else self.session_timeout_ms
+        session_ms, heartbeat_ms, join_ms = self.timeouts
         zookeeper = ZooKeeperConfig.parse(
             self.zk_hosts,
-            session_timeout_ms=session_ms,
-            connect_timeout_ms=self.zk_timeout_ms,
-            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            session_timeout_ms=_ZOOKEEPER_SESSION_MS if session_ms is None else session_ms,
+            connect_timeout_ms=join_ms,
+            heartbeat_interval_ms=heartbeat_ms,
         )
         # ``allocator_of`` refuses what only coordinating brokers accept.
         chosen = cast(Allocator | str | None, self.partition_allocator)
         return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"))
 
-    def _by_brokers(self, connections: BrokerConfig) -> BrokerCoordination:
+    def _by_brokers(self) -> BrokerCoordination:
         if self.zk_hosts is not None:
             raise ConfigError(
                 f"zk_hosts: {self.zk_hosts!r} given, and coordination='brokers' needs no ZooKeeper; leave one out"
             )
-        if self.store != ZOOKEEPER_STORE:
-            raise ConfigError(f"store: {self.store!r} given; with coordination='brokers', brokers store the offsets")
-        if self.instance_id is not None:
+        if self.group.store != ZOOKEEPER_STORE:
+            raise ConfigError(
+                f"store: {self.group.store!r} given; with coordination='brokers', brokers store the offsets"
+            )
+        if self.group.instance_id is not None:
             raise ConfigError("instance_id: given with coordination='brokers', which has no static members yet")
-        session_ms = _SESSION_MS if self.session_timeout_ms is None else self.session_timeout_ms
-        heartbeat_ms = self.heartbeat_interval_ms
+        session_ms, heartbeat_ms, _ = self.timeouts
+        session_ms = _SESSION_MS if session_ms is None else session_ms
         if heartbeat_ms is None and isinstance(session_ms, int):
             heartbeat_ms = max(1, min(_HEARTBEAT_MS, session_ms // 3))
         timing = CoordinatorConfig(
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=heartbeat_ms,
-            rebalance_timeout_ms=self.max_poll_interval_ms or _NO_LIMIT_MS,
-            find_timeout_ms=connections.request_timeout_ms,
-            metadata_max_age_ms=connections.metadata_max_age_ms,
+            rebalance_timeout_ms=self.group.max_poll_interval_ms or _NO_LIMIT_MS,
+            find_timeout_ms=self.connections.request_timeout_ms,
+            metadata_max_age_ms=self.connections.metadata_max_age_ms,
         )
         return BrokerCoordination(timing, assignors_of(self.partition_allocator), GroupVersions(self.api_version))

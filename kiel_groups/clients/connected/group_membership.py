@@ -8,11 +8,11 @@ from typing import Protocol
 
 from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.allocators.assignors import Assignor
-from kiel_groups.clients.coordinator.consumer_member import ConsumerMember
+from kiel_groups.clients.coordinated.consumer_member import ConsumerMember
+from kiel_groups.clients.coordinated.offset_reads import read_offsets
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
-from kiel_groups.clients.coordinator.offset_reads import read_offsets
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
 from kiel_groups.config import BROKER_V0, CoordinatorConfig, GroupConfig, HostPort, ZooKeeperConfig

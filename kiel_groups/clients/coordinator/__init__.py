@@ -1,6 +1,6 @@
 """
-Be a member of a group that brokers coordinate: find the coordinator, join, beat, store offsets, leave.
+Be a member of any group that brokers coordinate: find the coordinator, join, sync, beat and leave.
 
-``clients.connected`` creates the member of a consumer; other programs may use the generic ``CoordinatedMember`` alone.
-It performs what ``group.coordinated`` decides, and neither fetches nor delivers a record.
+``clients.coordinated`` has the hooks of consumers; other programs may bring their own to a ``CoordinatedMember``. The
+package performs what ``group.coordinated`` decides, and does not know what assignments mean.
 """

@@ -18,17 +18,16 @@ from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, Co
 from kiel_groups.clients.coordinator.generation_gate import LEASE_SHARE, GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
 from kiel_groups.clients.coordinator.join_refusals import refusal
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext, MemberHooks
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
+from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, SessionLostError
-from kiel_groups.group.coordinated import member_state as states
+from kiel_groups.group.coordinated import member_events as events
 from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
+from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase, step
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
-from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
-from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 
 __all__ = ["CoordinatedMember"]
 
@@ -37,13 +36,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: The longest pause before a request is repeated, in seconds.
-LONGEST_PAUSE_S = 5.0
-
-#: How long the coordinator may take for an answer beyond the time that it waits for other members, in seconds.
-_ANSWER_S = 10.0
-
-#: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
-_LEAVE_S = 2.0
+LONGEST_REQUEST_PAUSE_S = 5.0
 
 
 class CoordinatedMember:
@@ -66,11 +59,12 @@ class CoordinatedMember:
         self._runtime = context.runtime
         self._transport = context.transport
         self._hooks = hooks
+        self._requests = MembershipRequests(context, hooks)
         self._on_failure = on_failure
-        self._state = states.MemberState()
+        self._state = MemberState()
         self._tasks = TaskSet(self._crashed)
         self._pauses = Backoff(
-            context.group.retry_backoff_ms / 1000, LONGEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
+            context.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
         )
         self._heartbeat = CoordinatorHeartbeat(
             self._name,
@@ -111,7 +105,7 @@ class CoordinatedMember:
     @property
     def need_rejoin(self) -> bool:
         """Whether the member has to join before it has an assignment of the present generation."""
-        return self._state.rejoin_due or self._state.phase is not states.Phase.STABLE
+        return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property
     def may_commit(self) -> bool:
@@ -121,7 +115,7 @@ class CoordinatedMember:
     @property
     def ended(self) -> bool:
         """Whether the member has left, or has failed."""
-        return self._state.phase is states.Phase.ENDED
+        return self._state.phase is Phase.ENDED
 
     @property
     def gate(self) -> GenerationGate | None:
@@ -141,7 +135,7 @@ class CoordinatedMember:
 
     def request_rejoin(self) -> None:
         """Have the member join again, because what it offers has changed."""
-        self._feed(states.Rejoin())
+        self._feed(events.Rejoin())
 
     async def ensure_active(self) -> None:
         """
@@ -167,7 +161,7 @@ class CoordinatedMember:
     async def close(self, limit: CloseLimit | None = None) -> None:
         """Give the assignment back and leave the group. After the limit, leave without waiting for the application."""
         limit = limit or CloseLimit()
-        self._feed(states.Leave())
+        self._feed(events.Leave())
         try:
             async with limit.timeout(reserves=True):
                 await asyncio.wait({self._over})
@@ -190,7 +184,7 @@ class CoordinatedMember:
 
     def given_up(self) -> None:
         """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
-        self._feed(states.GivenUp())
+        self._feed(events.GivenUp())
 
     def _leave_by_thread(self) -> None:
         gate, coordinator = self._gate, self._state.coordinator
@@ -200,8 +194,8 @@ class CoordinatedMember:
                 self._heartbeat.leave(BeatTarget(coordinator, gate))
 
     def _give_up(self) -> None:
-        self._feed(states.GivenUp())
-        self._feed(states.LeaveAnswered())
+        self._feed(events.GivenUp())
+        self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ requests about offsets
 
@@ -218,25 +212,25 @@ class CoordinatedMember:
             if kind is not GroupRequest.FETCH:
                 raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
             coordinator = await self._transport.find()
-        self._feed(states.RequestStarted())
+        self._feed(events.RequestStarted())
         try:
             return await self._transport.send(coordinator, request, timeout_s, aside=True)
         except KielGroupsError:
             if token is not None:
-                self._feed(states.Answered(kind, None, *token))
+                self._feed(events.Answered(kind, None, *token))
             raise
         finally:
-            self._feed(states.RequestEnded())
+            self._feed(events.RequestEnded())
 
     def note(self, kind: GroupRequest, code: int, token: GenerationToken) -> None:
         """Follow what an error code in an answer about offsets says of the membership."""
-        self._feed(states.Answered(kind, code, *token))
+        self._feed(events.Answered(kind, code, *token))
 
     # ------------------------------------------------------------------ the state machine
 
-    def _feed(self, event: states.Event) -> None:
+    def _feed(self, event: events.Event) -> None:
         before = self._state
-        self._state, effects = states.step(before, event)
+        self._state, effects = step(before, event)
         if self._state.rejoin_due and not before.rejoin_due:
             self._rejoin_s = self._runtime.boot_time_s()
         for effect in effects:
@@ -247,7 +241,7 @@ class CoordinatedMember:
         """Have the heartbeat, the gate and the waiting callers follow the state."""
         state, gate = self._state, self._gate
         timely = self._context.has_rebalance_timeout
-        if gate is not None and state.holding is states.Holding.DRAINING and state.rejoin_due and timely:
+        if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due and timely:
             gate.extend(gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE)
         beats = gate is not None and state.beats(while_draining=timely) and gate.token == self.token
         target = BeatTarget(state.coordinator, gate) if beats and gate and state.coordinator is not None else None
@@ -255,30 +249,30 @@ class CoordinatedMember:
         if not self.need_rejoin:
             self._is_stable.set()
 
-    def _perform(self, effect: states.Effect) -> None:
+    def _perform(self, effect: events.Effect) -> None:
         match effect:
-            case states.FindCoordinator(discovery):
+            case events.FindCoordinator(discovery):
                 self._tasks.start(self._find(discovery))
-            case states.Pause(pause, failures):
+            case events.Pause(pause, failures):
                 self._tasks.start(self._wait(pause, self._pauses.delay_s(failures)))
-            case states.Join(join, member_id):
+            case events.Join(join, member_id):
                 self._tasks.start(self._join(join, member_id))
-            case states.Assign(join):
+            case events.Assign(join):
                 self._tasks.start(self._assign(join))
-            case states.Sync(join):
+            case events.Sync(join):
                 self._tasks.start(self._sync(join))
-            case states.Open():
+            case events.Open():
                 self._open()
-            case states.Drain():
+            case events.Drain():
                 assert self._gate is not None
                 self._run_hook(self._drain(self._gate, self._hook))
-            case states.Lose():
+            case events.Lose():
                 self._drop()
-            case states.SendLeave(member_id):
+            case events.SendLeave(member_id):
                 self._tasks.start(self._leave(member_id))
-            case states.Fail(request, code):
+            case events.Fail(request, code):
                 self._fail(refusal(request, code, self._context, self._hooks.protocols()))
-            case states.Ended():
+            case events.Ended():
                 self._end(None)
 
     def _drop(self) -> None:
@@ -310,42 +304,29 @@ class CoordinatedMember:
         except FindError as error:
             self._find_error = error
             self._note_failure("find its coordinator", error)
-            self._feed(states.FindFailed(discovery, error.code))
+            self._feed(events.FindFailed(discovery, error.code))
             return
         self._find_error = None
-        self._feed(states.CoordinatorFound(discovery, coordinator))
+        self._feed(events.CoordinatorFound(discovery, coordinator))
 
     async def _wait(self, pause: int, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        self._feed(states.PauseOver(pause))
+        self._feed(events.PauseOver(pause))
 
     async def _join(self, join: int, member_id: str) -> None:
-        request: JoinGroupRequest
-        timing, type_, offered = self._timing, self._hooks.protocol_type, tuple(self._hooks.protocols())
-        if self._context.has_rebalance_timeout:
-            request = JoinGroupRequestV1(
-                self._name,
-                timing.session_timeout_ms,
-                member_id,
-                type_,
-                offered,
-                rebalance_timeout_ms=timing.rebalance_timeout_ms,
-            )
-        else:
-            request = JoinGroupRequest(self._name, timing.session_timeout_ms, member_id, type_, offered)
         try:
-            answer = await self._send(request, self._context.rebalance_timeout_s + _ANSWER_S)
+            answer = await self._requests.join(self._coordinator, member_id)
         except KielGroupsError as error:
             self._note_failure("join", error)
-            self._feed(states.JoinAnswered(join, None))
+            self._feed(events.JoinAnswered(join, None))
             return
         if answer.error.number:
             self._note_failure("join", answer.error.exception(f"group {self._name}: the join was not accepted"))
-            self._feed(states.JoinAnswered(join, answer.error.number))
+            self._feed(events.JoinAnswered(join, answer.error.number))
             return
-        self._joined = JoinedGroup(answer.protocol, answer.leader_id, answer.members)
-        leads = answer.leader_id == answer.member_id
-        self._feed(states.JoinAnswered(join, 0, answer.generation, answer.member_id, leads))
+        self._joined = answer.joined
+        generation, id_ = answer.token
+        self._feed(events.JoinAnswered(join, 0, generation, id_, answer.is_leader))
 
     async def _assign(self, join: int) -> None:
         try:
@@ -353,37 +334,36 @@ class CoordinatedMember:
         except Exception as error:
             failure = error if isinstance(error, KielGroupsError) else _wrapped(self._name, error)
             self._fail(failure)
-            self._feed(states.AssignFailed(join))
+            self._feed(events.AssignFailed(join))
             return
-        self._feed(states.Assigned(join))
+        self._feed(events.Assigned(join))
 
     async def _sync(self, join: int) -> None:
-        assignments = self._assignments if self.leads else {}
-        self._assignments = {}
+        assignments, self._assignments = self._assignments, {}
         self._sync_sent_s = self._runtime.boot_time_s()
         token = GenerationToken(self._state.generation, self._state.member_id)
-        request = SyncGroupRequest(self._name, *token, assignments)
         try:
-            answer = await self._send(request, self._context.rebalance_timeout_s + _ANSWER_S)
+            answer = await self._requests.sync(self._coordinator, token, assignments)
         except KielGroupsError as error:
             self._note_failure("sync", error)
-            self._feed(states.SyncAnswered(join, None))
+            self._feed(events.SyncAnswered(join, None))
             return
         if answer.error.number:
             self._note_failure("sync", answer.error.exception(f"group {self._name}: the sync was not accepted"))
         self._assignment = bytes(answer.assignment)
-        self._feed(states.SyncAnswered(join, answer.error.number))
+        self._feed(events.SyncAnswered(join, answer.error.number))
 
-    async def _send(self, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
-        assert self._state.coordinator is not None
-        return await self._transport.send(self._state.coordinator, request, timeout_s, aside=aside)
+    @property
+    def _coordinator(self) -> int:
+        assert self._state.coordinator is not None, "the member joins, syncs and leaves with a known coordinator only"
+        return self._state.coordinator
 
     async def _leave(self, member_id: str) -> None:
         try:
-            await self._send(LeaveGroupRequest(self._name, member_id), _LEAVE_S, aside=True)
+            await self._requests.leave(self._coordinator, member_id)
         except KielGroupsError as error:
             log.info("group %s: the leave was not answered, so the session will expire: %s", self._name, error)
-        self._feed(states.LeaveAnswered())
+        self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ the assignment
 
@@ -408,12 +388,12 @@ class CoordinatedMember:
             await asyncio.wait({completing})
         await self._hooks.prepare(gate)
         gate.shut()
-        self._feed(states.Drained())
+        self._feed(events.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
         if answer.code is None:
             self._note_failure("prove its membership", NoBrokersError(answer.failure))
-        self._feed(states.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
+        self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end
 
@@ -429,8 +409,8 @@ class CoordinatedMember:
         known = isinstance(error, KielGroupsError)
         log.error("group %s: this member failed: %s", self._name, error, exc_info=None if known else error)
         self._fail(error if isinstance(error, KielGroupsError) else _wrapped(self._name, error))
-        self._feed(states.GivenUp())
-        self._feed(states.Leave())
+        self._feed(events.GivenUp())
+        self._feed(events.Leave())
 
     def _fail(self, error: KielGroupsError) -> None:
         if self._over.done():

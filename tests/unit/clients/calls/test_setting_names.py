@@ -65,8 +65,8 @@ def test_all_unknown_names_are_in_one_error() -> None:
 
 
 def test_a_missing_argument_is_pythons_error() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'zk_hosts'"):
-        GroupedConsumer("localhost", "clicks")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'group'"):
+        GroupedConsumer("localhost")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["GroupedConsumer", "SingleConsumer", "Producer"])

@@ -14,10 +14,10 @@ from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 
-__all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "REPEATED", "read_offsets"]
+__all__ = ["FIRST_READ_PAUSE_S", "LONGEST_READ_PAUSE_S", "REPEATED", "read_offsets"]
 
 #: The first and the longest pause before an offset request is repeated, in seconds.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
 
 #: Tries of a read: about six seconds, as long as a broker takes to load the offsets of a usual cluster.
 _TRIES = 10
@@ -55,7 +55,7 @@ async def read_offsets(
     Raises:
         NoOffsetsError: The coordinator refuses for good, or has not answered in several tries.
     """
-    waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
     found: dict[TopicPartition, int] = {}
     failure = NoOffsetsError(f"group {group}: the coordinator's answers lack {waiting[0] if waiting else 'nothing'}")
     for attempt in range(_TRIES):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from kiel_groups.allocators.assignors import Assignor, AssignorMember, run_assignor
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.errors import AllocatorError, KielGroupsError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription

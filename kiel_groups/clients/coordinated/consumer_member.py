@@ -9,12 +9,12 @@ from functools import partial
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
-from kiel_groups.clients.coordinator.assignment_planner import TopicSource
-from kiel_groups.clients.coordinator.consumer_hooks import ConsumerHooks
+from kiel_groups.clients.coordinated.assignment_planner import TopicSource
+from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
+from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
+from kiel_groups.clients.coordinated.start_positions import StartPositions
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
-from kiel_groups.clients.coordinator.coordinator_offsets import CoordinatorOffsets
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
-from kiel_groups.clients.coordinator.start_positions import StartPositions
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets

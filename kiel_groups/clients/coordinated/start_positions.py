@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from kiel_groups.clients.coordinator.coordinator_offsets import CoordinatorOffsets
+from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError

@@ -12,10 +12,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.coordinated.offset_reads import (
+    FIRST_READ_PAUSE_S,
+    LONGEST_READ_PAUSE_S,
+    REPEATED,
+    read_offsets,
+)
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
-from kiel_groups.clients.coordinator.offset_reads import FIRST_PAUSE_S, LONGEST_PAUSE_S, REPEATED, read_offsets
 from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
@@ -95,7 +100,7 @@ class CoordinatorOffsets:
         """Store next offsets, and return the partitions whose offsets were stored; raises as ``commit``."""
         if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
             metadata = ""
-        waiting, backoff = dict(offsets), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
         done: dict[TopicPartition, int] = {}
         while waiting:
             answers = await self._attempt(waiting, metadata)

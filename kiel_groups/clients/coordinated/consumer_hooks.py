@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.coordinator.assignment_planner import AssignmentPlanner, TopicSource
+from kiel_groups.clients.coordinated.assignment_planner import AssignmentPlanner, TopicSource
+from kiel_groups.clients.coordinated.start_positions import Positions, StartPositions
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, CoordinatedContext
-from kiel_groups.clients.coordinator.start_positions import Positions, StartPositions
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler

@@ -1,0 +1,80 @@
+"""Send the requests by which a member joins, syncs and leaves, and return their answers as the member needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
+
+from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
+from kiel_groups.model import GenerationToken
+from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
+
+__all__ = ["JoinAnswer", "MembershipRequests"]
+
+T = TypeVar("T")
+
+#: How long the coordinator may take for an answer beyond the time that it waits for other members, in seconds.
+_ANSWER_S = 10.0
+
+#: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
+_LEAVE_S = 2.0
+
+
+class JoinAnswer(NamedTuple):
+    """The answer to a join: an error, or the membership and what all members have joined with."""
+
+    error: ErrorCode
+    token: GenerationToken
+    joined: JoinedGroup
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the member leads its generation."""
+        return self.joined.leader_id == self.token.member_id
+
+
+class MembershipRequests:
+    """The requests of one member; each method raises the errors of ``GroupTransport.send``."""
+
+    def __init__(self, context: CoordinatedContext, hooks: MemberHooks) -> None:
+        self._context = context
+        self._group = context.group.group
+        self._hooks = hooks
+
+    @property
+    def _patience_s(self) -> float:
+        """How long the answer to a join or a sync may take: until the slowest member has given its partitions back."""
+        return self._context.rebalance_timeout_s + _ANSWER_S
+
+    async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
+        """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
+        timing, type_, offered = self._context.timing, self._hooks.protocol_type, tuple(self._hooks.protocols())
+        request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
+        if self._context.has_rebalance_timeout:
+            request = JoinGroupRequestV1(
+                self._group,
+                timing.session_timeout_ms,
+                member_id,
+                type_,
+                offered,
+                rebalance_timeout_ms=timing.rebalance_timeout_ms,
+            )
+        answer: JoinGroupResponse = await self._context.transport.send(coordinator, request, self._patience_s)
+        token = GenerationToken(answer.generation, answer.member_id)
+        return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
+
+    async def sync(
+        self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]
+    ) -> SyncGroupResponse:
+        """Ask for the member's assignment; the leader brings those of all members."""
+        request = SyncGroupRequest(self._group, *token, assignments)
+        return await self._context.transport.send(coordinator, request, self._patience_s)
+
+    async def leave(self, coordinator: int, member_id: str) -> None:
+        """Leave the group, beside a join that may be under way. The answer's code changes nothing."""
+        request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
+        await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
