@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
@@ -39,16 +41,25 @@ class CoordinatorBrokers:
         self._beats = HeartbeatConnection(cluster.config.client_id)
 
     async def find(self) -> int:
-        """Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``."""
+        """
+        Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
+
+        After a failure the brokers' addresses are read again, because this may be the client's only request.
+        """
         what = f"group {self._group}: no broker has named the group's coordinator"
         try:
             connection = self._cluster.some_connection()
         except BrokerConnectionError as error:
             raise FindError(f"{what}: {error}") from error
         try:
-            answer = await connection.request(FindCoordinatorRequest(self._group))
-        except (BrokerConnectionError, KielGroupsError) as error:
+            # Brokers answer from memory: one that takes longer than a handshake is stuck, and another one may answer.
+            answer = await connection.request(
+                FindCoordinatorRequest(self._group), self._cluster.config.connect_timeout_ms
+            )
+        except KielGroupsError as error:
             self._cluster.note_failure(connection)
+            with suppress(KielGroupsError):
+                await self._cluster.refresh((), "coordinator")
             raise FindError(f"{what}: {error}") from error
         assert answer is not None, "the request has an answer"
         if answer.error != NO_ERROR:
@@ -59,7 +70,14 @@ class CoordinatorBrokers:
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
         """Send a request to the coordinator; raises as ``GroupTransport.send``."""
         connection = self._cluster.connection_to(self._addresses[coordinator], _ASIDE if aside else _MEMBERSHIP)
-        answer = await connection.request(request, max(1, round(timeout_s * 1000)))
+        try:
+            answer = await connection.request(request, max(1, round(timeout_s * 1000)))
+        except asyncio.CancelledError:
+            if not aside:
+                # The broker works on one request of a connection at a time, so a join that is given up would delay the
+                # next one.
+                connection.close()
+            raise
         assert answer is not None, "requests about groups have answers"
         return answer
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
+from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
+from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import ErrorCode
 from kiel_groups.wire.framing import Request
@@ -19,6 +23,9 @@ T = TypeVar("T")
 
 #: How long the coordinator may take for an answer beyond the time that it waits for other members, in seconds.
 _ANSWER_S = 10.0
+
+#: The share of the session timeout after which a slow answer makes the member ask for the coordinator again.
+_LOOK_SHARE = 1 / 3
 
 #: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
 _LEAVE_S = 2.0
@@ -63,7 +70,7 @@ class MembershipRequests:
                 offered,
                 rebalance_timeout_ms=timing.rebalance_timeout_ms,
             )
-        answer: JoinGroupResponse = await self._context.transport.send(coordinator, request, self._patience_s)
+        answer: JoinGroupResponse = await self._patiently(coordinator, request)
         token = GenerationToken(answer.generation, answer.member_id)
         return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
 
@@ -71,8 +78,36 @@ class MembershipRequests:
         self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]
     ) -> SyncGroupResponse:
         """Ask for the member's assignment; the leader brings those of all members."""
-        request = SyncGroupRequest(self._group, *token, assignments)
-        return await self._context.transport.send(coordinator, request, self._patience_s)
+        return await self._patiently(coordinator, SyncGroupRequest(self._group, *token, assignments))
+
+    async def _patiently(self, coordinator: int, request: Request[T]) -> T:
+        """
+        Send a request that is answered when the other members are ready, which may take minutes.
+
+        If the coordinator hangs, nothing ends the wait for so long. So other brokers are asked meanwhile whether it is
+        still the coordinator.
+
+        Raises:
+            BrokerError: Another broker is the coordinator now.
+        """
+        transport = self._context.transport
+        sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
+        try:
+            while not (await asyncio.wait({sending}, timeout=self._look_s))[0]:
+                with suppress(FindError):
+                    found = await transport.find()
+                    if found != coordinator and not sending.done():
+                        raise BrokerError(
+                            f"group {self._group}: broker {found} is the coordinator now, not {coordinator}"
+                        )
+            return sending.result()
+        finally:
+            sending.cancel()
+
+    @property
+    def _look_s(self) -> float:
+        """How often the coordinator is asked for during such a wait, in seconds."""
+        return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
 
     async def leave(self, coordinator: int, member_id: str) -> None:
         """Leave the group, beside a join that may be under way. The answer's code changes nothing."""
