@@ -40,7 +40,7 @@ class CoordinatorBrokers:
         self._addresses: dict[int, HostPort] = {}
         self._beats = HeartbeatConnection(cluster.config.client_id)
 
-    async def find(self) -> int:
+    async def find(self, doubted: int | None = None) -> int:
         """
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
@@ -48,7 +48,7 @@ class CoordinatorBrokers:
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
         try:
-            connection = self._cluster.some_connection()
+            connection = self._cluster.some_connection(without=doubted)
         except BrokerConnectionError as error:
             raise FindError(f"{what}: {error}") from error
         try:

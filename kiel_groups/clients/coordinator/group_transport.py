@@ -27,9 +27,11 @@ class BeatAnswer(NamedTuple):
 class GroupTransport(Protocol):
     """The requests of one member about its group."""
 
-    async def find(self) -> int:
+    async def find(self, doubted: int | None = None) -> int:
         """
         Ask any broker for the coordinator, once, and return its node id.
+
+        A ``doubted`` coordinator is asked itself only if no other broker is known.
 
         Raises:
             FindError: No broker has named it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from kiel_groups.clients.coordinator.group_transport import FindError
@@ -94,15 +93,21 @@ class MembershipRequests:
         sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
         try:
             while not (await asyncio.wait({sending}, timeout=self._look_s))[0]:
-                with suppress(FindError):
-                    found = await transport.find()
-                    if found != coordinator and not sending.done():
-                        raise BrokerError(
-                            f"group {self._group}: broker {found} is the coordinator now, not {coordinator}"
-                        )
+                other = await self._other_coordinator(coordinator)
+                if other is not None and not sending.done():
+                    raise BrokerError(f"group {self._group}: broker {coordinator} does not coordinate it now: {other}")
             return sending.result()
         finally:
             sending.cancel()
+
+    async def _other_coordinator(self, coordinator: int) -> str | None:
+        """Return what another broker says of the group's coordinator if that is not this one, else None."""
+        try:
+            found = await self._context.transport.find(doubted=coordinator)
+        except FindError as error:
+            # A broker that does not answer says nothing of the coordinator.
+            return None if error.code is None else str(error)
+        return None if found == coordinator else f"broker {found} does"
 
     @property
     def _look_s(self) -> float:

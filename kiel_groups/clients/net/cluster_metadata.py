@@ -388,9 +388,11 @@ class ClusterMetadata:
         self._check_open()
         return self._pool.get(address, purpose)
 
-    def some_connection(self) -> Connection:
+    def some_connection(self, without: int | None = None) -> Connection:
         """
         Return a connection to any broker, preferably one whose requests have not failed lately.
+
+        The broker ``without`` is chosen only if no other one is known.
 
         Brokers of 0.8 list no broker before there is a topic: until then, the address that answered last is used.
 
@@ -399,7 +401,8 @@ class ClusterMetadata:
             ClosedError: The client was closed.
         """
         self._check_open()
-        addresses = [self._brokers[node] for node in sorted(self._brokers)]
+        nodes = [node for node in sorted(self._brokers) if node != without] or list(self._brokers)
+        addresses = [self._brokers[node] for node in nodes]
         if not addresses and self._sources.last is not None:
             addresses = [self._sources.last]
         if not addresses:
