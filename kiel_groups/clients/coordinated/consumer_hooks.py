@@ -22,7 +22,7 @@ from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.consumer_protocol import PROTOCOL_TYPE, ConsumerAssignment, ConsumerSubscription
@@ -148,8 +148,8 @@ class ConsumerHooks:
                 count = 1 + max((*(self._topics.known_partitions(topic) or ()), *(p.partition for p in waiting)))
                 try:
                     found = await self._starts.find(waiting, {topic: count}, gate.token)
-                except SessionLostError as error:
-                    # The commit of a start was refused; a heartbeat will say whether the membership is over.
+                except KielGroupsError as error:
+                    # The commit of a start was not accepted; a heartbeat will say whether the membership is over.
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)
                 else:
                     failures = found.failures
@@ -243,13 +243,15 @@ class ConsumerHooks:
         async with self._offsets.writing:
             try:
                 await self._offsets.store_left(partitions)
-            except SessionLostError as error:
+            except KielGroupsError as error:
                 self._metrics.count("commits_failed")
                 log.warning("group %s: the last commit before the rebalance failed: %s", self._group, error)
 
     def lost(self, gate: GenerationGate) -> None:
         """Drop all partitions: other members may have them."""
         self.assigned, self._owned = None, frozenset()
+        if self._subscription.partitions_auto_assigned():
+            self._subscription.assign_from_subscribed(())
         if partitions := self._tracker.open_partitions():
             self._lose(partitions)
 

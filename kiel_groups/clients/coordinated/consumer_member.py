@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
@@ -22,11 +21,12 @@ from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
-from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
 
 __all__ = ["ConsumerMember"]
 
@@ -159,10 +159,19 @@ class ConsumerMember:
 
         Raises:
             SessionLostError: There is no membership at the moment, or its lease is over.
+            CommitFailedError: The coordinator has refused an offset, or has not confirmed it in time.
         """
+        group = self._context.group.group
         if self._member.token is None:
-            raise SessionLostError(f"group {self._context.group.group}: no membership to commit with at the moment")
-        return await self._owned.commit_finished(metadata)
+            raise SessionLostError(f"group {group}: no membership to commit with at the moment")
+        due = self._tracker.commits().keys()
+        stored = await self._owned.commit_finished(metadata)
+        if left := sorted(self._tracker.commits(due - stored)):
+            raise CommitFailedError(
+                f"group {group}: commit(): {some(left)} not stored: the coordinator has refused it, as the log says"
+                + (f" (stored: {some(sorted(stored))})" if stored else "")
+            )
+        return stored
 
     async def commit_chosen(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Store next offsets that the application chose: all, or none; raises as ``ChosenCommits.commit``."""
@@ -209,7 +218,7 @@ class ConsumerMember:
                 try:
                     if again:
                         await self._owned.attempt(again)
-                except SessionLostError as error:
+                except KielGroupsError as error:
                     log.info("group %s: idle offsets were not renewed: %s", self._context.group.group, error)
 
     # ------------------------------------------------------------------ changes of topics
@@ -233,8 +242,12 @@ class ConsumerMember:
 
     def _stalled(self, reason: str) -> None:
         """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
-        self._member.give_up(reason)
-        self._loop.call_soon_threadsafe(partial(self._tasks.start, self._join_after_stall()))
+        self._member.give_up()
+        self._loop.call_soon_threadsafe(self._begin_again, reason)
+
+    def _begin_again(self, reason: str) -> None:
+        log.warning("group %s: the membership was given up: %s", self._context.group.group, reason)
+        self._tasks.start(self._join_after_stall())
 
     async def _join_after_stall(self) -> None:
         """Join again once the application makes progress: the member's next partitions would stall like the last."""

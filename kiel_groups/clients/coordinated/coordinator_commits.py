@@ -22,14 +22,14 @@ from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.coordination.offsets.offset_store import Written
-from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, ErrorCode, error_code
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 __all__ = ["CoordinatorOffsets"]
 
@@ -76,6 +76,7 @@ class CoordinatorOffsets:
         Raises:
             SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
                 again.
+            CommitFailedError: The coordinator has not confirmed an offset within the request timeout.
         """
         sent = self._tracker.sent(commits)
         stored: dict[TopicPartition, StoredOffset] = {}
@@ -97,7 +98,14 @@ class CoordinatorOffsets:
         return {}
 
     async def store(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
-        """Store next offsets, and return the partitions whose offsets were stored; raises as ``commit``."""
+        """
+        Store next offsets, and return the partitions whose offsets were stored; others were refused.
+
+        Raises:
+            SessionLostError: As ``commit``.
+            CommitFailedError: As ``commit``.
+        """
+        by_s = self._runtime.boot_time_s() + self._timeout_s
         if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
             metadata = ""
         waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
@@ -116,6 +124,7 @@ class CoordinatorOffsets:
             again = [p for p in waiting if p not in answers or answers[p].number in REPEATED]
             waiting = {partition: waiting[partition] for partition in again}
             if waiting:
+                self._retry(waiting, answers, by_s)
                 await asyncio.sleep(backoff.next_s())
         return frozenset(done)
 
@@ -145,6 +154,20 @@ class CoordinatorOffsets:
         if NO_ERROR.number in codes:
             gate.renew(token, now_s)
         return answers
+
+    def _retry(
+        self, offsets: Mapping[TopicPartition, int], answers: Mapping[TopicPartition, ErrorCode], by_s: float
+    ) -> None:
+        """Count offsets that are sent again. Raise CommitFailedError if the time for that is over."""
+        self._metrics.count("commits_repeated", len(offsets))
+        if self._runtime.boot_time_s() < by_s:
+            return
+        first = min(offsets)
+        why = str(answers[first]) if first in answers else "no answer"
+        raise CommitFailedError(
+            f"group {self._group}: {some(sorted(offsets))} not stored within {self._timeout_s:g} s: {why}; the"
+            " coordinator may still store it. Commit again"
+        )
 
     def _open_gate(self) -> GenerationGate:
         gate = self._member.gate

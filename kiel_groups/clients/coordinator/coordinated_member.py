@@ -167,7 +167,11 @@ class CoordinatedMember:
                 await asyncio.wait({self._over})
         except TimeoutError:
             log.warning("group %s: leaving although the application or a broker is not done", self._name)
-            self._give_up()
+            if self._state.phase is not Phase.LEAVING:
+                # The other members need not wait until the session expires.
+                self._leave_by_thread()
+            self._feed(events.GivenUp())
+            self._feed(events.LeaveAnswered())
         self._heartbeat.stop()
         await self._tasks.cancel()
 
@@ -177,9 +181,12 @@ class CoordinatedMember:
         self._heartbeat.stop()
         self._heartbeat.wait_ended(timeout_s)
 
-    def give_up(self, reason: str) -> None:
-        """Leave at once, because the application makes no progress. Any thread may call it beside a blocked loop."""
-        log.error("group %s: leaving: %s", self._name, reason)
+    def give_up(self) -> None:
+        """
+        Leave at once, because the application makes no progress; ``given_up`` must follow on the event loop.
+
+        Any thread may call it beside a blocked loop, which may hold the lock of the log.
+        """
         self._leave_by_thread()
 
     def given_up(self) -> None:
@@ -192,10 +199,6 @@ class CoordinatedMember:
             gate.shut()
             if coordinator is not None and self._state.is_member:
                 self._heartbeat.leave(BeatTarget(coordinator, gate))
-
-    def _give_up(self) -> None:
-        self._feed(events.GivenUp())
-        self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ requests about offsets
 

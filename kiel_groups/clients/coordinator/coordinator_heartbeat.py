@@ -83,11 +83,17 @@ class CoordinatorHeartbeat:
         self._ticker = runtime.ticker(self._tick, "heartbeat")
 
     def follow(self, target: BeatTarget | None) -> None:
-        """Beat for this membership from now on, the first time after an interval; None: do not beat."""
+        """
+        Beat for this membership from now on; None: do not beat.
+
+        The join or the coordinator's discovery counts as the first beat, unless the lease is over already, as after a
+        sync that waited for long.
+        """
         if target == self._target:
             return
+        now_s = self._runtime.boot_time_s()
         self._target = target
-        self._due_s = self._runtime.boot_time_s() + self._interval_s
+        self._due_s = now_s if target is not None and not target.gate.is_open(now_s) else now_s + self._interval_s
         if target is not None and not self._is_started:
             self._is_started = True
             self._ticker.start()
