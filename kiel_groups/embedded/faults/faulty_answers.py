@@ -1,8 +1,8 @@
 """
-Answers of a faulty Kafka 0.8 broker: error codes instead of results, and other addresses of brokers.
+Answers of a faulty broker: error codes instead of results, and other addresses of brokers.
 
-The answers have version 0, as the requests that this package sends, and keep the topics and partitions of the real
-answer, except that topics lose their partitions in a Metadata answer with an error.
+The answers have the versions that this package requests (``understands``), and keep the topics and partitions of the
+real answer, except that topics lose their partitions in a Metadata answer with an error.
 """
 
 from __future__ import annotations
@@ -13,25 +13,49 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse, PartitionMetadata
+from kiel_groups.wire.api.metadata_v0 import BrokerAddress, MetadataRequest, MetadataResponse, PartitionMetadata
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.wire.groups.coordinator_offsets import (
+    OffsetCommitRequestV1,
+    OffsetCommitRequestV2,
+    OffsetFetchRequestV1,
+)
+from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
+from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
 from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
-__all__ = ["with_error", "with_addresses"]
+__all__ = ["understands", "with_error", "with_addresses"]
 
 _NO_OFFSET = -1
+_NO_GENERATION = -1
+_NO_BROKER = BrokerAddress(-1, "", -1)
+
+
+def understands(api_key: int, api_version: int) -> bool:
+    """Return whether ``with_error`` and ``with_addresses`` know the answers to requests of this version."""
+    return (api_key, api_version) in _UNDERSTOOD
 
 
 def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     """
     Replace every result of an answer by an error.
 
+    In a Metadata answer, each topic gets the code and loses its partitions. In a DescribeGroups answer, each group gets
+    the code and loses its state and members.
+
     Args:
-        api_key: The request: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch.
-        payload: The broker's answer, after the correlation id.
-        code: The Kafka error code, an int16. In a Metadata answer, each topic gets the code and loses its partitions.
+        api_key: The request: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch,
+            10 FindCoordinator, 11 JoinGroup, 12 Heartbeat, 13 LeaveGroup, 14 SyncGroup, 15 DescribeGroups,
+            16 ListGroups.
+        payload: The broker's answer, after the correlation id, in a version that ``understands`` names.
+        code: The Kafka error code, an int16.
 
     Raises:
         ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
@@ -40,8 +64,13 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     if api_key == MetadataRequest.API_KEY:
         view = MetadataRequest().decode_response(payload)
         return _metadata(view, {}, code)
+    if api_key in _WHOLE_ANSWERS:
+        writer = Writer()
+        _WHOLE_ANSWERS[api_key](payload, writer, code)
+        return writer.getvalue()
     if api_key not in _RESULTS:
-        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted((*_RESULTS, MetadataRequest.API_KEY))}")
+        known = sorted((*_RESULTS, MetadataRequest.API_KEY, *_WHOLE_ANSWERS))
+        raise ConfigError(f"api_key: {api_key} given; expected one of {known}")
     skip, least_bytes, write = _RESULTS[api_key]
     partitions = read_partitions(Reader(payload, "a broker's answer"), skip, least_bytes)
     writer = Writer()
@@ -49,25 +78,35 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     return writer.getvalue()
 
 
-def with_addresses(payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
+def with_addresses(api_key: int, payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
     """
-    Replace the addresses of brokers in a Metadata answer. Brokers that are not in the mapping keep their addresses.
+    Replace the addresses of brokers in an answer. Brokers that are not in the mapping keep their addresses.
+
+    Args:
+        api_key: The request. Only answers to 3 Metadata and 10 FindCoordinator have addresses; others are returned
+            as they are.
+        payload: The broker's answer, after the correlation id, in a version that ``understands`` names.
+        addresses: The new addresses by the present ones.
 
     Raises:
-        ProtocolError: ``payload`` is not a Metadata answer.
+        ProtocolError: ``payload`` is not an answer to the request.
     """
-    return _metadata(MetadataRequest().decode_response(payload), addresses, None)
+    if api_key == MetadataRequest.API_KEY:
+        return _metadata(MetadataRequest().decode_response(payload), addresses, None)
+    if api_key == FindCoordinatorRequest.API_KEY:
+        error, broker = FindCoordinatorRequest("").decode_response(payload)
+        writer = Writer()
+        writer.int16(error.number)
+        _write_broker(writer, broker, addresses)
+        return writer.getvalue()
+    return bytes(payload)
 
 
 def _metadata(view: MetadataResponse, addresses: Mapping[HostPort, HostPort], topic_error: int | None) -> bytes:
     writer = Writer()
     writer.int32(len(view.brokers))
     for broker in view.brokers:
-        real = HostPort(broker.host, broker.port)
-        address = addresses.get(real, real)
-        writer.int32(broker.node_id)
-        writer.string(address.host)
-        writer.int32(address.port)
+        _write_broker(writer, broker, addresses)
     writer.int32(len(view.topics))
     for topic in view.topics:
         writer.int16(topic.error.number if topic_error is None else topic_error)
@@ -77,6 +116,14 @@ def _metadata(view: MetadataResponse, addresses: Mapping[HostPort, HostPort], to
         for partition in partitions:
             _write_partition(writer, partition)
     return writer.getvalue()
+
+
+def _write_broker(writer: Writer, broker: BrokerAddress, addresses: Mapping[HostPort, HostPort]) -> None:
+    real = HostPort(broker.host, broker.port)
+    address = addresses.get(real, real)
+    writer.int32(broker.node_id)
+    writer.string(address.host)
+    writer.int32(address.port)
 
 
 def _write_partition(writer: Writer, partition: PartitionMetadata) -> None:
@@ -150,4 +197,83 @@ _RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, in
     ListOffsetsRequest.API_KEY: (_skip_listed, 6, _write_listed),
     OffsetCommitRequest.API_KEY: (_skip_committed, 2, _write_committed),
     OffsetFetchRequest.API_KEY: (_skip_offset, 12, _write_offset),
+}
+
+
+def _fail_code(payload: Buffer, writer: Writer, code: int) -> None:
+    """Write an answer that is only an error code: to Heartbeat and LeaveGroup."""
+    HeartbeatRequest("", 0, "").decode_response(payload)
+    writer.int16(code)
+
+
+def _fail_coordinator(payload: Buffer, writer: Writer, code: int) -> None:
+    FindCoordinatorRequest("").decode_response(payload)
+    writer.int16(code)
+    _write_broker(writer, _NO_BROKER, {})
+
+
+def _fail_join(payload: Buffer, writer: Writer, code: int) -> None:
+    JoinGroupRequest("", 0, "", "", ()).decode_response(payload)
+    writer.int16(code)
+    writer.int32(_NO_GENERATION)
+    for _ in ("protocol", "leader's id", "member's id"):
+        writer.string("")
+    writer.int32(0)
+
+
+def _fail_sync(payload: Buffer, writer: Writer, code: int) -> None:
+    SyncGroupRequest("", 0, "", {}).decode_response(payload)
+    writer.int16(code)
+    writer.blob(b"")
+
+
+def _fail_list(payload: Buffer, writer: Writer, code: int) -> None:
+    ListGroupsRequest().decode_response(payload)
+    writer.int16(code)
+    writer.int32(0)
+
+
+def _fail_description(payload: Buffer, writer: Writer, code: int) -> None:
+    groups = DescribeGroupsRequest(()).decode_response(payload)
+    writer.int32(len(groups))
+    for described in groups:
+        writer.int16(code)
+        writer.string(described.group)
+        for _ in ("state", "type of protocol", "protocol"):
+            writer.string("")
+        writer.int32(0)
+
+
+#: API key → a function that checks an answer with one result, and writes an error in its place.
+_WHOLE_ANSWERS: Mapping[int, Callable[[Buffer, Writer, int], None]] = {
+    FindCoordinatorRequest.API_KEY: _fail_coordinator,
+    JoinGroupRequest.API_KEY: _fail_join,
+    HeartbeatRequest.API_KEY: _fail_code,
+    LeaveGroupRequest.API_KEY: _fail_code,
+    SyncGroupRequest.API_KEY: _fail_sync,
+    DescribeGroupsRequest.API_KEY: _fail_description,
+    ListGroupsRequest.API_KEY: _fail_list,
+}
+
+_UNDERSTOOD = {
+    (request.API_KEY, request.API_VERSION)
+    for request in (
+        ProduceRequest,
+        FetchRequest,
+        ListOffsetsRequest,
+        MetadataRequest,
+        OffsetCommitRequest,
+        OffsetCommitRequestV1,
+        OffsetCommitRequestV2,
+        OffsetFetchRequest,
+        OffsetFetchRequestV1,
+        FindCoordinatorRequest,
+        JoinGroupRequest,
+        JoinGroupRequestV1,
+        HeartbeatRequest,
+        LeaveGroupRequest,
+        SyncGroupRequest,
+        DescribeGroupsRequest,
+        ListGroupsRequest,
+    )
 }

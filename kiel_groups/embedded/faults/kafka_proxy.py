@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +17,11 @@ from typing import TypeAlias
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
-from kiel_groups.embedded.faults.faulty_answers import with_addresses, with_error
+from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
 from kiel_groups.errors import ProtocolError
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
 
-__all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "failing"]
+__all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "NextFailures", "failing"]
 
 _REQUEST_HEAD = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -70,24 +70,58 @@ def failing(api_key: int, code: int, *, times: int | None = None) -> Answer:
     Return a function that puts an error code into the answers to the first ``times`` requests of one kind.
 
     Every partition of such an answer gets the code, although the broker has performed the request. If ``times`` is
-    None, all requests of this kind fail. Other answers stay as they are.
+    None, all requests of this kind fail. Other answers, and those of versions that this package does not request, stay
+    as they are.
     """
 
     def answer(exchange: Exchange) -> Reply:
-        if exchange.api_key != api_key or (times is not None and exchange.number > times):
+        if times is not None and exchange.number > times:
             return exchange.response
-        return with_error(api_key, exchange.response, code)
+        return _failed(exchange, api_key, code)
 
     return answer
+
+
+class NextFailures:
+    """
+    Puts an error code into the next ``times`` answers to one kind of request, as ``failing`` does.
+
+    Unlike ``failing``, it counts from its creation, so a test can set it as the ``answer`` of a proxy that is in use,
+    or of all proxies of a cluster.
+    """
+
+    def __init__(self, api_key: int, code: int, times: int = 1) -> None:
+        self._api_key = api_key
+        self._code = code
+        self._left = times
+        self._lock = threading.Lock()
+        self.made = 0
+        """The number of answers that have got the code so far."""
+
+    def __call__(self, exchange: Exchange) -> Reply:
+        with self._lock:
+            if exchange.api_key != self._api_key or not self._left:
+                return exchange.response
+            reply = _failed(exchange, self._api_key, self._code)
+            if reply is not exchange.response:
+                self._left -= 1
+                self.made += 1
+            return reply
+
+
+def _failed(exchange: Exchange, api_key: int, code: int) -> bytes:
+    if exchange.api_key != api_key or not understands(api_key, exchange.api_version):
+        return exchange.response
+    return with_error(api_key, exchange.response, code)
 
 
 class KafkaProxy(FaultProxy):
     """
     Proxies one broker, as FaultProxy does, and can change its answers.
 
-    In Metadata answers, the proxy replaces the broker's address by its own, so that clients stay connected to the
-    proxy. Clients that look up brokers in ZooKeeper bypass the proxy, unless the broker advertises the proxy's port
-    (``advertised.port``).
+    In Metadata and FindCoordinator answers of version 0, the proxy replaces the broker's address by its own, so that
+    clients stay connected to the proxy. Clients that look up brokers in ZooKeeper or request later versions bypass the
+    proxy, unless the broker advertises the proxy's address (``Cluster(advertised=…)``).
 
     Args:
         upstream: The broker, ``host:port``, or a function that returns it.
@@ -161,8 +195,8 @@ class KafkaProxy(FaultProxy):
         api_key, api_version, request = self._unanswered[link].pop(correlation_id)
         self._numbers[api_key] += 1
         response = bytes(payload)
-        if api_key == MetadataRequest.API_KEY:
-            response = with_addresses(response, self._addresses)
+        if understands(api_key, api_version):
+            response = with_addresses(api_key, response, self._addresses)
         reply: Reply = response
         if self.answer is not None:
             reply = self.answer(Exchange(api_key, api_version, self._numbers[api_key], request, response))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Exchange, failing
-from kiel_groups.embedded.faults.faulty_answers import with_addresses, with_error
+from kiel_groups.embedded import Exchange, NextFailures, failing
+from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
@@ -18,8 +18,21 @@ from kiel_groups.wire.api.metadata_v0 import BrokerAddress, MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NOT_LEADER_FOR_PARTITION
+from kiel_groups.wire.groups.coordinator_offsets import (
+    OffsetCommitRequestV1,
+    OffsetCommitRequestV2,
+    OffsetFetchRequestV1,
+)
+from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeGroupsRequest
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
+from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
+from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest, ListGroupsResponse
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 from kiel_groups.wire.primitives import Writer
 from kiel_groups.wire.topic_arrays import write_partitions
+from tests.helpers.reference_codec import array, blob, int16, int32, string
 
 pytestmark = pytest.mark.unit
 
@@ -80,17 +93,66 @@ def metadata() -> bytes:
             OffsetFetchRequest.decode_response,
             lambda r: r.error,
         ),
+        (OffsetCommitRequestV1, payload(("int16", 0)), OffsetCommitRequestV1.decode_response, lambda r: r),
+        (OffsetCommitRequestV2, payload(("int16", 0)), OffsetCommitRequestV2.decode_response, lambda r: r),
+        (
+            OffsetFetchRequestV1,
+            payload(("int64", 5), ("string", "by me"), ("int16", 0)),
+            OffsetFetchRequestV1.decode_response,
+            lambda r: r.error,
+        ),
     ],
-    ids=["produce", "fetch", "list offsets", "offset commit", "offset fetch"],
+    ids=[
+        *("produce", "fetch", "list offsets", "offset commit", "offset fetch"),
+        *("offset commit v1", "offset commit v2", "offset fetch v1"),
+    ],
 )
 def test_every_partition_gets_the_error(
     request_type: Any, real: bytes, decode: Callable[..., Any], error: Callable[[Any], Any]
 ) -> None:
     """``with_error()`` keeps the partitions of the real answer, and gives each of them the error code."""
+    assert understands(request_type.API_KEY, request_type.API_VERSION)
     made = decode(None, with_error(request_type.API_KEY, real, CODE))
     results = getattr(made, "partitions", made)
     assert list(results) == PARTITIONS
     assert [error(result) for result in results.values()] == [NOT_LEADER_FOR_PARTITION] * 3
+
+
+ERROR = NOT_LEADER_FOR_PARTITION
+JOINED = int16(0) + int32(7) + string("range") + string("m-1") * 2 + array(string("m-1") + blob(b"topics"))
+DESCRIBED = int16(0) + string("g") + string("Stable") + string("consumer") + string("range") + array()
+#: A request to a coordinator, an answer to it, and the decoded answer after ``with_error()``.
+GROUP_ANSWERS: list[tuple[Any, bytes, object]] = [
+    (
+        FindCoordinatorRequest("g"),
+        int16(0) + int32(3) + string("kafka-3") + int32(9092),
+        FoundCoordinator(ERROR, BrokerAddress(-1, "", -1)),
+    ),
+    (JoinGroupRequest("g", 1, "", "consumer", ()), JOINED, JoinGroupResponse(ERROR, -1, "", "", "", {})),
+    (JoinGroupRequestV1("g", 1, "", "consumer", (), 1), JOINED, JoinGroupResponse(ERROR, -1, "", "", "", {})),
+    (SyncGroupRequest("g", 7, "m-1", {}), int16(0) + blob(b"partitions"), SyncGroupResponse(ERROR, b"")),
+    (HeartbeatRequest("g", 7, "m-1"), int16(0), ERROR),
+    (LeaveGroupRequest("g", "m-1"), int16(0), ERROR),
+    (ListGroupsRequest(), int16(0) + array(string("g") + string("consumer")), ListGroupsResponse(ERROR, ())),
+    (DescribeGroupsRequest(("g",)), array(DESCRIBED), (DescribedGroup(ERROR, "g", "", "", "", ()),)),
+]
+
+
+@pytest.mark.parametrize(("request_", "real", "expected"), GROUP_ANSWERS, ids=lambda value: type(value).__name__)
+def test_a_coordinators_answer_gets_the_error(request_: Any, real: bytes, expected: object) -> None:
+    """``with_error()`` gives a coordinator's answer the error code, and removes what only a success has."""
+    assert understands(request_.API_KEY, request_.API_VERSION)
+    assert request_.decode_response(with_error(request_.API_KEY, real, CODE)) == expected
+    with pytest.raises(ProtocolError):
+        with_error(request_.API_KEY, real[:-1], CODE)
+
+
+def test_later_versions_are_not_understood() -> None:
+    """``failing()`` returns an answer of a version that this package does not request as it is."""
+    assert not understands(MetadataRequest.API_KEY, 1)
+    answer = failing(HeartbeatRequest.API_KEY, CODE)
+    later = Exchange(HeartbeatRequest.API_KEY, 1, 1, b"", int32(0) + int16(0))
+    assert answer(later) is later.response
 
 
 def test_a_topic_gets_the_error_in_metadata() -> None:
@@ -109,11 +171,36 @@ def test_brokers_get_other_addresses() -> None:
     ``with_addresses()`` gives the broker in the mapping its new address. The other broker, the leaders and the replicas
     do not change.
     """
-    moved = with_addresses(metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
+    moved = with_addresses(3, metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
     view = MetadataRequest().decode_response(moved)
     assert view.brokers == (BrokerAddress(1, "127.0.0.1", 9001), BrokerAddress(2, "127.0.0.1", 1))
     assert view.topics == MetadataRequest().decode_response(metadata()).topics
-    assert with_addresses(metadata(), {}) == metadata()
+    assert with_addresses(3, metadata(), {}) == metadata()
+
+
+def test_a_coordinator_gets_another_address() -> None:
+    """``with_addresses()`` replaces the address in a FindCoordinator answer, and does not change an error."""
+    found = int16(0) + int32(3) + string("127.0.0.1") + int32(9003)
+    moved = {HostPort("127.0.0.1", 9003): HostPort("127.0.0.1", 1)}
+    request = FindCoordinatorRequest("g")
+    decoded = request.decode_response(with_addresses(request.API_KEY, found, moved))
+    assert decoded.broker == BrokerAddress(3, "127.0.0.1", 1)
+    nowhere = int16(15) + int32(-1) + string("") + int32(-1)
+    assert with_addresses(request.API_KEY, nowhere, moved) == nowhere
+    assert with_addresses(HeartbeatRequest.API_KEY, int16(0), moved) == int16(0)
+
+
+def test_next_failures_count_from_their_creation() -> None:
+    """``NextFailures`` changes the next answers to one kind of request, whatever their numbers are."""
+    answer = NextFailures(HeartbeatRequest.API_KEY, CODE, times=2)
+
+    def replied(api_key: int, number: int, version: int = 0) -> Any:
+        return answer(Exchange(api_key, version, number, b"", int16(0)))
+
+    assert replied(LeaveGroupRequest.API_KEY, 1) == int16(0)
+    assert replied(HeartbeatRequest.API_KEY, 5, version=9) == int16(0)
+    assert [replied(HeartbeatRequest.API_KEY, number) for number in (7, 8, 9)] == [int16(CODE), int16(CODE), int16(0)]
+    assert answer.made == 2
 
 
 def test_failing_ends_after_the_given_number_of_answers() -> None:
@@ -131,8 +218,8 @@ def test_failing_ends_after_the_given_number_of_answers() -> None:
 
 def test_with_error_refuses_invalid_arguments() -> None:
     """``with_error()`` refuses an unknown request, a code that is not an int16, and bytes that are not an answer."""
-    with pytest.raises(ConfigError, match=r"api_key: 10 given; expected one of \[0, 1, 2, 3, 8, 9\]"):
-        with_error(10, b"", CODE)
+    with pytest.raises(ConfigError, match=r"api_key: 18 given; expected one of \[0, 1, 2, 3, 8, .* 16\]"):
+        with_error(18, b"", CODE)
     with pytest.raises(ConfigError, match="not an int16"):
         with_error(OffsetCommitRequest.API_KEY, payload(("int16", 0)), 1 << 15)
     with pytest.raises(ProtocolError, match="a broker's answer"):
