@@ -18,6 +18,7 @@ from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.wire.api.topic_changes_v0 import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -145,6 +146,9 @@ REQUESTS: list[Request[Any]] = [
     ListGroupsRequest(),
     DescribeGroupsRequest(()),
     ApiVersionsRequest(),
+    CreateTopicsRequest({}, 1),
+    CreatePartitionsRequest({}, 1),
+    DeleteTopicsRequest((), 1),
 ]
 
 small_counts = st.lists(
