@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
@@ -294,7 +294,7 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
         check_topic(topic, partitions)
         replication = len(assignment[0])
         added = _assign(range(len(assignment), partitions), _brokers(client), replication)
-        client.set(f"{_TOPICS}/{topic}", _topic_data(assignment | added))
+        _set_assignment(client, topic, assignment | added)
         _await_leaders(client, topic, range(partitions), timeout_s)
 
 
@@ -362,8 +362,24 @@ def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iter
             yield False
 
 
+def _set_assignment(client: Client, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+    """Replace a topic's partitions, and keep all other fields of its znode: from 2.8 on, it has the topic's id."""
+    path = f"{_TOPICS}/{topic}"
+    while True:
+        data, stat = client.get(path)
+        try:
+            client.set(path, _json(json.loads(data) | _partitions_field(assignment)), version=stat.version)
+        except BadVersionError:
+            continue  # A controller of 2.8 adds the topic's id after the creation.
+        return
+
+
 def _topic_data(assignment: Mapping[int, Sequence[int]]) -> bytes:
-    return _json({"version": 1, "partitions": {str(number): list(ids) for number, ids in sorted(assignment.items())}})
+    return _json({"version": 1} | _partitions_field(assignment))
+
+
+def _partitions_field(assignment: Mapping[int, Sequence[int]]) -> dict[str, Any]:
+    return {"partitions": {str(number): list(ids) for number, ids in sorted(assignment.items())}}
 
 
 def _json(value: Any) -> bytes:

@@ -125,6 +125,18 @@ async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Un
         assert sorted(cluster_admin.partitions_of(client, topic)) == [0, 1, 2]
 
 
+async def test_a_grown_topic_keeps_the_fields_of_its_znode(cluster_39: Cluster, unique: Unique) -> None:
+    """``grow_topic`` keeps the fields that it does not know, such as the topic's id, which brokers from 2.8 on add."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    path = f"/brokers/topics/{topic}"
+    with cluster_admin.zookeeper(cluster_39.zk_hosts) as client:
+        client.set(path, json.dumps(json.loads(client.get(path)[0]) | {"topic_id": "an id"}).encode())
+        await cluster_39.grow_topic(topic, 2)
+        grown = json.loads(client.get(path)[0])
+    assert (grown["topic_id"], sorted(grown["partitions"])) == ("an id", ["0", "1"])
+
+
 async def test_topics_are_deleted_if_the_release_supports_it(release_cluster: Cluster, unique: Unique) -> None:
     """The topic is deleted, or the error names the release and the topic still exists."""
     topic = unique("topic")
