@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
 
 from kiel_groups.clients.net.connection import Connection
-from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
+from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import (
@@ -38,6 +36,7 @@ from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.cluster_data import produce
+from tests.helpers.raw_requests import ask, connection_to
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -47,21 +46,6 @@ Unique = Callable[[str], str]
 
 #: The coordinator starts after the first request for it: it creates the topic of the offsets, and reads that.
 STARTING = {CONSUMER_COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR_FOR_CONSUMER, OFFSETS_LOAD_IN_PROGRESS}
-
-
-@asynccontextmanager
-async def connection_to(address: HostPort) -> AsyncIterator[Connection]:
-    connection = Connection(address, BrokerConfig(hosts=(address,)), Metrics())
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-async def ask(connection: Connection, request: Request[T]) -> T:
-    answer = await connection.request(request)
-    assert answer is not None
-    return answer
 
 
 async def started(connection: Connection, request: Request[T], error_of: Callable[[T], ErrorCode]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Protocol, Unpack
@@ -12,12 +12,17 @@ from kiel_groups.embedded.clusters.kraft_mode import KRaftMode
 from kiel_groups.embedded.clusters.zookeeper_mode import ZooKeeperMode
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.processes.server_process import Server, Startable, in_thread
+from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker, stop_brokers
 from kiel_groups.embedded.servers.zookeeper_server import DEFAULT_ZOOKEEPER, ZooKeeperServer
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["Cluster"]
+
+# In ZooKeeper mode, the controller waits for the answer to its last request to a broker before it elects other leaders,
+# by default for 30 s. A broker that is cut off does not answer, and its connections stay open.
+_IMPATIENT_CONTROLLER = {"controller.socket.timeout.ms": 2_000}
 
 
 class Mode(Protocol):
@@ -30,6 +35,11 @@ class Mode(Protocol):
     @property
     def kind(self) -> dict[str, object]:
         """The properties of these servers that another cluster must share to use their data."""
+
+    def links(self, brokers: Sequence[Callable[[], str]]) -> BrokerLinks:
+        """
+        Create the proxies of the brokers with these addresses. The servers and brokers that start later use them.
+        """
 
     def start(self) -> None:
         """Start the servers."""
@@ -68,6 +78,8 @@ class Cluster(Startable):
         zookeeper_overrides: Lines of every ZooKeeper server's ``zoo.cfg``.
         max_session_timeout_ms: The longest session timeout that ZooKeeper grants, by default 10,000.
         cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` work.
+        cuttable_brokers: Connect clients and brokers to the brokers, and brokers to ZooKeeper or the controller,
+            through the proxies in ``links``.
         zookeeper_port: The port of the first ZooKeeper server. All others get the next ports. 0 lets the system choose.
         broker_port: The port of the first broker. All others get the next ports. 0 lets the system choose.
         advertised: An address for each broker, ``host:port``, at which clients and the other brokers are to reach it,
@@ -91,6 +103,7 @@ class Cluster(Startable):
         zookeeper_overrides: Mapping[str, object] | None = None,
         max_session_timeout_ms: int | None = None,
         cuttable: bool = False,
+        cuttable_brokers: bool = False,
         zookeeper_port: int = 0,
         broker_port: int = 0,
         advertised: Sequence[str] = (),
@@ -100,6 +113,8 @@ class Cluster(Startable):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
         if advertised and len(advertised) != brokers:
             raise ConfigError(f"advertised: {len(advertised)} addresses given for {brokers} brokers; expected one each")
+        if advertised and cuttable_brokers:
+            raise ConfigError("advertised given, and the brokers of cuttable_brokers advertise proxies; expected one")
         self._release = kafka_release(kafka)
         ensemble: dict[str, Any] = {
             "max_session_timeout_ms": max_session_timeout_ms,
@@ -119,7 +134,12 @@ class Cluster(Startable):
         self._count = brokers
         self._broker_port = broker_port
         self._advertised = advertised
-        self._overrides = {name: min(3, brokers) for name in self._release.replicated} | dict(broker_overrides or {})
+        self._links = (
+            self._mode.links([self._address_of(number) for number in range(brokers)]) if cuttable_brokers else None
+        )
+        replication = {name: min(3, brokers) for name in self._release.replicated}
+        impatience = _IMPATIENT_CONTROLLER if cuttable_brokers and self._release.uses_zookeeper else {}
+        self._overrides: dict[str, object] = {**replication, **impatience, **(broker_overrides or {})}
         self._data = data
         self._data_lock: IO[str] | None = None
 
@@ -137,6 +157,15 @@ class Cluster(Startable):
     def zookeeper(self) -> ZooKeeperServer:
         """The first ZooKeeper server; ``ensemble.servers`` lists all. Raise ConfigError in KRaft mode."""
         return self.ensemble.servers[0]
+
+    @property
+    def links(self) -> BrokerLinks:
+        """The proxies between the brokers. Raise ServerError unless ``cuttable_brokers`` was given."""
+        if self._links is None:
+            raise ServerError(
+                "the brokers connect directly; those of a cluster that is cuttable_brokers=True can be cut"
+            )
+        return self._links
 
     @property
     def servers(self) -> list[Server]:
@@ -180,6 +209,9 @@ class Cluster(Startable):
             self._data_lock = lock_data(self._data, self._kind())
             for server in self._mode.servers:
                 server.keep_in(self._data / server.name)
+        if self._links is not None:
+            self._links._start()
+            self._advertised = self._links.advertised
         self._mode.start()
         self.kafka = [
             self._mode.broker(
@@ -196,6 +228,9 @@ class Cluster(Startable):
                 broker.keep_in(self._data / broker.name)
         with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
             list(pool.map(KafkaBroker._start, self.kafka))
+
+    def _address_of(self, number: int) -> Callable[[], str]:
+        return lambda: self.kafka[number].address
 
     def _running(self) -> list[str]:
         return [broker.address for broker in self.kafka if broker.is_running]
@@ -219,6 +254,8 @@ class Cluster(Startable):
             broker._kill()
             broker._close()
         self._mode.close(gracefully=self._data is not None)
+        if self._links is not None:
+            self._links._close()
         if self._data_lock is not None:
             self._data_lock.close()
             self._data_lock = None

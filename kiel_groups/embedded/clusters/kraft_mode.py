@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
 from kiel_groups.embedded.clusters import broker_topics
+from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker
 from kiel_groups.embedded.servers.kraft_servers import KRaftBroker, KRaftController, cluster_id
+from kiel_groups.errors import ConfigError
 
 __all__ = ["KRaftMode"]
 
@@ -33,6 +35,15 @@ class KRaftMode:
     @property
     def servers(self) -> Sequence[KRaftController]:
         return [self._controller] if self._controller is not None else []
+
+    def links(self, brokers: Sequence[Callable[[], str]]) -> BrokerLinks:
+        controller = self._controller
+        if controller is None:
+            raise ConfigError(
+                "cuttable_brokers given for a broker that is its own controller; expected 2 brokers or more"
+            )
+        controller.links = BrokerLinks(brokers, controller=lambda: controller.address)
+        return controller.links
 
     def start(self) -> None:
         for server in self.servers:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Unpack
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.processes.server_process import Server
+from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker
 
@@ -25,6 +26,7 @@ class ZooKeeperMode:
     def __init__(self, ensemble: ZooKeeperEnsemble, chroot: str) -> None:
         self.ensemble = ensemble
         self._chroot = chroot
+        self._links: BrokerLinks | None = None
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -39,6 +41,10 @@ class ZooKeeperMode:
     def kind(self) -> dict[str, object]:
         return {"zookeeper": self.ensemble.version, "zookeepers": len(self.ensemble.servers)}
 
+    def links(self, brokers: Sequence[Callable[[], str]]) -> BrokerLinks:
+        self._links = BrokerLinks(brokers, zookeepers=[_address_of(server) for server in self.servers])
+        return self._links
+
     def start(self) -> None:
         self.ensemble._start()
         cluster_admin.create_chroot(self.hosts)
@@ -47,7 +53,8 @@ class ZooKeeperMode:
         self.ensemble._close()
 
     def broker(self, number: int, **settings: Unpack[BrokerSettings]) -> KafkaBroker:
-        return KafkaBroker(self.hosts, number, **settings)
+        hosts = self.hosts if self._links is None else f"{self._links.zookeepers(number)}{self._chroot}"
+        return KafkaBroker(hosts, number, **settings)
 
     def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
         cluster_admin.create_topic(self.hosts, topic, partitions, replication)
@@ -57,3 +64,7 @@ class ZooKeeperMode:
 
     def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
         cluster_admin.delete_topic(self.hosts, topic)
+
+
+def _address_of(server: Server) -> Callable[[], str]:
+    return lambda: server.address

@@ -172,13 +172,18 @@ class KafkaProxy(FaultProxy):
                 frame = await source.readexactly(decode_size(head, _LARGEST_FRAME_BYTES))
                 if direction is Direction.REQUESTS:
                     self._remember(link, frame)
+                    await self._admit(link)
                     await self._pass_on(direction, head + frame, sink)
                 else:
                     await self._reply(link, frame, sink)
         except asyncio.IncompleteReadError:
             # End of file. An incomplete frame is dropped, as its receiver could not use it.
+            await self._admit(link)
             await self._flows[direction].wait()
             sink.write_eof()
+
+    async def _admit(self, link: Link) -> None:
+        """Wait until the bytes of this connection may pass; for subclasses."""
 
     def _remember(self, link: Link, frame: bytes) -> None:
         if len(frame) < _REQUEST_HEAD.size:
@@ -202,6 +207,7 @@ class KafkaProxy(FaultProxy):
             reply = self.answer(Exchange(api_key, api_version, self._numbers[api_key], request, response))
         if reply is None:
             return
+        await self._admit(link)
         whole = reply.response if isinstance(reply, Partial) else reply
         answer = _RESPONSE_HEAD.pack(len(whole) + SIZE_BYTES, correlation_id) + whole
         if not isinstance(reply, Partial):

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded.jars.kafka_releases import KafkaRelease, kafka_release
 from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
 from kiel_groups.embedded.processes.server_process import Server
+from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.java import java_command
 from kiel_groups.embedded.servers.kafka_broker import BROKER_HEAP_MB, MAIN, STARTED, KafkaBroker
 from kiel_groups.embedded.servers.server_files import CLIENTS, CONTROLLER, as_properties, kraft_settings
@@ -55,15 +57,24 @@ class KRaftController(Server):
         self._cluster = cluster
         self._release = kafka_release(version)
         self._overrides = overrides or {}
+        self.links: BrokerLinks | None = None
+        """The proxies of its cluster, which run, or None."""
 
     @property
     def voters(self) -> dict[int, int]:
-        """The port of each controller, by its number."""
-        return {_CONTROLLER_NODE: self.port}
+        """The port at which each controller is reached, by its number."""
+        return {_CONTROLLER_NODE: self._reached_at.port}
+
+    @property
+    def _reached_at(self) -> HostPort:
+        proxy = self.links.controller if self.links is not None else None
+        return parse_hosts(proxy or self.address, 0, "controller")[0]
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
         settings = kraft_settings(self._release, data, _CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
+        # Brokers learn this address from the answers of the controller, beside that in their configuration.
+        settings["advertised.listeners"] = f"{CONTROLLER}://{self._reached_at}"
         return _command(self._release, self.folder, self._cluster, {**settings, **self._overrides})
 
     @contextmanager

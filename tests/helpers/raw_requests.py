@@ -1,0 +1,39 @@
+"""Send single requests to a broker, without a client that retries or looks up leaders."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from kiel_groups.clients.net.connection import Connection
+from kiel_groups.config import BrokerConfig, HostPort, parse_hosts
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.framing import Request
+
+__all__ = ["ask", "ask_at", "connection_to"]
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def connection_to(address: HostPort) -> AsyncIterator[Connection]:
+    """Connect to a broker for an ``async with`` block."""
+    connection = Connection(address, BrokerConfig(hosts=(address,)), Metrics())
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+async def ask(connection: Connection, request: Request[T]) -> T:
+    """Send a request that has an answer, and return the answer."""
+    answer = await connection.request(request)
+    assert answer is not None
+    return answer
+
+
+async def ask_at(address: str, request: Request[T]) -> T:
+    """Send a request on a connection of its own, and return the answer."""
+    async with connection_to(parse_hosts(address, 0, "broker")[0]) as connection:
+        return await ask(connection, request)

@@ -1,0 +1,91 @@
+"""Brokers that are cut off from their cluster while clients still reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError, ServerError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode
+from kiel_groups.wire.message_sets.encoder import encode_message_set
+from tests.helpers.raw_requests import ask_at
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+#: For each partition: its leader, and the replicas that are in sync.
+View = dict[int, tuple[int, frozenset[int]]]
+
+#: A leader of 0.9 that removes replicas from those in sync waits for ZooKeeper. Until then, it answers no producer.
+PATIENT_LEADER = {"replica.lag.time.max.ms": 60_000}
+
+ALL = frozenset((0, 1, 2))
+CUT, OTHERS = 1, (0, 2)
+
+
+async def view_of(cluster: Cluster, broker: int) -> View:
+    """Return what a broker tells clients of topic ``t``."""
+    (topic,) = (await ask_at(cluster.links.advertised[broker], MetadataRequest(("t",)))).topics
+    return {one.partition: (one.leader, frozenset(one.isr)) for one in topic.partitions}
+
+
+async def produced(cluster: Cluster, broker: int, partition: int) -> ErrorCode:
+    """Produce a record that all replicas in sync have to store, and return the broker's error code."""
+    target = TopicPartition("t", partition)
+    request = ProduceRequest(-1, 1_000, {target: encode_message_set([(None, b"value")], None)})
+    return (await ask_at(cluster.links.advertised[broker], request)).partitions[target].error
+
+
+async def all_in_sync(cluster: Cluster) -> View | None:
+    """Return the view of all brokers if it is the same, and every replica is in sync."""
+    first, *rest = [await view_of(cluster, broker) for broker in range(3)]
+    whole = len(first) == 3 and all(in_sync == ALL and leader >= 0 for leader, in_sync in first.values())
+    return first if whole and all(view == first for view in rest) else None
+
+
+async def test_a_broker_that_is_cut_off_serves_clients_alone(
+    start_cluster: Callable[..., Cluster], coordinating_version: str
+) -> None:
+    """
+    The others take over the partitions of a broker that is cut off from them. That broker still takes itself for a
+    leader, and stores nothing that all replicas have to store. After the cut, it follows them again.
+    """
+    cluster = start_cluster(3, kafka=coordinating_version, cuttable_brokers=True, broker_overrides=PATIENT_LEADER)
+    await cluster.create_topic("t", 3, replication=3)
+    before = await eventually(lambda: all_in_sync(cluster), "every broker knows that all replicas are in sync", 60)
+    assert before is not None
+    (led,) = [partition for partition, (leader, _) in before.items() if leader == CUT]
+    assert await produced(cluster, CUT, led) is NO_ERROR
+
+    cluster.links.cut(cluster.kafka[CUT])
+
+    async def new_leader() -> int | None:
+        views = [await view_of(cluster, broker) for broker in OTHERS]
+        gone = all(leader in OTHERS and CUT not in in_sync for view in views for leader, in_sync in view.values())
+        return views[0][led][0] if gone and views[0] == views[1] else None
+
+    leader = await eventually(new_leader, "the others have taken over", 60)
+    assert leader is not None
+    assert await produced(cluster, leader, led) is NO_ERROR
+    assert (await view_of(cluster, CUT))[led] == (CUT, ALL)
+    assert (await produced(cluster, CUT, led)).name == "REQUEST_TIMED_OUT"
+
+    cluster.links.heal()
+    after = await eventually(lambda: all_in_sync(cluster), "every replica is in sync again", 60)
+    assert after is not None
+    assert await produced(cluster, after[led][0], led) is NO_ERROR
+
+
+def test_brokers_that_cannot_be_cut_off_are_refused() -> None:
+    """Without proxies, brokers cannot be cut off. A controller that is also a broker cannot have a proxy."""
+    with pytest.raises(ServerError, match="cuttable_brokers=True can be cut"):
+        _ = Cluster(2).links
+    with pytest.raises(ConfigError, match="its own controller; expected 2 brokers or more"):
+        Cluster(kafka="3.9.1", cuttable_brokers=True)
+    with pytest.raises(ConfigError, match="advertised given"):
+        Cluster(advertised=["127.0.0.1:1"], cuttable_brokers=True)
