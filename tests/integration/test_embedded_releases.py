@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaBroker
 from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.processes import server_process
 from kiel_groups.embedded.processes.ports import accepts
 from kiel_groups.errors import ConfigError, UnknownTopicError
 
@@ -159,3 +161,72 @@ def test_a_broker_gets_only_settings_of_its_release(release_cluster: Cluster) ->
         registered = json.loads(client.get(f"/brokers/ids/{broker.broker_id}")[0])
     assert (registered["host"], registered["port"]) == ("127.0.0.1", broker.port)
     assert registered["version"] == (2 if broker.version.startswith("0.9") else 1)
+
+
+async def test_a_release_that_coordinates_groups_stores_and_delivers(
+    start_cluster: Callable[..., Cluster], coordinating_version: str
+) -> None:
+    """Two brokers create, grow and delete topics, store records, and keep them across a stop and a kill −9."""
+    cluster = start_cluster(2, kafka=coordinating_version)
+    sent = [b"%d" % number for number in range(200)]
+    await cluster.create_topic("t", 2)
+    await produce(cluster, "t", sent[:100])
+    await cluster.grow_topic("t", 4)
+    await produce(cluster, "t", sent[100:])
+    assert Counter(await read(cluster, "t", len(sent))) == Counter(sent)
+    for end in (cluster.stop_brokers, partial(kill_brokers, cluster)):
+        await end()
+        await asyncio.gather(*map(KafkaBroker.start, cluster.kafka))
+    await brokers_know(cluster, "t")
+    assert Counter(await read(cluster, "t", len(sent))) == Counter(sent)
+    assert [stopped_in_order(broker) for broker in cluster.kafka] == [True, True]
+    for call, message in (
+        (cluster.create_topic("t", 2), "exists already"),
+        (cluster.create_topic("other", 2, replication=3), "expected 1 to 2"),
+        (cluster.grow_topic("t", 4), "has 4 partitions"),
+        (cluster.grow_topic("other", 4), "does not exist"),
+        (cluster.delete_topic("other"), "does not exist"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            await call
+    await cluster.delete_topic("t")
+    await cluster.create_topic("t", 1)
+
+
+def test_a_release_that_coordinates_groups_gets_only_its_settings(coordinating_cluster: Cluster) -> None:
+    """The broker knows each of its settings, and starts without an error."""
+    log = coordinating_cluster.kafka[0].log.read_text(encoding="utf-8")
+    assert re.findall(r"Property \S+ is not valid|unknown config|isn't a known config", log) == []
+    assert re.findall(r"ERROR.*", log) == []
+
+
+async def test_a_replicated_topic_survives_the_end_of_its_leader(
+    start_cluster: Callable[..., Cluster], coordinating_version: str
+) -> None:
+    """Three brokers store each record three times, so that the others deliver all after a kill −9 of one."""
+    cluster = start_cluster(3, kafka=coordinating_version)
+    await cluster.create_topic("t", 3, replication=3)
+    sent = [b"%d" % number for number in range(100)]
+    await produce(cluster, "t", sent)
+    await cluster.kafka[1].kill()
+    assert Counter(await read(cluster, "t", len(sent))) == Counter(sent)
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["clients", "controller"])
+def test_a_port_of_a_broker_in_kraft_mode_that_is_taken_is_replaced(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    """If another process takes one of the two ports before the broker binds it, the broker starts on other ports."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        chosen: list[int] = []
+
+        class Loser(server_process.ReservedPort):
+            def __init__(self, number: int = 0) -> None:
+                super().__init__(number)
+                if len(chosen) == lost:
+                    self.number = taken.getsockname()[1]
+                chosen.append(self.number)
+
+        monkeypatch.setattr(server_process, "ReservedPort", Loser)
+        with Cluster(kafka="3.9.1") as cluster:
+            assert len(chosen) == 4, "two ports of the first attempt, and two of the second"
+            assert cluster.kafka[0].port == chosen[2]
+            assert accepts(chosen[3])
