@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, Partial, failing
+from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, Partial, failing
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.api.metadata_v0 import BrokerAddress
+from kiel_groups.wire.error_codes import NO_ERROR, NOT_COORDINATOR_FOR_CONSUMER, UNKNOWN_MEMBER_ID, ErrorCode
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
+from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
+from kiel_groups.wire.primitives import Buffer
+from tests.helpers.raw_requests import ask_at
+from tests.helpers.reference_codec import array, int32, string
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT = 0, 1, 2, 3, 12
 LEADER_NOT_AVAILABLE, NOT_LEADER = 5, 6
 SENT = [b"%d" % number for number in range(20)]
 
@@ -132,3 +149,104 @@ async def test_a_broker_may_advertise_its_proxy(start_cluster: Callable[..., Clu
         await running[0].create_topic("t", 1)
         await produce(proxy, "t")
         assert await read(proxy, "t") == SENT
+
+
+async def test_the_coordinator_is_found_at_its_proxy(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """FindCoordinator answers have the proxy's address, so a group's requests pass through the proxy, too."""
+    async with KafkaProxy(coordinating_cluster.brokers[0]) as proxy:
+        found = await coordinator_at(proxy, unique("group"))
+        assert (found.host, found.port) == ("127.0.0.1", proxy.port)
+
+
+@pytest.mark.parametrize("api_key", [11, 12, 13, 14, 8, 9, 15, 16])
+async def test_an_error_of_a_coordinator_is_injected_once(
+    coordinating_cluster: Cluster, unique: Unique, api_key: int
+) -> None:
+    """Set on a proxy in use, ``NextFailures`` replaces the next answer to a request, and no later one."""
+    topic, group = unique("topic"), unique("group")
+    await coordinating_cluster.create_topic(topic, 1)
+    partition = TopicPartition(topic, 0)
+    async with KafkaProxy(coordinating_cluster.brokers[0]) as proxy:
+        await coordinator_at(proxy, group)
+        joined = await eventually(lambda: answered(proxy, join(group)), "the coordinator has started", 60)
+        assert joined.error is NO_ERROR
+        me, generation = joined.member_id, joined.generation
+        requests: dict[int, Any] = {
+            11: join(group, me),
+            14: SyncGroupRequest(group, generation, me, {me: b""}),
+            12: HeartbeatRequest(group, generation, me),
+            8: OffsetCommitRequestV2(group, generation, me, {partition: OffsetAndMetadata(7)}),
+            9: OffsetFetchRequestV1(group, (partition,)),
+            15: DescribeGroupsRequest((group,)),
+            16: ListGroupsRequest(),
+            13: LeaveGroupRequest(group, me),
+        }
+        assert errors_of(await ask_at(proxy.address, requests[14])) == [NO_ERROR]
+        rule = NextFailures(api_key, NOT_COORDINATOR_FOR_CONSUMER.number)
+        proxy.answer = rule
+        assert errors_of(await ask_at(proxy.address, requests[api_key])) == [NOT_COORDINATOR_FOR_CONSUMER]
+        assert rule.made == 1
+        again = errors_of(await ask_at(proxy.address, requests[api_key]))
+        # The broker has performed the first request, although its answer was replaced.
+        assert again == [UNKNOWN_MEMBER_ID if api_key == 13 else NO_ERROR]
+
+
+async def test_answers_of_later_versions_pass_unaltered(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """
+    A Metadata answer of version 0 has the proxy's address. One of version 1, which 0.9 does not know, has the broker's.
+    """
+    topic = unique("topic")
+    await coordinating_cluster.create_topic(topic, 1)
+    own = int32(coordinating_cluster.kafka[0].port)
+    async with KafkaProxy(coordinating_cluster.brokers[0], failing(HEARTBEAT, NOT_LEADER)) as proxy:
+        proxied = int32(proxy.port)
+        answer = await ask_at(proxy.address, MetadataBytes(0, topic))
+        assert (proxied in answer, own in answer) == (True, False)
+        if coordinating_cluster.kafka[0].version != "0.9.0.1":
+            answer = await ask_at(proxy.address, MetadataBytes(1, topic))
+            assert (proxied in answer, own in answer) == (False, True)
+
+
+@dataclass
+class MetadataBytes:
+    """A Metadata request of some version, whose answer is returned as bytes."""
+
+    API_KEY: ClassVar[int] = METADATA
+
+    API_VERSION: int
+    topic: str
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        return array(string(self.topic))
+
+    def decode_response(self, payload: Buffer) -> bytes:
+        return bytes(payload)
+
+
+def join(group: str, member_id: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(group, 10_000, member_id, "consumer", (GroupProtocol("range", b""),))
+
+
+async def coordinator_at(proxy: KafkaProxy, group: str) -> BrokerAddress:
+    """Return the coordinator that is found through the proxy, once there is one."""
+    found = await eventually(lambda: answered(proxy, FindCoordinatorRequest(group)), "there is a coordinator", 60)
+    return found.broker
+
+
+async def answered(proxy: KafkaProxy, request: Any) -> Any:
+    """Return the answer to a request, or None while the coordinator starts."""
+    answer = await ask_at(proxy.address, request)
+    return None if errors_of(answer)[0].retriable else answer
+
+
+def errors_of(answer: Any) -> list[ErrorCode]:
+    """Return the error codes in an answer to a group's request."""
+    if isinstance(answer, ErrorCode):
+        return [answer]
+    if isinstance(answer, Mapping):
+        return [error for value in answer.values() for error in errors_of(value)]
+    return [answer.error] if hasattr(answer, "error") else [each.error for each in answer]
