@@ -17,6 +17,7 @@ import pytest
 from kiel_groups import Producer
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
+from kiel_groups.embedded.clusters import broker_topics
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.waiting import eventually
 
@@ -96,6 +97,39 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
         assert (await anext(consumer)).value == b"a record"
 
 
+@pytest.mark.parametrize(("count", "servers"), [(1, ["kafka-0"]), (2, ["kafka-controller", "kafka-0", "kafka-1"])])
+async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
+    cluster: Cluster, tmp_path: Path, count: int, servers: list[str]
+) -> None:
+    """
+    Kafka 3.9.1 runs with a controller in place of ZooKeeper if it has several brokers. ``env`` unsets the address of a
+    ZooKeeper that an earlier cluster had. Records remain in the folder of ``--data``.
+    """
+    up = ("up", "--detach", "--kafka-version=3.9.1", f"--broker-count={count}", f"--data={tmp_path}/data")
+    status, out, err = cluster(*up)
+    assert (status, err) == (0, "")
+    assert out.startswith("cluster 'default' is ready: Kafka 3.9.1\n")
+    first = only(cluster)
+    assert first["zookeeper"] is first["zookeeper_version"] is None
+    assert [server["name"] for server in first["servers"]] == servers
+    assert cluster("env")[1].splitlines() == [
+        f"export KIEL_GROUPS_BROKERS={','.join(first['brokers'])}",
+        "unset KIEL_GROUPS_ZOOKEEPER",
+    ]
+    status, table, err = cluster("status")
+    assert (status, err, table.count("3.9.1")) == (0, "", len(servers))
+    broker_topics.create_topic(first["brokers"], "kept", 1, replication=count)
+    async with Producer(first["brokers"]) as producer:
+        await producer.produce("kept", b"a record")
+    assert cluster("down") == (0, "", "")
+    assert not any(alive(server["pid"]) for server in first["servers"])
+
+    assert cluster(*up)[0] == 0
+    async with SingleConsumer(only(cluster)["brokers"]) as consumer:
+        await consumer.subscribe("kept", consumer.BEGINNING)
+        assert (await anext(consumer)).value == b"a record"
+
+
 async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_servers(cluster: Cluster) -> None:
     """
     ``status`` reports a killed server. After kill -9 of the supervisor no server runs, and ``status`` lists no cluster.
@@ -141,7 +175,15 @@ async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_pa
     ("words", "status", "message"),
     [
         (["up", "--zookeeper-count=2"], 2, "'--zookeeper-count': '2' is not one of '1', '3', '5', '7'."),
-        (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1"),
+        (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1"),
+        (
+            ["up", "--kafka-version=3.9.1", "--chroot=/kafka"],
+            *(2, "--chroot: Kafka 3.9.1 runs without ZooKeeper; leave it out"),
+        ),
+        (
+            ["up", "--kafka-version=3.9.1", "--zookeeper-version=3.4.6", "--zookeeper-count=3", "--zookeeper-port=1"],
+            *(2, "--zookeeper-version, --zookeeper-count, --zookeeper-port: Kafka 3.9.1 runs without ZooKeeper"),
+        ),
         (["up", "--detach", "--data=/"], 2, "data: / has files of another program"),
         (["up", "--broker-count=none"], 2, "'--broker-count': 'none' is not an integer"),
         (["up", "--zookeeper=3.4.6"], 2, "Did you mean one of: '--zookeeper-count'"),
