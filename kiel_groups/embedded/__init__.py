@@ -1,5 +1,5 @@
 """
-Run real ZooKeeper and Kafka 0.8 servers as child processes on the loopback interface.
+Run real ZooKeeper and Kafka servers as child processes on the loopback interface.
 
 The command line, the demo and the tests use it; programs import its names from here.
 It is for development and tests, not for a production cluster.
