@@ -7,7 +7,7 @@ It is for development and tests, not for a production cluster.
 
 from kiel_groups.embedded.clusters.embedded_cluster import Cluster
 from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Side
-from kiel_groups.embedded.faults.kafka_proxy import Exchange, KafkaProxy, NextFailures, Partial, failing
+from kiel_groups.embedded.faults.kafka_proxy import Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
@@ -22,6 +22,7 @@ __all__ = [
     "Side",
     "KafkaProxy",
     "NextFailures",
+    "NextRefusals",
     "Exchange",
     "Partial",
     "failing",

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, Partial, failing
+from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, NextFailures, NextRefusals, Partial, failing
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.api.metadata_v0 import BrokerAddress
@@ -26,7 +26,7 @@ from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from kiel_groups.wire.primitives import Buffer
-from tests.helpers.raw_requests import ask_at
+from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.reference_codec import array, int32, string
 from tests.helpers.waiting import eventually
 
@@ -191,6 +191,26 @@ async def test_an_error_of_a_coordinator_is_injected_once(
         assert again == [UNKNOWN_MEMBER_ID if api_key == 13 else NO_ERROR]
 
 
+async def test_a_refused_join_leaves_no_member(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """
+    The proxy refuses a request after the answers to earlier requests, and the broker does not get it: the next join
+    does not wait for a member that was refused.
+    """
+    group = unique("group")
+    async with KafkaProxy(coordinating_cluster.brokers[0]) as proxy:
+        await coordinator_at(proxy, group)
+        await eventually(lambda: answered(proxy, HeartbeatRequest(group, 1, "x")), "it has started", 60)
+        refuse = proxy.refusal = NextRefusals(11, NOT_COORDINATOR_FOR_CONSUMER.number)
+        async with connection_to(HostPort("127.0.0.1", proxy.port)) as connection:
+            earlier, refused, later = await asyncio.gather(
+                *(ask(connection, request) for request in (ListGroupsRequest(), join(group), ListGroupsRequest()))
+            )
+            assert [refused.error, earlier.error, later.error] == [NOT_COORDINATOR_FOR_CONSUMER, NO_ERROR, NO_ERROR]
+            assert refuse.made == 1
+            joined = await ask(connection, join(group))
+            assert (joined.error, list(joined.members)) == (NO_ERROR, [joined.member_id])
+
+
 async def test_answers_of_later_versions_pass_unaltered(coordinating_cluster: Cluster, unique: Unique) -> None:
     """
     A Metadata answer of version 0 has the proxy's address. One of version 1, which 0.9 does not know, has the broker's.
@@ -200,20 +220,20 @@ async def test_answers_of_later_versions_pass_unaltered(coordinating_cluster: Cl
     own = int32(coordinating_cluster.kafka[0].port)
     async with KafkaProxy(coordinating_cluster.brokers[0], failing(HEARTBEAT, NOT_LEADER)) as proxy:
         proxied = int32(proxy.port)
-        answer = await ask_at(proxy.address, MetadataBytes(0, topic))
+        answer = await ask_at(proxy.address, MetadataBytes(topic))
         assert (proxied in answer, own in answer) == (True, False)
         if coordinating_cluster.kafka[0].version != "0.9.0.1":
-            answer = await ask_at(proxy.address, MetadataBytes(1, topic))
+            answer = await ask_at(proxy.address, MetadataBytesV1(topic))
             assert (proxied in answer, own in answer) == (False, True)
 
 
 @dataclass
 class MetadataBytes:
-    """A Metadata request of some version, whose answer is returned as bytes."""
+    """A Metadata request of version 0, whose answer is returned as bytes."""
 
     API_KEY: ClassVar[int] = METADATA
+    API_VERSION: ClassVar[int] = 0
 
-    API_VERSION: int
     topic: str
 
     @property
@@ -227,14 +247,22 @@ class MetadataBytes:
         return bytes(payload)
 
 
+@dataclass
+class MetadataBytesV1(MetadataBytes):
+    """The same request of version 1."""
+
+    API_VERSION: ClassVar[int] = 1
+
+
 def join(group: str, member_id: str = "") -> JoinGroupRequest:
     return JoinGroupRequest(group, 10_000, member_id, "consumer", (GroupProtocol("range", b""),))
 
 
 async def coordinator_at(proxy: KafkaProxy, group: str) -> BrokerAddress:
     """Return the coordinator that is found through the proxy, once there is one."""
-    found = await eventually(lambda: answered(proxy, FindCoordinatorRequest(group)), "there is a coordinator", 60)
-    return found.broker
+    found: Any = await eventually(lambda: answered(proxy, FindCoordinatorRequest(group)), "there is a coordinator", 60)
+    broker: BrokerAddress = found.broker
+    return broker
 
 
 async def answered(proxy: KafkaProxy, request: Any) -> Any:

@@ -31,7 +31,7 @@ from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
 from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
-__all__ = ["understands", "with_error", "with_addresses"]
+__all__ = ["refusal", "understands", "with_error", "with_addresses"]
 
 _NO_OFFSET = -1
 _NO_GENERATION = -1
@@ -64,17 +64,39 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     if api_key == MetadataRequest.API_KEY:
         view = MetadataRequest().decode_response(payload)
         return _metadata(view, {}, code)
+    if api_key == DescribeGroupsRequest.API_KEY:
+        return _described(payload, code)
     if api_key in _WHOLE_ANSWERS:
-        writer = Writer()
-        _WHOLE_ANSWERS[api_key](payload, writer, code)
-        return writer.getvalue()
+        decode, _ = _WHOLE_ANSWERS[api_key]
+        decode(payload)
+        return refusal(api_key, code)
     if api_key not in _RESULTS:
-        known = sorted((*_RESULTS, MetadataRequest.API_KEY, *_WHOLE_ANSWERS))
+        known = sorted((*_RESULTS, MetadataRequest.API_KEY, DescribeGroupsRequest.API_KEY, *_WHOLE_ANSWERS))
         raise ConfigError(f"api_key: {api_key} given; expected one of {known}")
     skip, least_bytes, write = _RESULTS[api_key]
     partitions = read_partitions(Reader(payload, "a broker's answer"), skip, least_bytes)
     writer = Writer()
     write_partitions(writer, dict.fromkeys(partitions, code).items(), write)
+    return writer.getvalue()
+
+
+def refusal(api_key: int, code: int) -> bytes:
+    """
+    Return the answer of a broker that refuses a request of a group, and does not perform it.
+
+    Args:
+        api_key: The request: 10 FindCoordinator, 11 JoinGroup, 12 Heartbeat, 13 LeaveGroup, 14 SyncGroup,
+            16 ListGroups. Answers to others name partitions or groups.
+        code: The Kafka error code, an int16.
+
+    Raises:
+        ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
+    """
+    if api_key not in _WHOLE_ANSWERS:
+        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted(_WHOLE_ANSWERS)}")
+    _, write = _WHOLE_ANSWERS[api_key]
+    writer = Writer()
+    write(writer, code)
     return writer.getvalue()
 
 
@@ -200,41 +222,9 @@ _RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, in
 }
 
 
-def _fail_code(payload: Buffer, writer: Writer, code: int) -> None:
-    """Write an answer that is only an error code: to Heartbeat and LeaveGroup."""
-    HeartbeatRequest("", 0, "").decode_response(payload)
-    writer.int16(code)
-
-
-def _fail_coordinator(payload: Buffer, writer: Writer, code: int) -> None:
-    FindCoordinatorRequest("").decode_response(payload)
-    writer.int16(code)
-    _write_broker(writer, _NO_BROKER, {})
-
-
-def _fail_join(payload: Buffer, writer: Writer, code: int) -> None:
-    JoinGroupRequest("", 0, "", "", ()).decode_response(payload)
-    writer.int16(code)
-    writer.int32(_NO_GENERATION)
-    for _ in ("protocol", "leader's id", "member's id"):
-        writer.string("")
-    writer.int32(0)
-
-
-def _fail_sync(payload: Buffer, writer: Writer, code: int) -> None:
-    SyncGroupRequest("", 0, "", {}).decode_response(payload)
-    writer.int16(code)
-    writer.blob(b"")
-
-
-def _fail_list(payload: Buffer, writer: Writer, code: int) -> None:
-    ListGroupsRequest().decode_response(payload)
-    writer.int16(code)
-    writer.int32(0)
-
-
-def _fail_description(payload: Buffer, writer: Writer, code: int) -> None:
+def _described(payload: Buffer, code: int) -> bytes:
     groups = DescribeGroupsRequest(()).decode_response(payload)
+    writer = Writer()
     writer.int32(len(groups))
     for described in groups:
         writer.int16(code)
@@ -242,17 +232,44 @@ def _fail_description(payload: Buffer, writer: Writer, code: int) -> None:
         for _ in ("state", "type of protocol", "protocol"):
             writer.string("")
         writer.int32(0)
+    return writer.getvalue()
 
 
-#: API key → a function that checks an answer with one result, and writes an error in its place.
-_WHOLE_ANSWERS: Mapping[int, Callable[[Buffer, Writer, int], None]] = {
-    FindCoordinatorRequest.API_KEY: _fail_coordinator,
-    JoinGroupRequest.API_KEY: _fail_join,
-    HeartbeatRequest.API_KEY: _fail_code,
-    LeaveGroupRequest.API_KEY: _fail_code,
-    SyncGroupRequest.API_KEY: _fail_sync,
-    DescribeGroupsRequest.API_KEY: _fail_description,
-    ListGroupsRequest.API_KEY: _fail_list,
+def _write_code(writer: Writer, code: int) -> None:
+    writer.int16(code)
+
+
+def _write_no_coordinator(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    _write_broker(writer, _NO_BROKER, {})
+
+
+def _write_not_joined(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.int32(_NO_GENERATION)
+    for _ in ("protocol", "leader's id", "member's id"):
+        writer.string("")
+    writer.int32(0)
+
+
+def _write_no_assignment(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.blob(b"")
+
+
+def _write_no_groups(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.int32(0)
+
+
+#: API key → for answers with one result: a function that decodes them, and one that writes an error.
+_WHOLE_ANSWERS: Mapping[int, tuple[Callable[[Buffer], object], Callable[[Writer, int], None]]] = {
+    FindCoordinatorRequest.API_KEY: (FindCoordinatorRequest("").decode_response, _write_no_coordinator),
+    JoinGroupRequest.API_KEY: (JoinGroupRequest("", 0, "", "", ()).decode_response, _write_not_joined),
+    HeartbeatRequest.API_KEY: (HeartbeatRequest("", 0, "").decode_response, _write_code),
+    LeaveGroupRequest.API_KEY: (LeaveGroupRequest("", "").decode_response, _write_code),
+    SyncGroupRequest.API_KEY: (SyncGroupRequest("", 0, "", {}).decode_response, _write_no_assignment),
+    ListGroupsRequest.API_KEY: (ListGroupsRequest().decode_response, _write_no_groups),
 }
 
 _UNDERSTOOD = {

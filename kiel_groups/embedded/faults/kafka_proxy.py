@@ -12,16 +12,16 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kiel_groups.config import HostPort, parse_hosts
-from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
-from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
+from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link, Side
+from kiel_groups.embedded.faults.faulty_answers import refusal, understands, with_addresses, with_error
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
 
-__all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "NextFailures", "failing"]
+__all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "NextFailures", "NextRefusals", "failing"]
 
 _REQUEST_HEAD = struct.Struct(">hhi")
 _RESPONSE_HEAD = struct.Struct(">ii")
@@ -63,6 +63,25 @@ Reply: TypeAlias = bytes | Partial | None
 
 #: Called on the proxy's thread for every answer.
 Answer: TypeAlias = Callable[[Exchange], Reply]
+
+
+#: Called on the proxy's thread for the API key and version of every request. It returns the proxy's answer, or None if
+#: the broker is to answer.
+Refusal: TypeAlias = Callable[[int, int], bytes | None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """
+    The requests of one connection that are not answered yet: their API key, version and content, by correlation id.
+
+    ``refused`` are the proxy's own answers to some of them, which wait for the answers to earlier requests.
+    ``answering`` keeps the answers in this order.
+    """
+
+    unanswered: dict[int, tuple[int, int, bytes]] = field(default_factory=dict)
+    refused: dict[int, bytes] = field(default_factory=dict)
+    answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def failing(api_key: int, code: int, *, times: int | None = None) -> Answer:
@@ -109,6 +128,30 @@ class NextFailures:
             return reply
 
 
+class NextRefusals:
+    """
+    Has a proxy refuse the next ``times`` requests of one kind, as its ``refusal``: the broker does not get them.
+
+    Unlike after ``NextFailures``, a JoinGroup that is refused leaves no member at the broker, for which others wait.
+    """
+
+    def __init__(self, api_key: int, code: int, times: int = 1) -> None:
+        self._api_key = api_key
+        self._answer = refusal(api_key, code)
+        self._left = times
+        self._lock = threading.Lock()
+        self.made = 0
+        """The number of requests that have been refused so far."""
+
+    def __call__(self, api_key: int, api_version: int) -> bytes | None:
+        with self._lock:
+            if api_key != self._api_key or not self._left or not understands(api_key, api_version):
+                return None
+            self._left -= 1
+            self.made += 1
+            return self._answer
+
+
 def _failed(exchange: Exchange, api_key: int, code: int) -> bytes:
     if exchange.api_key != api_key or not understands(api_key, exchange.api_version):
         return exchange.response
@@ -142,9 +185,11 @@ class KafkaProxy(FaultProxy):
         super().__init__(upstream, most_connections=most_connections)
         self.answer: Answer | None = answer
         """The function that decides what clients receive; it may be replaced at any time."""
+        self.refusal: Refusal | None = None
+        """Decides which requests the proxy answers in place of the broker; it may be replaced at any time."""
         self._addresses = {} if addresses is None else addresses
         self._numbers: Counter[int] = Counter()
-        self._unanswered: dict[Link, dict[int, tuple[int, int, bytes]]] = {}
+        self._pending: dict[Link, _Pending] = {}
 
     def _start(self) -> None:
         super()._start()
@@ -157,11 +202,11 @@ class KafkaProxy(FaultProxy):
     async def _forward(self, link: Link) -> None:
         if not isinstance(self._upstream, str):
             self._replace_address(self._upstream())
-        self._unanswered[link] = {}
+        self._pending[link] = _Pending()
         try:
             await super()._forward(link)
         finally:
-            del self._unanswered[link]
+            del self._pending[link]
 
     async def _pump(
         self, link: Link, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter
@@ -173,9 +218,12 @@ class KafkaProxy(FaultProxy):
                 if direction is Direction.REQUESTS:
                     self._remember(link, frame)
                     await self._admit(link)
-                    await self._pass_on(direction, head + frame, sink)
+                    if not await self._refuse(link, frame):
+                        await self._pass_on(direction, head + frame, sink)
                 else:
-                    await self._reply(link, frame, sink)
+                    async with self._pending[link].answering:
+                        await self._reply(link, frame, sink)
+                    await self._send_refusals(link)
         except asyncio.IncompleteReadError:
             # End of file. An incomplete frame is dropped, as its receiver could not use it.
             await self._admit(link)
@@ -189,15 +237,34 @@ class KafkaProxy(FaultProxy):
         if len(frame) < _REQUEST_HEAD.size:
             raise ProtocolError(f"a request of {len(frame)} bytes has no room for its header")
         api_key, api_version, correlation_id = _REQUEST_HEAD.unpack_from(frame)
-        unanswered = self._unanswered[link]
+        unanswered = self._pending[link].unanswered
         unanswered[correlation_id] = (api_key, api_version, frame[_REQUEST_HEAD.size :])
         if len(unanswered) > _MOST_UNANSWERED:
             # Produce requests with acks=0 get no answer, so they would accumulate.
             del unanswered[next(iter(unanswered))]
 
+    async def _refuse(self, link: Link, frame: bytes) -> bool:
+        """Return whether the proxy answers a request itself, once the broker has answered all earlier ones."""
+        api_key, api_version, correlation_id = _REQUEST_HEAD.unpack_from(frame)
+        answer = self.refusal(api_key, api_version) if self.refusal is not None else None
+        if answer is None:
+            return False
+        self._pending[link].refused[correlation_id] = answer
+        await self._send_refusals(link)
+        return True
+
+    async def _send_refusals(self, link: Link) -> None:
+        pending = self._pending[link]
+        async with pending.answering:
+            while (correlation_id := next(iter(pending.unanswered), None)) in pending.refused:
+                assert correlation_id is not None
+                del pending.unanswered[correlation_id]
+                answer = _framed(correlation_id, pending.refused.pop(correlation_id))
+                await self._pass_on(Direction.RESPONSES, answer, link.streams[Side.CLIENT][1])
+
     async def _reply(self, link: Link, frame: bytes, sink: asyncio.StreamWriter) -> None:
         correlation_id, payload = split_response(frame)
-        api_key, api_version, request = self._unanswered[link].pop(correlation_id)
+        api_key, api_version, request = self._pending[link].unanswered.pop(correlation_id)
         self._numbers[api_key] += 1
         response = bytes(payload)
         if understands(api_key, api_version):
@@ -209,7 +276,7 @@ class KafkaProxy(FaultProxy):
             return
         await self._admit(link)
         whole = reply.response if isinstance(reply, Partial) else reply
-        answer = _RESPONSE_HEAD.pack(len(whole) + SIZE_BYTES, correlation_id) + whole
+        answer = _framed(correlation_id, whole)
         if not isinstance(reply, Partial):
             await self._pass_on(Direction.RESPONSES, answer, sink)
             return
@@ -217,3 +284,7 @@ class KafkaProxy(FaultProxy):
         if reply.then_reset:
             raise ConnectionResetError("the rule asked for it")
         await asyncio.Event().wait()
+
+
+def _framed(correlation_id: int, response: bytes) -> bytes:
+    return _RESPONSE_HEAD.pack(len(response) + SIZE_BYTES, correlation_id) + response

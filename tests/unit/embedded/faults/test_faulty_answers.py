@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import HostPort
-from kiel_groups.embedded import Exchange, NextFailures, failing
+from kiel_groups.embedded import Exchange, NextFailures, NextRefusals, failing
 from kiel_groups.embedded.faults.faulty_answers import understands, with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
@@ -145,6 +145,17 @@ def test_a_coordinators_answer_gets_the_error(request_: Any, real: bytes, expect
     assert request_.decode_response(with_error(request_.API_KEY, real, CODE)) == expected
     with pytest.raises(ProtocolError):
         with_error(request_.API_KEY, real[:-1], CODE)
+
+
+def test_next_refusals_answer_without_a_broker() -> None:
+    """``NextRefusals`` answers the next requests of one kind with the error. Other requests go to the broker."""
+    refuse = NextRefusals(HeartbeatRequest.API_KEY, CODE, times=2)
+    assert refuse(LeaveGroupRequest.API_KEY, 0) is None
+    assert refuse(HeartbeatRequest.API_KEY, 9) is None
+    assert [refuse(HeartbeatRequest.API_KEY, 0) for _ in range(3)] == [int16(CODE), int16(CODE), None]
+    assert refuse.made == 2
+    with pytest.raises(ConfigError, match=r"api_key: 8 given; expected one of \[10, 11, 12, 13, 14, 16\]"):
+        NextRefusals(OffsetCommitRequest.API_KEY, CODE)
 
 
 def test_later_versions_are_not_understood() -> None:
