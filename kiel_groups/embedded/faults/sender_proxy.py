@@ -1,5 +1,5 @@
 """
-A Kafka proxy that tells brokers from clients, and can stall the traffic of some brokers while all others pass.
+A Kafka proxy that distinguishes brokers from clients, and can stall the traffic of some brokers while all others pass.
 
 Brokers send their requests to the same address as clients. A request's sender is found in its client id or, before
 0.10, in the first field of a fetch.

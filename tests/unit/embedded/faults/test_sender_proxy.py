@@ -35,6 +35,6 @@ def request(api_key: int, api_version: int, client_id: str | None, body: bytes =
         (int16(7) + int16(0) + int32(7), None),
     ],
 )
-def test_brokers_are_told_from_clients(sent: bytes, sender: int | None) -> None:
+def test_brokers_are_distinguished_from_clients(sent: bytes, sender: int | None) -> None:
     """A broker's request has its number in the client id or, on 0.9, in a fetch. Other requests are a client's."""
     assert sender_of(sent) == sender
