@@ -60,7 +60,12 @@ async def test_a_broker_that_is_cut_off_serves_clients_alone(
     before = await eventually(lambda: all_in_sync(cluster), "every broker knows that all replicas are in sync", 60)
     assert before is not None
     (led,) = [partition for partition, (leader, _) in before.items() if leader == CUT]
-    assert await produced(cluster, CUT, led) is NO_ERROR
+
+    async def stored_by_all() -> bool:
+        view = await all_in_sync(cluster)
+        return view is not None and await produced(cluster, view[led][0], led) is NO_ERROR
+
+    await eventually(stored_by_all, "the replicas follow their leaders", 60)
 
     cluster.links.cut(cluster.kafka[CUT])
 
@@ -69,16 +74,16 @@ async def test_a_broker_that_is_cut_off_serves_clients_alone(
         gone = all(leader in OTHERS and CUT not in in_sync for view in views for leader, in_sync in view.values())
         return views[0][led][0] if gone and views[0] == views[1] else None
 
-    leader = await eventually(new_leader, "the others have taken over", 60)
-    assert leader is not None
-    assert await produced(cluster, leader, led) is NO_ERROR
+    async def stored_by_others() -> bool:
+        leader = await new_leader()
+        return leader is not None and await produced(cluster, leader, led) is NO_ERROR
+
+    await eventually(stored_by_others, "the others have taken over", 60)
     assert (await view_of(cluster, CUT))[led] == (CUT, ALL)
     assert (await produced(cluster, CUT, led)).name == "REQUEST_TIMED_OUT"
 
     cluster.links.heal()
-    after = await eventually(lambda: all_in_sync(cluster), "every replica is in sync again", 60)
-    assert after is not None
-    assert await produced(cluster, after[led][0], led) is NO_ERROR
+    await eventually(stored_by_all, "every replica is in sync again", 60)
 
 
 def test_brokers_that_cannot_be_cut_off_are_refused() -> None:

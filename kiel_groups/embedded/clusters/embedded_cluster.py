@@ -21,8 +21,9 @@ from kiel_groups.errors import ConfigError, ServerError
 __all__ = ["Cluster"]
 
 # In ZooKeeper mode, the controller waits for the answer to its last request to a broker before it elects other leaders,
-# by default for 30 s. A broker that is cut off does not answer, and its connections stay open.
-_IMPATIENT_CONTROLLER = {"controller.socket.timeout.ms": 2_000}
+# and a new leader for that to its last fetch from the former one, both by default for 30 s. A broker that is cut off
+# does not answer, and its connections stay open.
+_IMPATIENT_PEERS = {"controller.socket.timeout.ms": 2_000, "replica.socket.timeout.ms": 2_000}
 
 
 class Mode(Protocol):
@@ -138,7 +139,7 @@ class Cluster(Startable):
             self._mode.links([self._address_of(number) for number in range(brokers)]) if cuttable_brokers else None
         )
         replication = {name: min(3, brokers) for name in self._release.replicated}
-        impatience = _IMPATIENT_CONTROLLER if cuttable_brokers and self._release.uses_zookeeper else {}
+        impatience = _IMPATIENT_PEERS if cuttable_brokers and self._release.uses_zookeeper else {}
         self._overrides: dict[str, object] = {**replication, **impatience, **(broker_overrides or {})}
         self._data = data
         self._data_lock: IO[str] | None = None
