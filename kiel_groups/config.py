@@ -193,7 +193,8 @@ class FetchConfig:
     A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has
     about ``max_bytes``. While partitions are behind, the size of an answer follows how fast the broker sends:
     between a sixteenth and four times of ``max_bytes``. If a message is larger than its partition's share, the
-    share grows up to ``max_message_bytes``; a message beyond that is an error. A compressed message set may
+    share grows up to ``max_message_bytes``; a message beyond that is an error. Brokers of 3.x send nothing at all of
+    a message that their own ``fetch.max.bytes`` is too small for. A compressed message set may
     decompress to at most ``max_decompressed_bytes``. Fetched records that are not delivered yet may take
     ``fetch_buffer_bytes``, counted without compression, and one compressed message in addition, or one for each call
     that waits.

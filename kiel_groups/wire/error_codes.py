@@ -205,8 +205,8 @@ CLUSTER_AUTHORIZATION_FAILED = _code(
 UNSUPPORTED_VERSION = _code(
     35,
     "UNSUPPORTED_VERSION",
-    "the broker does not take this version of the request any more, or does not convert messages to it"
-    " (log.message.downconversion.enable)",
+    "the broker does not take this version of the request any more, or does not convert the topic's messages to it;"
+    " if it was a fetch, set message.downconversion.enable of the topic to true",
 )
 TOPIC_ALREADY_EXISTS = _code(36, "TOPIC_ALREADY_EXISTS", "delete the topic first, or choose another name")
 INVALID_PARTITIONS = _code(37, "INVALID_PARTITIONS", "a topic has one partition at least, and can only get more")
@@ -218,7 +218,7 @@ UNSUPPORTED_COMPRESSION_TYPE = _code(
     76,
     "UNSUPPORTED_COMPRESSION_TYPE",
     "the log has batches compressed with zstd, which brokers do not send to clients of this protocol version;"
-    " let producers, or the topic's compression.type, use gzip, snappy or lz4",
+    " let producers, or the topic's compression.type, use gzip, snappy or lz4, and seek past the batches in the log",
 )
 GROUP_MAX_SIZE_REACHED = _code(
     81, "GROUP_MAX_SIZE_REACHED", "the group has as many members as the broker's group.max.size allows"

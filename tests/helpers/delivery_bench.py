@@ -50,6 +50,10 @@ class FakeFetcher:
         self.paused: set[TopicPartition] = set()
         self.epochs: dict[TopicPartition, int | None] = {}
         self.has_batch = asyncio.Event()
+        self.passed: set[TopicPartition] = set()
+
+    def position(self, partition: TopicPartition) -> int | None:
+        return self.positions.get(partition)
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
         """Add one batch. The value of each record is its offset."""

@@ -32,6 +32,11 @@ def with_flipped_bit(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
+def filler(size: int) -> bytes:
+    """Return filler of this many bytes, as brokers from 2.0 on write it: the beginning of a message of offset -1."""
+    return (int64(-1) + int32(max(size + 1, 61))).ljust(size, b"\0")[: max(size, 0)]
+
+
 WRAPPED = encode(PLAIN)
 
 REFUSED = {

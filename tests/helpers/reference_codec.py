@@ -71,6 +71,9 @@ def decode(data: bytes, found: list[Message], *, nested: bool = False) -> bytes:
     last = -1
     while len(data) >= 12:
         offset, size = struct.unpack_from(">qi", data)
+        if offset == -1 and len(data) - 12 < size >= 14:
+            # Filler: the beginning of a message that is no message.
+            break
         if size < 14 or offset <= last:
             raise RefusedError(f"size {size} at {offset} after {last}")
         if len(data) < 12 + size:

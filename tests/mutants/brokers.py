@@ -49,8 +49,8 @@ MUTANTS = (
     Mutant(
         "metadata requests name unknown topics, and brokers create them",
         _CLUSTER_METADATA,
-        "named = topics if self._names_unknown or topics <= self._topics.keys() else ()",
-        "named = topics",
+        "is_listed = self.listing.is_reliable and topics <= self._topics.keys()",
+        "is_listed = self.listing.is_reliable",
         _CLUSTER_METADATA_TESTS,
     ),
     Mutant(
@@ -268,8 +268,8 @@ MUTANTS = (
     Mutant(
         "unreadable answers count as consecutive although readable ones came in between",
         "clients/fetch/fetch_answers.py",
-        "            return\n        state.failures = state.unreadable = 0",
-        "            return\n        state.failures = 0",
+        "                state.empty_answers += 1\n        state.failures = state.unreadable = 0",
+        "                state.empty_answers += 1\n        state.failures = 0",
         _DAMAGED_ANSWERS_TESTS,
     ),
     Mutant(

@@ -34,11 +34,12 @@ from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupReques
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.helpers.message_sets import (
     WAYS,
     codecs,
+    filler,
     garbage_with_crc,
     hostile_lengths,
     message_sets,
@@ -60,8 +61,8 @@ def assert_decoders_agree(data: bytes, position: int = 0) -> None:
     expected: list[Message] = []
     nothing: object = []
     try:
-        if decode(data, expected):
-            nothing = PartialMessage
+        if rest := decode(data, expected):
+            nothing = NoRecords if rest[:8] == b"\xff" * 8 and len(rest) >= 12 else PartialMessage
     except RefusedError:
         nothing = ProtocolError
     outcome = [one for one in expected if one[0] >= position] or nothing
@@ -74,8 +75,8 @@ def outcome_of(data: bytes, position: int) -> object:
     """Return the decoded records, or the class of the error."""
     try:
         return [record[2:] for record in decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)]
-    except PartialMessage:
-        return PartialMessage
+    except (PartialMessage, NoRecords) as error:
+        return type(error)
     except ProtocolError:
         return ProtocolError
 
@@ -103,6 +104,16 @@ def test_truncated_sets_are_decoded_as_by_the_reference(data: bytes, draw: st.Da
     needed.
     """
     assert_decoders_agree(data[: draw.draw(st.integers(0, len(data)))])
+
+
+@given(message_sets(), st.integers(0, 200), st.integers(0, 1 << 42), st.data())
+def test_filled_sets_are_decoded_as_by_the_reference(
+    data: bytes, size: int, position: int, draw: st.DataObject
+) -> None:
+    """Sets that end with filler, whole or cut off, are decoded as by the reference, from any position."""
+    filled = data + filler(size)
+    assert_decoders_agree(filled, position)
+    assert_decoders_agree(filled[: draw.draw(st.integers(0, len(filled)))], position)
 
 
 @settings(max_examples=400)

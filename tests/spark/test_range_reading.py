@@ -12,6 +12,7 @@ from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.tasks.range_reader import RangeReader, ask_for
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
+from tests.helpers.message_sets import filler
 from tests.helpers.reference_codec import encode
 
 pytestmark = pytest.mark.spark
@@ -55,6 +56,29 @@ def test_an_empty_answer_is_retried() -> None:
     take(each, answer(3, 10, 100))
     assert each.finished
     assert each.sizes.read_offsets == 10
+
+
+def test_offsets_without_messages_are_passed() -> None:
+    """
+    Where a newer broker sends only filler, the next offset is read, with a larger fetch: the log has no message there.
+    The range may end with such an offset.
+    """
+    each = reading(0, 3, 6)
+    asked = each.ask(MIB)
+    assert each.take(FetchedPartition(NO_ERROR, 6, memoryview(filler(12))), asked) is None
+    assert each.ask(MIB) == (4, 2 * asked.max_bytes)
+    assert take(each, answer(4, 5, 100)) is not None
+    take(each, FetchedPartition(NO_ERROR, 6, memoryview(filler(30))))
+    assert each.finished
+
+
+def test_an_empty_answer_enlarges_the_fetch() -> None:
+    """After an empty answer, the largest fetch is sent: a newer broker sends nothing of a message that is larger."""
+    each = reading(0, 3, 10)
+    take_empty_answers(each, 1)
+    assert each.ask(MIB) == (3, 16 * MIB)
+    take(each, answer(3, 4, 100))
+    assert each.ask(MIB).max_bytes < MIB
 
 
 def test_only_consecutive_empty_answers_count() -> None:

@@ -112,6 +112,8 @@ class OwnedRecords:
             KielGroupsError: A partition cannot be read.
         """
         while not self._ended:
+            if self._fetcher.passed:
+                self._pass_empty_offsets()
             try:
                 fetched = self._fetcher.poll(selection, most_records, errors=errors)
             except DamagedRecordError as error:
@@ -125,6 +127,23 @@ class OwnedRecords:
             if state is not None:
                 return OwnedBatch(fetched, state)
         return None
+
+    def _pass_empty_offsets(self) -> None:
+        """
+        Move the position behind offsets without records, if the application has finished all records before them.
+
+        So such offsets do not count as lag, and are committed like finished records. Other partitions wait for the next
+        call. If records behind the offsets are buffered, their delivery moves the position.
+        """
+        for partition in list(self._fetcher.passed):
+            if self.batch.has_records_of(partition) or self.in_flight.in_flight_of([partition]):
+                continue
+            self._fetcher.passed.discard(partition)
+            state, position = self.claim_of(partition), self._fetcher.position(partition)
+            if state is None or position is None or state.reset is not None or self._fetcher.is_buffering(partition):
+                continue
+            if state.position < position:
+                state.position = state.finished = position
 
     def poll_readable(
         self,

@@ -16,7 +16,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
-from kiel_groups.wire.message_sets.decoder import PartialMessage
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
 from kiel_groups.wire.message_sets.message_runs import MessageRun
 
 __all__ = ["AnswerReader", "Quantum", "WatermarkCallback"]
@@ -82,9 +82,10 @@ class AnswerReader:
         """
         Note what one partition's answer says, which is not an error, and return whether ``read`` has to follow.
 
-        Most answers of many partitions are empty, so this must be cheap.
+        Most answers of many partitions are empty, so this must be cheap. An empty answer proves nothing if only its own
+        high watermark is beyond the position: a broker reads its log before its high watermark.
         """
-        state.high_watermark = fetched.high_watermark
+        before, state.high_watermark = state.high_watermark, fetched.high_watermark
         if self._watermark is not None:
             self._watermark(state.topic_partition, fetched.high_watermark)
         if not self._may_keep(state):
@@ -94,10 +95,14 @@ class AnswerReader:
             state.empty_answers = 0
             return True
         state.empty_answers += 1
+        if before is not None and state.position < before and state.position < fetched.high_watermark:
+            return True
         state.failures = state.unreadable = 0
         return False
 
-    async def read(self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum) -> None:
+    async def read(
+        self, state: PartitionFetch, share: int, fetched: FetchedPartition, quantum: Quantum, *, is_first: bool = True
+    ) -> None:
         """
         Buffer the records of one partition's answer, of which ``note`` has returned True.
 
@@ -110,17 +115,28 @@ class AnswerReader:
             share: The bytes that the request asked for.
             fetched: The partition's part of the answer, which is not an error.
             quantum: The time of the task that reads the answer.
+            is_first: Whether the partition is the first one of the request.
 
         Raises:
             MessageTooLargeError: As for ``Fetcher.poll``.
             ProtocolError, or any other error: The records cannot be read.
         """
+        most = self._config.max_message_bytes
+        if not fetched.message_set:
+            state.grow_unanswered(share, most, is_first=is_first)
+            self._metrics.count("fetch_share_grown")
+            return
         try:
             await self._keep_runs(state, fetched, quantum)
         except PartialMessage as error:
-            state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
+            state.grow(share, error.needed_bytes or 0, most)
             self._metrics.count("fetch_share_grown")
             return
+        except NoRecords as error:
+            if state.pass_empty(error.next_offset, share, most):
+                self._buffer.note_passed(state)
+            else:
+                state.empty_answers += 1
         state.failures = state.unreadable = 0
 
     def _may_keep(self, state: PartitionFetch) -> bool:
@@ -152,8 +168,7 @@ class AnswerReader:
                 state.topic_partition, run, fetched.high_watermark, state.epoch, sent_bytes, state.answers
             )
             size_bytes += run.size_bytes
-            state.position = run.last_offset + 1
-            state.needed_bytes = 0
+            state.move_to(run.last_offset + 1)
             self._metrics.count("records_fetched", run.count)
             self._buffer.put(state, batch)
             await quantum.pause_if_over()

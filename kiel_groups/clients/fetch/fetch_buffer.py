@@ -9,6 +9,7 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFet
 from kiel_groups.clients.fetch.ready_queue import ANY, ReadyQueue, Selection
 from kiel_groups.clients.fetch.starving_callers import StarvingCallers
 from kiel_groups.config import FetchConfig
+from kiel_groups.model import TopicPartition
 
 __all__ = ["Buffered", "FetchBuffer"]
 
@@ -44,6 +45,8 @@ class FetchBuffer:
         self._reserved_bytes = 0
         self._starving = StarvingCallers()
         self.ready = ReadyQueue()
+        #: Partitions whose position has passed offsets without messages, until the caller takes note of that.
+        self.passed: set[TopicPartition] = set()
 
     def has_room(self, state: PartitionFetch) -> bool:
         """Whether a partition may be fetched: it has no buffered batch, or the bounds leave room for one more."""
@@ -128,6 +131,12 @@ class FetchBuffer:
     def drop(self, state: PartitionFetch) -> None:
         """End an assignment of a partition, and drop its buffered batches."""
         self._count(state, -state.drop())
+        self.passed.discard(state.topic_partition)
+
+    def note_passed(self, state: PartitionFetch) -> None:
+        """Wake the callers, because a partition's position has passed offsets without messages."""
+        self.passed.add(state.topic_partition)
+        self.ready.wake_all()
 
     def pause(self, state: PartitionFetch) -> None:
         """Deliver no batches of a partition until ``resume``. The partition keeps its batches."""

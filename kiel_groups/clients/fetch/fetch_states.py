@@ -28,6 +28,8 @@ class FetchStates:
         self._buffer = FetchBuffer(config)
         #: Where callers wait until ``poll`` is likely to return a batch.
         self.ready = self._buffer.ready
+        #: Partitions whose position has passed offsets without messages. The caller removes those it has noted.
+        self.passed = self._buffer.passed
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:

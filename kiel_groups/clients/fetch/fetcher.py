@@ -39,11 +39,21 @@ from kiel_groups.errors import (
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.error_codes import (
+    NO_ERROR,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+    UNSUPPORTED_VERSION,
+)
 
 __all__ = ["ANY", "Fetcher", "FetchedBatch", "ResetCallback", "Selection", "WatermarkCallback"]
 
 log = logging.getLogger(__name__)
+
+#: Answers for batches that this version of the request cannot carry. ``poll`` raises them: only a change of the topic,
+#: or a seek past these batches, helps.
+_UNSENDABLE = frozenset({UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_VERSION})
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. The partition's buffered batches are delivered meanwhile.
@@ -163,6 +173,8 @@ class Fetcher(FetchStates):
                 than ``max_decompressed_bytes``.
             DamagedRecordError: A partition's next message is damaged.
             ProtocolError: A partition's messages cannot be read.
+            BrokerError: The broker cannot send a partition's messages by this version of the request: they are packed
+                with zstd (code 76), or its topic refuses to have them written in an older format (code 35).
             Exception: ``reset`` raised an error that is not retried.
         """
         buffered = self._buffer.pop(selection, most_records, errors=errors)
@@ -304,7 +316,7 @@ class Fetcher(FetchStates):
         """Read an answer, and return the partitions that were read. The others are retried."""
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
-        quantum = Quantum()
+        quantum, first = Quantum(), next(iter(shares))
         for state, share in shares.items():
             # An answer may have thousands of partitions.
             await quantum.pause_if_over()
@@ -316,7 +328,7 @@ class Fetcher(FetchStates):
             elif fetched.error == NO_ERROR:
                 try:
                     if self._answers.note(state, fetched):
-                        await self._answers.read(state, share, fetched, quantum)
+                        await self._answers.read(state, share, fetched, quantum, is_first=state is first)
                 except Exception as error:  # garbage may fail anywhere, in any way
                     # The network may have damaged the bytes.
                     answer.connection.close()
@@ -325,7 +337,12 @@ class Fetcher(FetchStates):
                     again.append(state)
             elif fetched.error == OFFSET_OUT_OF_RANGE:
                 self._start_reset(state)
+            elif fetched.error in _UNSENDABLE:
+                text = f"{state.topic_partition} at offset {state.position} cannot be fetched"
+                self._failed.halt(state, fetched.error.exception(text))
             else:
+                if fetched.error == UNKNOWN_TOPIC_OR_PARTITION:
+                    self._cluster.listing.doubt()
                 # Retry errors that look final, too: a permission may be restored, or a broker repaired.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:

@@ -16,7 +16,15 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
 from kiel_groups.wire.message_sets.message_runs import MessageRun, message_steps
 
-__all__ = ["LARGE_WRAPPER_BYTES", "MOVES", "Demand", "FetchedBatch", "PartitionFetch", "Phase", "Truncated"]
+__all__ = [
+    "LARGE_WRAPPER_BYTES",
+    "MOVES",
+    "Demand",
+    "FetchedBatch",
+    "PartitionFetch",
+    "Phase",
+    "Truncated",
+]
 
 #: Wrappers above this size, packed or unpacked, are unpacked on a thread. One MiB takes 0.4 to 3 ms in line, the change
 #: to a thread and back some 0.1 ms. What producers of 0.8 send by default is smaller.
@@ -105,6 +113,8 @@ class PartitionFetch:
     empty_answers: int = 0
     #: The bytes that the next message is known to need; 0 if an ordinary share is enough.
     needed_bytes: int = 0
+    #: The largest share that was answered with nothing, although there is a message at or after the position.
+    unanswered_bytes: int = 0
     #: Failures in a row.
     failures: int = 0
     #: Answers in a row that could not be read.
@@ -179,6 +189,7 @@ class PartitionFetch:
 
         Raises:
             PartialMessage: The set holds only the beginning of the next message.
+            NoRecords: The log has no message from the position to another offset.
             MessageTooLargeError: The first compressed message decompresses to more than ``most_bytes``, and no record
                 precedes it.
             DamagedRecordError: The message at the position is damaged, and a fetch behind it would pass it.
@@ -232,6 +243,53 @@ class PartitionFetch:
             text = f"{self.topic_partition} at offset {self.position}: the message {size}, max_message_bytes is {most}"
             raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
         self.needed_bytes = min(max(needed_bytes, 2 * share), most)
+
+    def grow_unanswered(self, share: int, most: int, *, is_first: bool) -> None:
+        """
+        Request more next time: ``share`` bytes were answered with nothing, although the log has a message there.
+
+        Brokers of 3.x send nothing of a message that is larger than the share. So the share grows up to ``most``.
+
+        Args:
+            share: The bytes that the request asked for.
+            most: The bound of the growth.
+            is_first: Whether the partition is the first one of the request. Brokers bound an answer as a whole, too
+                (``fetch.max.bytes``, quotas). So the partitions after the first one may get nothing for that reason.
+
+        Raises:
+            MessageTooLargeError: The message is larger than ``most``.
+        """
+        self.unanswered_bytes = max(self.unanswered_bytes, share)
+        if share >= most and is_first:
+            raise MessageTooLargeError(
+                f"{self.topic_partition} at offset {self.position}: the broker sends nothing of the message, which is"
+                f" larger than max_message_bytes, {most}, or than the broker's fetch.max.bytes; raise the smaller one,"
+                " or seek past the message"
+            )
+        self.needed_bytes = min(2 * self.unanswered_bytes, most)
+
+    def move_to(self, offset: int) -> None:
+        """Fetch from another offset next, because all offsets before it are read, or have no message."""
+        self.position = offset
+        self.needed_bytes = self.unanswered_bytes = 0
+
+    def pass_empty(self, offset: int, share: int, most: int) -> bool:
+        """
+        Pass the offsets before ``offset``, which have no message, as the answer to ``share`` bytes says.
+
+        The next offsets may have none either, and only one is known at a time. What follows may also be a message that
+        is larger than the share. So the next request asks for more, up to ``most``.
+
+        Returns:
+            False if the log does not go on that far, and nothing was passed.
+        """
+        end = self.high_watermark or 0
+        if offset > end:
+            return False
+        self.move_to(offset)
+        if offset < end:
+            self.needed_bytes = min(2 * share, most)
+        return True
 
     @property
     def buffered_bytes(self) -> int:

@@ -23,6 +23,7 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
 from kiel_groups.clients.net.leader_overrides import LeaderOverrides
 from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataAnswer, MetadataSources
+from kiel_groups.clients.net.topic_listing import ListedTopic, TopicListing
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -56,15 +57,6 @@ _TRIES_LEADERLESS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Topic:
-    """A topic as last reported: its ``partitions``, ascending, and the leader of each (None if there is none)."""
-
-    partitions: tuple[int, ...]
-    leaders: dict[int, int | None]
-    seen_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Refresh:
     """A refresh in flight. ``asks_another``: the refresh asks another broker than the broker that answered last."""
 
@@ -82,7 +74,7 @@ class ClusterMetadata:
         metrics: Counts refreshes by reason, and failures.
         broker_source: Finds further addresses when none of the known ones answers.
         names_unknown: Whether a request may name topics that the brokers may not know; brokers with
-            ``auto.create.topics.enable`` then create these topics. If False, such a request asks for all topics.
+            ``auto.create.topics.enable`` then create these. If False, and ``listing`` is old, it asks for all topics.
         random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
@@ -102,12 +94,14 @@ class ClusterMetadata:
         self._backoff = self.new_backoff()
         self._pool = ConnectionPool(config, metrics)
         self._brokers: dict[int, HostPort] = {}
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, ListedTopic] = {}
         self._tracked: set[str] = set()
         self._once_known: set[str] = set()
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
         #: The leaders that ZooKeeper names; they override the brokers' metadata.
         self._overrides = LeaderOverrides()
+        #: Whether the known topics may be named. A caller doubts this if a broker does not know one.
+        self.listing = TopicListing()
         #: Changes whenever ``leader_of`` may change.
         self.leaders_version = 0
         self._running: _Refresh | None = None
@@ -238,7 +232,7 @@ class ClusterMetadata:
         # There are no topics to refresh: a caller that loops must not spin.
         await asyncio.sleep(self.config.max_backoff_ms / 1000)
 
-    def _is_old(self, topic: _Topic) -> bool:
+    def _is_old(self, topic: ListedTopic) -> bool:
         return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
 
     # ------------------------------------------------------------------ refreshing
@@ -323,14 +317,17 @@ class ClusterMetadata:
             await asyncio.sleep(max(0.0, self._not_before_s - time.monotonic()))
             log.debug("asking for the metadata of %s (%s)", counted(topics, "topic"), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
-            named = topics if self._names_unknown or topics <= self._topics.keys() else ()
-            request = MetadataRequest(tuple(sorted(named)))
+            is_listed = self.listing.is_reliable and topics <= self._topics.keys()
+            request = MetadataRequest(tuple(sorted(topics)) if self._names_unknown or is_listed else ())
             if reason in _ASK_ANOTHER:
                 if not self._sources.knows_last(self._brokers.values()):
                     self._sources.rotate(self._brokers.values())
                     self._apply(topics, await self._sources.ask(request))
                 self._sources.rotate(self._brokers.values())
+            asked_s = time.monotonic()
             self._apply(topics, await self._sources.ask(request))
+            if not request.topics:
+                self.listing.received(asked_s)
         except KielGroupsError:
             self._metrics.count("metadata_failures")
             raise
@@ -345,8 +342,10 @@ class ClusterMetadata:
             self._topics.pop(missing, None)
         for topic in answer.response.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
+            if not leaders:
+                self.listing.doubt()
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
-                self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
+                self._topics[topic.topic] = ListedTopic(tuple(sorted(leaders)), leaders, now_s)
                 self._once_known.add(topic.topic)
             else:
                 self._topics.pop(topic.topic, None)

@@ -12,12 +12,18 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.topic_listing import TopicListing
 from kiel_groups.config import BrokerConfig
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
-from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    NO_ERROR,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
 
@@ -55,6 +61,8 @@ class Cluster(Protocol):
 
     @property
     def config(self) -> BrokerConfig: ...
+    @property
+    def listing(self) -> TopicListing: ...
     def leader_of(self, topic_partition: TopicPartition) -> int | None: ...
     def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None: ...
     def new_backoff(self) -> Backoff: ...
@@ -199,6 +207,8 @@ async def ask_leaders(
             else:
                 failures[tp] = result
     cluster.drop_overrides(failures)
+    if any(getattr(each.error, "code", None) == UNKNOWN_TOPIC_OR_PARTITION.number for each in failures.values()):
+        cluster.listing.doubt()
     return failures
 
 

@@ -13,7 +13,7 @@ from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
 from kiel_groups.wire.message_sets.columns import Columns, decode_columns
-from kiel_groups.wire.message_sets.decoder import PartialMessage
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage
 
 __all__ = ["RangeReader", "ask_for"]
 
@@ -101,6 +101,11 @@ class RangeReader:
         except PartialMessage as error:
             self._enlarge_fetch(asked.max_bytes, error)
             return None
+        except NoRecords as error:
+            # What follows may be larger than the fetch.
+            self.needed_bytes = min(2 * asked.max_bytes, self.max_message_bytes)
+            self.position = min(error.next_offset, self.range.end)
+            return None
         if columns.next_offset == self.position:
             raise ProtocolError(
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
@@ -117,6 +122,8 @@ class RangeReader:
         A gap that compaction has left does not cause an empty answer: the broker sends the messages after the gap.
         """
         self.empty_answers += 1
+        # Brokers of 3.x send nothing of a message that is larger than the fetch.
+        self.needed_bytes = self.max_message_bytes
         what = (
             f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
             f" log of up to {high_watermark} and sends no message"
@@ -125,7 +132,7 @@ class RangeReader:
             raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
-            " of the log",
+            f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
             remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
         )
         self.position = self.range.end

@@ -34,7 +34,7 @@ class FetchedPartition(NamedTuple):
 
     ``high_watermark`` is the offset after the last message that consumers may see, or -1 after an error.
     ``message_set`` is a view into the response. The set may begin before the requested position and end inside a
-    message.
+    message, or with filler.
     """
 
     error: ErrorCode
@@ -55,7 +55,8 @@ class FetchRequest:
     Read message sets. The broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
 
     The answer holds up to the sum of all ``max_bytes``. For a partition whose next message is larger than its
-    ``max_bytes``, the answer holds a part of that message.
+    ``max_bytes``, the answer holds a part of that message; brokers of 3.x leave it out. Newer brokers answer with
+    messages of magic 0, whatever their logs have, and may end them with filler.
     """
 
     API_KEY: ClassVar[int] = 1

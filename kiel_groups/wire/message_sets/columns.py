@@ -84,6 +84,7 @@ def decode_columns(
 
     Raises:
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
+        NoRecords: There is no message to return, and the log has none up to another offset.
         MessageTooLargeError: No message precedes a wrapper that unpacks to more than the bound.
         ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
     """

@@ -28,7 +28,7 @@ from kiel_groups.wire.message_sets.message_layout import (
     offset_and_size_at,
     offset_at,
 )
-from kiel_groups.wire.message_sets.partial_messages import partial_message
+from kiel_groups.wire.message_sets.partial_messages import unfinished_message
 from kiel_groups.wire.message_sets.wrappers import unpack, value_start_of
 from kiel_groups.wire.primitives import Buffer
 
@@ -98,11 +98,12 @@ class CheckedSet:
         Raises:
             ProtocolError: A message could not be read.
             PartialMessage: The set ends with the beginning of a message.
+            NoRecords: The set ends with filler, or with batches without records.
         """
         if self.error is not None:
             raise self.error
         if not self.passed and self.stop < len(self.data):
-            raise partial_message(self.data, self.stop, self.source, self.position)
+            raise unfinished_message(self.data, self.stop, self.source, self.position)
 
 
 def check_set(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.message_layout import (
+    FILLER_OFFSET,
     LEAST_SIZE,
     MAGIC_START,
     OVERHEAD_BYTES,
     Run,
     offset_and_size_at,
 )
+from kiel_groups.wire.message_sets.record_batches import offset_after_empty_batches
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["BAD_CRC", "BAD_LENGTH", "DamagedMessage", "check_content", "check_wrapper", "damage_in_wrapper", "refusal"]
@@ -54,12 +56,16 @@ def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPa
     offset, length = offset_and_size_at(data, position)
     if length < LEAST_SIZE:
         raise refusal(source, offset, f"a message of {length} bytes; the smallest has {LEAST_SIZE}")
+    end = position + OVERHEAD_BYTES + length
+    if offset == FILLER_OFFSET and end > len(data):
+        return None
     if offset <= last_offset:
         raise refusal(source, offset, f"an offset that does not ascend, after {last_offset}")
-    end = position + OVERHEAD_BYTES + length
     if end > len(data):
         return None
     magic = data[position + MAGIC_START]
+    if magic and offset_after_empty_batches(data, position) is not None:
+        return None
     if magic:
         raise refusal(source, offset, f"a message of magic {magic}; Kafka 0.8 has magic 0 only")
     return end

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
-from kiel_groups.wire.message_sets.partial_messages import PartialMessage
+from kiel_groups.wire.message_sets.partial_messages import NoRecords, PartialMessage
 from kiel_groups.wire.primitives import Buffer
 
-__all__ = ["PartialMessage", "decode_message_set"]
+__all__ = ["NoRecords", "PartialMessage", "decode_message_set"]
 
 
 def decode_message_set(
@@ -21,7 +21,7 @@ def decode_message_set(
     Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: The set as received. An unfinished message at its end is dropped.
+        message_set: The set as received. An unfinished message at its end is dropped, as is filler.
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. Older records, which a compressed wrapper may contain, are skipped.
         max_decompressed_bytes: How many bytes compressed messages may unpack to.
@@ -33,6 +33,7 @@ def decode_message_set(
 
     Raises:
         PartialMessage: There is no record to return, and the set ends with the beginning of a message.
+        NoRecords: There is no record to return, and the log has none up to another offset.
         MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
         ProtocolError: No record precedes a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
             offset that does not ascend, or garbage. The error names topic, partition and offset.

@@ -9,6 +9,7 @@ from kiel_groups.wire.primitives import Buffer
 
 __all__ = [
     "CODEC_BITS",
+    "FILLER_OFFSET",
     "KEY_START",
     "LEAST_SIZE",
     "MAGIC_START",
@@ -29,6 +30,11 @@ KEY_START = 18
 
 #: The bits of the attributes that name a codec; all zero means plain.
 CODEC_BITS = 0x07
+
+#: The offset of filler. Brokers from 2.0 on write batches of later formats in magic 0 one by one, while they send the
+#: set. They have announced its size before that, so they fill the rest with the beginning of a message that has this
+#: offset, and is longer than the rest.
+FILLER_OFFSET = -1
 
 _PLACE = Struct(">qi")
 

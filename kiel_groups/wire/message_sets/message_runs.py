@@ -157,7 +157,8 @@ def message_steps(
         records. None: the next step unpacks a large wrapper, and may be taken on another thread.
 
     Raises:
-        PartialMessage, MessageTooLargeError, ProtocolError: As ``decode_message_set`` does. There was no run.
+        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As ``decode_message_set`` does, if there was no
+            run.
     """
     if not compiled_decoder.COMPILED:
         yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)

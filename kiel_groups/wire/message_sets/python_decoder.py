@@ -33,7 +33,7 @@ from kiel_groups.wire.message_sets.message_layout import (
     message_at,
     offset_at,
 )
-from kiel_groups.wire.message_sets.partial_messages import partial_message
+from kiel_groups.wire.message_sets.partial_messages import unfinished_message
 from kiel_groups.wire.message_sets.wrappers import unwrap
 
 __all__ = ["decode_uncompiled"]
@@ -57,7 +57,7 @@ def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: in
         return found
     found = _from_position(records, position)
     if not found and end < len(data):
-        raise partial_message(data, end, topic_partition, position)
+        raise unfinished_message(data, end, topic_partition, position)
     return found
 
 

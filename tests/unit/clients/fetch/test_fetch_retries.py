@@ -96,6 +96,20 @@ async def test_retriable_errors_refresh_the_metadata() -> None:
         assert bench.metrics.counter("fetch_retries") == 4
 
 
+async def test_a_topic_that_a_fetch_misses_is_not_named() -> None:
+    """
+    After "unknown topic or partition", the metadata of all topics is requested: naming the topic, which may have been
+    deleted, could create it again. After "not leader", the topic is named.
+    """
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.broker.fail_next(FETCH, T0, 6, 3, 6)
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"0"]
+        named = [len(request.body) > 4 for request in bench.broker.received(METADATA)]
+        assert named == [False, True, False, True]
+
+
 async def test_fetching_follows_a_leader_that_moves() -> None:
     """When the leader of a partition moves, the fetcher requests the same position from the new leader."""
     async with FakeBroker({"t": 3}, node_id=1) as other, fetch_bench() as bench:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import tracemalloc
 import zlib
 from collections.abc import Iterator
 
 import pytest
+from aiokafka.record.util import calc_crc32c
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.corrupt_messages import DamagedMessage
-from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.decoder import NoRecords, PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.message_layout import offset_and_size_at
-from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, reading, with_flipped_bit
+from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, filler, reading, with_flipped_bit
 from tests.helpers.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
@@ -49,6 +51,99 @@ def test_plain_messages_are_read(kind: type) -> None:
 def test_wrapper_is_unpacked_with_its_own_offsets() -> None:
     """A wrapper is unpacked with the offsets of its messages, which are absolute."""
     assert read(wrapper(encode(PLAIN), 12)) == PLAIN
+
+
+#: What Kafka 3.9.1 sent for offsets 2, 3 and 4 of a log with a committed transaction (0, 1, its mark 2) and an aborted
+#: one (3, its mark 4). After a mark, it sends the next batch twice.
+_ABORTED = "0000000000000003000000134b0268100000ffffffff0000000561626f7274"
+SENT_AT_2 = bytes.fromhex(2 * _ABORTED + "ffffffffffffffff000000a8" + 155 * "00")
+SENT_AT_3 = bytes.fromhex(_ABORTED + "ffffffffffffffff00000079" + 108 * "00")
+SENT_AT_4 = bytes.fromhex("ffffffffffffffff0000003d")
+
+
+def test_filler_is_the_end_of_a_set() -> None:
+    """Filler at the end of a set is dropped, whatever its size, as are messages that a broker has repeated."""
+    assert read(SENT_AT_2, 2) == read(SENT_AT_3, 3) == [(3, None, b"abort")]
+    for size in (1, 11, 12, 25, 26, 61, 200, 1 << 18):
+        assert read(encode(PLAIN) + filler(size)) == PLAIN, size
+        assert read(wrapper(WRAPPED, 12) + filler(size)) == PLAIN, size
+
+
+@pytest.mark.parametrize("sent", [SENT_AT_4, filler(200), filler(1 << 18), message(2, None, b"older") + filler(60)])
+def test_nothing_but_filler_is_no_damage(sent: bytes) -> None:
+    """A set of filler only, or with older messages before it, raises NoRecords: the log has no message there."""
+    with pytest.raises(NoRecords, match="clicks:3 at offset 4"):
+        read(sent, 4)
+
+
+def test_a_whole_message_of_a_negative_offset_is_no_filler() -> None:
+    """Filler is the beginning of a message; a whole message of offset -1 is damage."""
+    with pytest.raises(ProtocolError, match="does not ascend"):
+        read(message(-1, None, b"whole"))
+
+
+#: What Kafka 1.1.1 sent for offset 4 of a log that ends with the mark of a transaction, as the log has it.
+MARK_AT_4 = bytes.fromhex(
+    "00000000000000040000004200000000025f215fff003000000000000001a214242a35000001a214242a3500000000000000010000ffffffff"
+    "000000012000000008000000000c00000000000000"
+)
+
+
+def emptied_batch(first: int, last: int) -> bytes:
+    """Return a batch of magic 2 of which compaction has left the header."""
+    checked = struct.pack(">hiqqqhii", 0, last - first, 1, 1, -1, -1, -1, 0)
+    return struct.pack(">qiibI", first, 49, 0, 2, calc_crc32c(checked)) + checked
+
+
+def test_batches_without_records_are_no_damage() -> None:
+    """
+    Marks of transactions and emptied batches in magic 2 raise NoRecords with the offset after them; so do those in
+    front of a batch that is cut off.
+    """
+    cut_off = int64(12) + int32(20_000) + int32(0) + b"\2" + bytes(60)
+    for sent, following in (
+        (MARK_AT_4, 5),
+        (MARK_AT_4 + emptied_batch(5, 11), 12),
+        (MARK_AT_4 + emptied_batch(5, 11) + cut_off, 12),
+        (emptied_batch(2, 9) + MARK_AT_4[:-1], 10),
+    ):
+        with pytest.raises(NoRecords) as caught:
+            read(sent, 4)
+        assert caught.value.next_offset == following
+    assert read(message(3, None, b"before") + MARK_AT_4, 3) == [(3, None, b"before")]
+
+
+def test_many_batches_without_records_are_passed_in_parts() -> None:
+    """Of many marks, the first thousand are passed at once, so that the event loop is not blocked for long."""
+    marks = b"".join(int64(offset) + MARK_AT_4[8:] for offset in range(4, 3_004))
+    for position in (4, 1_004, 2_004):
+        with pytest.raises(NoRecords) as caught:
+            read(marks[(position - 4) * len(MARK_AT_4) :], position)
+        assert caught.value.next_offset == position + 1_000
+
+
+@pytest.mark.parametrize("at", [7, 11, 17, 22, 26, 40, 77])
+def test_a_damaged_batch_without_records_is_not_passed(at: int) -> None:
+    """A mark of a transaction with a damaged bit is refused, or larger than the fetch, but has no next offset."""
+    damaged = with_flipped_bit(MARK_AT_4, at)
+    if at == 7:
+        # No CRC covers the offset, as in messages of magic 0. The fetcher checks it against the high watermark.
+        with pytest.raises(NoRecords):
+            read(damaged, 4)
+        return
+    with pytest.raises((PartialMessage, ProtocolError)) as caught:
+        read(damaged, 4)
+    assert not isinstance(caught.value, NoRecords)
+
+
+def test_a_batch_with_records_is_not_passed() -> None:
+    """The beginning of a record batch says how many bytes it needs; a whole one is refused, since nothing reads it."""
+    batch = MARK_AT_4[:17] + struct.pack(">I", calc_crc32c(b"\0\0" + MARK_AT_4[23:])) + b"\0\0" + MARK_AT_4[23:]
+    with pytest.raises(PartialMessage) as caught:
+        read(batch[:60], 4)
+    assert caught.value.needed_bytes == 78
+    with pytest.raises(ProtocolError, match="magic 2"):
+        read(batch, 4)
 
 
 def test_plain_messages_and_wrappers_mix() -> None:

@@ -1,0 +1,40 @@
+"""Brokers that create each topic which a request names: consumers do not have a deleted topic created again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups import Producer, SingleConsumer
+from kiel_groups.admin import cluster_admin
+from kiel_groups.embedded import Cluster
+from kiel_groups.model import TopicPartition
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+CREATING = {"auto.create.topics.enable": "true", "zookeeper.session.timeout.ms": 10_000}
+
+
+@pytest.mark.parametrize("kafka", ["0.8.2.2", "0.9.0.1"])
+@pytest.mark.parametrize("partitions", [1, 20])
+async def test_a_deleted_topic_is_not_created_again(kafka: str, partitions: int) -> None:
+    """
+    While a consumer reads a topic, the topic is deleted. The consumer keeps asking for its leaders, and the topic
+    remains deleted.
+    """
+    async with Cluster(kafka=kafka, broker_overrides=CREATING) as cluster:
+        await cluster.create_topic("gone", partitions)
+        await cluster.create_topic("kept", 1)
+        async with Producer(cluster.brokers) as producer:
+            await producer.produce("gone", "0", partition=0)
+        async with SingleConsumer(cluster.brokers, max_wait_time=100) as consumer:
+            consumer.assign([TopicPartition("gone", number) for number in range(partitions)])
+            assert len((await consumer.getmany(timeout_ms=20_000))[TopicPartition("gone", 0)]) == 1
+            # The first requests after the answer for all topics name them.
+            await consumer._require_cluster().refresh([], "test")
+            await cluster.delete_topic("gone")
+            refreshes = consumer.metrics.total("metadata_refreshes")
+            await eventually(lambda: consumer.metrics.total("metadata_refreshes") >= refreshes + 6, "six requests", 20)
+            with zookeeper(cluster) as client:
+                assert cluster_admin.topics(client) == ["kept"]

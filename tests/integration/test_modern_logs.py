@@ -1,0 +1,141 @@
+"""Logs of brokers from 0.11 on, whose answers to Fetch v0 are converted: transactions, large messages, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from kiel_groups import SingleConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.jars.classpaths import kafka_class_path
+from kiel_groups.errors import BrokerError, MessageTooLargeError
+from kiel_groups.model import TopicPartition
+from tests.helpers.java_tools import run_java
+from tests.helpers.servers import played_kafkas
+
+pytestmark = pytest.mark.integration
+
+Unique: TypeAlias = Callable[[str], str]
+
+PRODUCER = Path(__file__).parent / "java" / "ModernProducer.java"
+#: For one broker alone.
+TRANSACTIONS = {
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+
+
+@pytest.fixture(
+    scope="module", params=played_kafkas(("1.1.1", "2.8.2", "3.9.1")), ids=lambda version: f"kafka{version}"
+)
+def modern(request: pytest.FixtureRequest) -> Any:
+    """Return a cluster of one broker on which transactions work, and its release."""
+    with Cluster(kafka=request.param, broker_overrides=TRANSACTIONS) as cluster:
+        yield cluster, request.param
+
+
+async def produce(cluster: Cluster, *commands: str) -> None:
+    """Have the Java program of ``PRODUCER`` carry out these commands."""
+    typed = "\n".join([",".join(cluster.brokers), *commands, ""])
+    await asyncio.to_thread(run_java, kafka_class_path("3.9.1"), PRODUCER, typed)
+
+
+async def values(consumer: SingleConsumer, count: int) -> list[bytes]:
+    """Return the next ``count`` values or more."""
+    found: list[bytes] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                found += [record.value for record in records]
+    return found
+
+
+async def test_a_topic_with_transactions_is_read_to_its_end(modern: tuple[Cluster, str], unique: Unique) -> None:
+    """
+    All records of transactions are delivered, those of aborted ones too. Then the lag is 0 although the log ends with
+    the mark of a transaction, and the records of the next transaction follow.
+    """
+    cluster, _ = modern
+    topic = unique("transactions")
+    await produce(cluster, f"create {topic}", f"commit {topic} 0 1", f"abort {topic} aborted")
+    tp = TopicPartition(topic, 0)
+    async with SingleConsumer(cluster.brokers) as consumer:
+        consumer.assign([tp])
+        assert await values(consumer, 3) == [b"0", b"1", b"aborted"]
+        async with asyncio.timeout(30):
+            while consumer.lag(tp) != 0:
+                assert await consumer.getmany(timeout_ms=100) == {}
+        assert await consumer.position(tp) == 5
+        assert await consumer.end_offsets([tp]) == {tp: 5}
+        await produce(cluster, f"commit {topic} 5 6")
+        assert await values(consumer, 2) == [b"5", b"6"]
+
+
+async def test_a_position_within_marks_reads_on(modern: tuple[Cluster, str], unique: Unique) -> None:
+    """From each position, also that of a mark, the records at and after it are delivered once."""
+    cluster, _ = modern
+    topic = unique("transactions")
+    tp = TopicPartition(topic, 0)
+    await produce(cluster, f"create {topic}", *[f"commit {topic} {n} {n + 1}" for n in range(0, 9, 3)])
+    async with SingleConsumer(cluster.brokers) as consumer:
+        consumer.assign([tp])
+        for position in range(8):
+            consumer.seek(tp, position)
+            wanted = [b"%d" % n for n in range(position, 9) if n % 3 < 2]
+            assert await values(consumer, len(wanted)) == wanted, position
+
+
+@pytest.mark.parametrize("size", [20_000, 500_000])
+async def test_a_large_message_grows_its_fetch(modern: tuple[Cluster, str], unique: Unique, size: int) -> None:
+    """A message that is larger than a fetch's share is delivered, also by brokers that send nothing of it at first."""
+    cluster, _ = modern
+    topic = unique("large")
+    await produce(cluster, f"create {topic}", f"send {topic} none {size}", f"send {topic} none 1")
+    async with SingleConsumer(cluster.brokers, max_bytes=4_096) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert await values(consumer, 2) == [b"x" * size, b"x"]
+
+
+async def test_a_message_beyond_the_bound_is_an_error(modern: tuple[Cluster, str], unique: Unique) -> None:
+    """A message that is larger than ``max_message_bytes`` is raised with its partition and offset."""
+    cluster, _ = modern
+    topic = unique("large")
+    tp = TopicPartition(topic, 0)
+    await produce(cluster, f"create {topic}", f"send {topic} none 1", f"send {topic} none 500000")
+    async with SingleConsumer(cluster.brokers, max_bytes=4_096, max_message_bytes=100_000) as consumer:
+        consumer.assign([tp])
+        assert await values(consumer, 1) == [b"x"]
+        with pytest.raises(MessageTooLargeError, match=rf"{topic}:0 at offset 1.*max_message_bytes"):
+            await values(consumer, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "codec", "code"),
+    [
+        ("compression.type=producer", "zstd", 76),
+        ("compression.type=zstd", "none", 76),
+        ("message.downconversion.enable=false", "none", 35),
+    ],
+)
+async def test_batches_that_cannot_be_converted_are_an_error(
+    modern: tuple[Cluster, str], unique: Unique, setting: str, codec: str, code: int
+) -> None:
+    """Batches in zstd, and those of topics that refuse conversion, are raised with the code's name and what to do."""
+    cluster, kafka = modern
+    if kafka == "1.1.1":
+        pytest.skip("has neither zstd nor the setting")
+    topic = unique("refused")
+    await produce(cluster, f"create {topic} {setting}", f"send {topic} {codec} 1000")
+    async with SingleConsumer(cluster.brokers) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(
+            BrokerError, match=rf"{topic}:0 at offset 0 cannot be fetched.*UNSUPPORTED.*\({code}\)"
+        ) as caught:
+            await values(consumer, 1)
+        assert caught.value.code == code
