@@ -1,5 +1,5 @@
 """
-The environments of the clients with which kiel-groups is compared.
+The environments of the clients with which kiel-groups is compared, in benchmarks and in tests of mixed groups.
 
 Each one is created in the cache folder at its first use. They are no extra of this package, because pykafka asks for a
 release of kazoo that is too old for kiel-groups.
@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from kiel_groups.embedded.jars.jar_cache import cache_folder
+from kiel_groups.embedded.processes.file_lock import file_lock
 
 __all__ = ["PEERS", "available_peer", "peer_environment"]
 
@@ -37,10 +38,12 @@ def peer_environment(peer: str) -> Path:
     folder = cache_folder() / "benchmarks" / peer
     python, installed = folder / "bin" / "python", folder / "installed"
     wanted = " ".join(PEERS[peer])
-    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
-        installed.write_text(wanted, encoding="utf-8")
+    # Tests in several processes may need a peer at once.
+    with file_lock(folder.parent / f".{peer}.lock"):
+        if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *PEERS[peer]], check=True)
+            installed.write_text(wanted, encoding="utf-8")
     return python
 
 

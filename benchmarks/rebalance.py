@@ -1,27 +1,46 @@
 """
 Measure how long partitions have no owner when a member joins, leaves or is killed, observed from outside.
 
-    python -m benchmarks.rebalance [--size MEMBERSxPARTITIONS] [--only NAME] [--rounds N] [--patience SECONDS]
-                                   [--without-slow] [--quick] [--json FILE]
+    python -m benchmarks.rebalance [--coordination zookeeper|brokers] [--kafka RELEASE] [--size MEMBERSxPARTITIONS]
+                                   [--only NAME] [--rounds N] [--patience SECONDS] [--without-slow] [--quick]
+                                   [--json FILE]
 
-The benchmark runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves cleanly,
-joins again and is killed with -9. The times are read from ZooKeeper's own transaction log, with the server's time in
-milliseconds:
+The benchmark runs real servers, without records. In each round a member joins, leaves cleanly, joins again and is
+killed with -9. The figures are medians of the rounds.
+
+Groups that coordinate themselves through ZooKeeper are observed in ZooKeeper's own transaction log, with the server's
+time in milliseconds:
 
 - ``s``: a join counts from the new member's id, a leave from the request to leave, a death from the end of its session
   (no other member can notice it before). Each ends when every partition has an owner and members differ by one at most.
-  The median of the rounds.
 - ``unowned``: partition-seconds without an owner in that time.
 - ``moved``: partitions with another owner than before, beyond those that had to move.
 - ``writes``: all transactions in ZooKeeper's log in that time, including heartbeats and sessions.
 - ``cores``: processor time of members and servers in that time, divided by the time. If that is near the number of the
   machine's cores, faster members would need a larger machine.
 
-1,000 partitions are in ten topics. Each member is a process of its own, except that the Java consumers that stay share
-one process, to save the start of the others. kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default)
-at every change; tuned, for 0.1 s.
+kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default) at every change; tuned, for 0.1 s.
 
-Without options, everything is measured, in half an hour at most. Once ``--patience`` is over, a group begins no further
+Groups that brokers coordinate leave no such trace. Their members report, with the time of the system's monotonic clock,
+when their listener is notified of a revocation, and when they know the positions of new partitions. Each contender is
+measured in each round, and only one group is alive at a time:
+
+- ``s``: a join counts from the new member's call to subscribe, a leave from its call to close, a death from the end of
+  its session. Each ends when members know the positions of all partitions.
+- ``begun``: until the coordinator rebalances, to 10 ms. For a join, that is the new member's search for the
+  coordinator, with the first use of most classes in Java.
+- ``stopped``: until the last member has stopped delivering. Members learn of a rebalance by the answer to their next
+  heartbeat, so that takes up to an interval. The members of a group beat in step, from the rebalance before on. Each
+  round begins its events at another moment of the interval, which is the same for all contenders.
+- ``unowned``, ``moved`` and ``cores``: as above.
+
+The brokers wait for no further members of an empty group (``group.initial.rebalance.delay.ms=0``; 3,000 by default from
+0.11 on), which concerns none of these events. Sessions are of 9 s.
+
+1,000 partitions are in ten topics. Each member is a process of its own, except that the Java consumers that stay share
+one process, to save the start of the others.
+
+Without options, everything is measured, in two hours at most. Once ``--patience`` is over, a group begins no further
 round.
 """
 
@@ -40,11 +59,13 @@ from statistics import median
 
 import click
 
+from benchmarks import broker_rounds
 from benchmarks.contenders import CONTENDERS, SESSION_TIMEOUT_MS, Contender, Group
 from benchmarks.measured_group import Figures, MeasuredGroup, measured_group
 from kiel_groups.embedded import Cluster
 
 SIZES = ((4, 64), (20, 1_000))
+ZOOKEEPER, BROKERS = "zookeeper", "brokers"
 TITLES = ("size", "group", "event", "s", "unowned", "moved", "writes", "cores")
 
 
@@ -104,6 +125,7 @@ def row_of(
 ) -> dict[str, object]:
     medians = {name: round(median(getattr(one, name) for one in figures), 3) for name in Figures.__slots__}
     where = {"members": members, "partitions": partitions, "group": contender.name, "event": event}
+    where |= {"coordination": ZOOKEEPER}
     return {**where, **medians, "rounds": [asdict(one) for one in figures]}
 
 
@@ -129,6 +151,22 @@ class Size(click.ParamType):
 
 @click.command(help=__doc__.split("\n\n")[0])
 @click.option(
+    "--coordination",
+    "coordinations",
+    type=click.Choice([ZOOKEEPER, BROKERS]),
+    multiple=True,
+    default=(ZOOKEEPER, BROKERS),
+    help="Measure only groups that are coordinated in this way.",
+)
+@click.option(
+    "--kafka",
+    "releases",
+    type=click.Choice(broker_rounds.KAFKAS),
+    multiple=True,
+    default=broker_rounds.KAFKAS,
+    help="Measure only with brokers of this release; can be repeated.  [both]",
+)
+@click.option(
     "--size", "sizes", type=Size(), multiple=True, help="Measure only this size; can be repeated.  [4x64 and 20x1000]"
 )
 @click.option("--only", default="", metavar="NAME", help="The group of this name, or else all with it in theirs.")
@@ -140,6 +178,8 @@ class Size(click.ParamType):
 @click.option("--quick", is_flag=True, help="4 × 64 only, one round, without the slow one.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 def main(
+    coordinations: tuple[str, ...],
+    releases: tuple[str, ...],
     sizes: tuple[tuple[int, int], ...],
     only: str,
     rounds: int,
@@ -149,12 +189,20 @@ def main(
     target: Path | None,
 ) -> None:
     named = [one for one in CONTENDERS if one.name == only] or [one for one in CONTENDERS if only in one.name]
-    wanted = [one for one in named if not ((quick or without_slow) and one.slow)]
-    if not wanted:
-        known = "; ".join(one.name for one in CONTENDERS)
+    wanted = [one for one in named if not ((quick or without_slow) and one.slow) and ZOOKEEPER in coordinations]
+    by_brokers = broker_rounds.named_contenders(only) if BROKERS in coordinations else []
+    if not wanted and not by_brokers:
+        names = [one.name for one in CONTENDERS] + [one.name for one in broker_rounds.BROKER_CONTENDERS]
+        known = "; ".join(names)
         raise click.BadParameter(f"{only!r} given; known, but for slow ones with --quick: {known}", param_hint="--only")
-    click.echo("{:>9} {:<28} {:<6} {:>8} {:>9} {:>6} {:>7} {:>6}".format(*TITLES))
-    rows = run(wanted, sizes or (SIZES[:1] if quick else SIZES), 1 if quick else rounds, patience_s)
+    sizes, rounds = sizes or (SIZES[:1] if quick else SIZES), 1 if quick else rounds
+    rows: list[dict[str, object]] = []
+    if wanted:
+        click.echo("{:>9} {:<28} {:<6} {:>8} {:>9} {:>6} {:>7} {:>6}".format(*TITLES))
+        rows += run(wanted, sizes, rounds, patience_s)
+    if by_brokers:
+        broker_rounds.show_titles()
+        rows += broker_rounds.run(by_brokers, sizes, releases, rounds, patience_s)
     if target:
         about = {"benchmark": "rebalance", "date": datetime.now(UTC).isoformat(timespec="seconds")}
         machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": os.cpu_count()}

@@ -60,14 +60,23 @@ class Running:
     """
     A process, of Python by default, that is killed at the end of its ``with`` block.
 
-    Threads collect the lines of its output and errors.
+    Threads collect the lines of its output and errors. The process reads this process's standard input, or its own one,
+    which the caller ends, if ``typed``.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path | None = None, program: str = sys.executable) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path | None = None,
+        program: str = sys.executable,
+        *,
+        typed: bool = False,
+    ) -> None:
         self.process = subprocess.Popen(
             [program, *arguments],
             cwd=folder,
             env=environment(),
+            stdin=subprocess.PIPE if typed else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

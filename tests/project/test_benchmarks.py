@@ -13,7 +13,13 @@ import benchmarks
 pytestmark = pytest.mark.unit
 
 #: Modules that the benchmarks share.
-PARTS = {"contenders", "cpu", "delivery", "members", "ownership", "measured_group", "peers", "transaction_log"}
+PARTS = {"contenders", "cpu", "delivery", "members", "ownership", "measured_group", "peers", "transaction_log"} | {
+    "broker_contenders",
+    "broker_rounds",
+    "coordinated_group",
+    "member_commands",
+    "reported_ownership",
+}
 NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
 
 

@@ -306,8 +306,8 @@ class CoordinatedMember:
             coordinator = await self._transport.find()
         except FindError as error:
             self._find_error = error
-            self._note_failure("find its coordinator", error)
             self._feed(events.FindFailed(discovery, error.code))
+            self._note_failure("find its coordinator", error)
             return
         self._find_error = None
         self._feed(events.CoordinatorFound(discovery, coordinator))
@@ -324,8 +324,8 @@ class CoordinatedMember:
             self._feed(events.JoinAnswered(join, None))
             return
         if answer.error.number:
-            self._note_failure("join", answer.error.exception(f"group {self._name}: the join was not accepted"))
             self._feed(events.JoinAnswered(join, answer.error.number))
+            self._note_failure("join", answer.error.exception(f"group {self._name}: the join was not accepted"))
             return
         self._joined = answer.joined
         generation, id_ = answer.token
@@ -351,10 +351,10 @@ class CoordinatedMember:
             self._note_failure("sync", error)
             self._feed(events.SyncAnswered(join, None))
             return
-        if answer.error.number:
-            self._note_failure("sync", answer.error.exception(f"group {self._name}: the sync was not accepted"))
         self._assignment = bytes(answer.assignment)
         self._feed(events.SyncAnswered(join, answer.error.number))
+        if answer.error.number:
+            self._note_failure("sync", answer.error.exception(f"group {self._name}: the sync was not accepted"))
 
     @property
     def _coordinator(self) -> int:
@@ -401,7 +401,13 @@ class CoordinatedMember:
     # ------------------------------------------------------------------ failures and the end
 
     def _note_failure(self, what: str, error: KielGroupsError) -> None:
-        """Count a failed request that is repeated; log its cause unless the last one failed for the same one."""
+        """
+        Count a failed request that is repeated; log its cause unless the last one failed for the same one.
+
+        A refusal that has ended the member is not repeated: it is reported as the reason for the end.
+        """
+        if self._over.done():
+            return
         self._metrics.count("group_requests_failed")
         cause, self._cause = self._cause, f"{what}: {error}"
         if cause != self._cause:

@@ -1,0 +1,70 @@
+"""The figures of the rebalance benchmark for groups that brokers coordinate: owners from the reports of members."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.members.event_lines import MemberEvent
+from benchmarks.reported_ownership import Member, MemberReport, ReportedOwnership
+
+pytestmark = pytest.mark.unit
+
+ONE, TWO = Member(0, 0), Member(1, 0)
+
+
+def seen(*lines: tuple[Member, str]) -> ReportedOwnership:
+    """Return the ownership after these lines of members."""
+    found = ReportedOwnership()
+    found.take(MemberReport(member, MemberEvent.parse(line)) for member, line in lines)
+    return found
+
+
+JOIN = (
+    (ONE, "0 0 joining"),
+    (ONE, "5 0 assigned t:0 t:1"),
+    (ONE, "10 0 ready t:0 t:1"),
+    (TWO, "100 0 joining"),
+    (ONE, "130 0 revoked t:0 t:1"),
+    (ONE, "150 0 ready t:0"),
+    (TWO, "160 0 ready t:1"),
+)
+
+
+def test_a_rebalance_is_measured_from_the_reports_of_members() -> None:
+    """
+    A join lasts from the call of the new member to the last partition that is ready. Partitions have no owner from the
+    revocation until a member is ready to deliver them again.
+    """
+    alone = seen(*JOIN[:4])
+    assert alone.is_shared(partitions=2, members=1)
+    before = alone.owners
+    found = seen(*JOIN)
+    assert found.is_shared(partitions=2, members=2)
+    assert (found.joining_ns[TWO], found.last_ready_ns, found.stopped_ns(100)) == (100, 160, 130)
+    assert found.unowned_ns(100, 160) == 20 + 30
+    assert found.moved(before) == 1
+    assert found.overlaps() == []
+
+
+def test_the_lines_of_several_members_may_come_in_any_order() -> None:
+    """A line that is read late changes nothing, if the lines of each member are in order."""
+    late = seen(*[line for line in JOIN if line[0] is TWO], *[line for line in JOIN if line[0] is ONE])
+    assert late.owners == seen(*JOIN).owners
+    assert late.unowned_ns(100, 160) == seen(*JOIN).unowned_ns(100, 160)
+
+
+def test_a_member_that_leaves_or_is_killed_owns_nothing() -> None:
+    """The ownership of a member ends with its call to close, or with its process."""
+    left = seen(*JOIN, (TWO, "200 0 leaving"))
+    assert left.members == {ONE}
+    assert left.leaving_ns == {TWO: 200}
+    killed = seen(*JOIN)
+    killed.end(TWO.process, 200)
+    assert killed.owners == left.owners == {"t:0": ONE}
+    assert killed.unowned_ns(300, 400) == left.unowned_ns(300, 400) == 100
+    assert not killed.is_shared(partitions=2, members=1)
+
+
+def test_two_owners_at_once_are_found() -> None:
+    """A partition that a member delivers while another one owns it is named."""
+    assert seen(*JOIN, (ONE, "170 0 ready t:1")).overlaps() == ["t:1"]
