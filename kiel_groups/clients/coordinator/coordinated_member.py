@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff
@@ -20,13 +21,22 @@ from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindErro
 from kiel_groups.clients.coordinator.join_refusals import refusal
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
+from kiel_groups.clients.coordinator.request_failures import RequestFailures, reported
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, SessionLostError
+from kiel_groups.errors import (
+    BrokerError,
+    ClosedError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    SessionLostError,
+)
 from kiel_groups.group.coordinated import member_events as events
-from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase, step
 from kiel_groups.model import GenerationToken
+from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.framing import Request
 
 __all__ = ["CoordinatedMember"]
@@ -79,23 +89,23 @@ class CoordinatedMember:
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""
+        self._failures = RequestFailures(self._name, self._metrics)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
         #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
         self._hook: asyncio.Task[None] | None = None
         self._is_stable = asyncio.Event()
+        #: The outcome of the member, as soon as it is known: an error, or None if it has left.
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
-        #: Why the last request failed, or None after a success.
-        self._cause: str | None = None
-        self._find_error: KielGroupsError | None = None
+        #: Set when nothing more is to be done, such as a leave request after an error.
+        self._ended = asyncio.Event()
 
     # ------------------------------------------------------------------ the membership
 
     @property
     def token(self) -> GenerationToken | None:
         """The generation and the member id; None if the member has not joined."""
-        state = self._state
-        return GenerationToken(state.generation, state.member_id) if state.is_member else None
+        return GenerationToken(self._state.generation, self._state.member_id) if self._state.is_member else None
 
     @property
     def leads(self) -> bool:
@@ -113,11 +123,6 @@ class CoordinatedMember:
         return self._state.may_commit
 
     @property
-    def ended(self) -> bool:
-        """Whether the member has left, or has failed."""
-        return self._state.phase is Phase.ENDED
-
-    @property
     def gate(self) -> GenerationGate | None:
         """The gate of the newest assignment."""
         return self._gate
@@ -127,7 +132,7 @@ class CoordinatedMember:
         Join the group, and wait for the first assignment.
 
         Raises:
-            NoBrokersError: No broker has named the coordinator in time.
+            NoBrokersError: No broker has named the coordinator in time, or the coordinator did not answer a join.
             KielGroupsError: The coordinator refuses the member, or the member's assignor has failed.
         """
         self.request_rejoin()
@@ -144,7 +149,7 @@ class CoordinatedMember:
         The other members of a rebalance may delay that for as long as their rebalance timeout.
         """
         loop = asyncio.get_running_loop()
-        limit_s = loop.time() + _limit_s(self._context)
+        limit_s = loop.time() + self._timing.find_timeout_ms / 1000
         while self.need_rejoin:
             self._is_stable.clear()
             stable = asyncio.ensure_future(self._is_stable.wait())
@@ -155,25 +160,35 @@ class CoordinatedMember:
                 stable.cancel()
             if self._over.done():
                 raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
-            if self._state.coordinator is None and self._find_error is not None and loop.time() >= limit_s:
-                raise NoBrokersError(str(self._find_error))
+            is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
+            if is_failing and self._failures.last is not None and loop.time() >= limit_s:
+                raise NoBrokersError(str(self._failures.last))
 
     async def close(self, limit: CloseLimit | None = None) -> None:
-        """Give the assignment back and leave the group. After the limit, leave without waiting for the application."""
+        """
+        Give the assignment back and leave the group. After the limit, leave without waiting for the application.
+
+        If the caller is cancelled, or no broker answers, the heartbeat's thread leaves.
+        """
         limit = limit or CloseLimit()
         self._feed(events.Leave())
         try:
             async with limit.timeout(reserves=True):
-                await asyncio.wait({self._over})
+                await self._ended.wait()
         except TimeoutError:
             log.warning("group %s: leaving although the application or a broker is not done", self._name)
-            if self._state.phase is not Phase.LEAVING:
-                # The other members need not wait until the session expires.
+            self._feed(events.LeaveAtOnce())
+            with suppress(TimeoutError):
+                async with limit.timeout():
+                    await self._ended.wait()
+        finally:
+            if not self._ended.is_set():
                 self._leave_by_thread()
-            self._feed(events.GivenUp())
-            self._feed(events.LeaveAnswered())
-        self._heartbeat.stop()
-        await self._tasks.cancel()
+                self._feed(events.GivenUp())
+                self._feed(events.LeaveAnswered())
+            self._heartbeat.stop()
+            cancelled = self._tasks.cancel()
+        await cancelled
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
@@ -192,6 +207,7 @@ class CoordinatedMember:
     def given_up(self) -> None:
         """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
         self._feed(events.GivenUp())
+        self._requests.abandon()
 
     def _leave_by_thread(self) -> None:
         gate, coordinator = self._gate, self._state.coordinator
@@ -211,10 +227,11 @@ class CoordinatedMember:
             KielGroupsError: There is no answer in time, or none that can be read.
         """
         coordinator, token = self._state.coordinator, self.token
-        if coordinator is None:
-            if kind is not GroupRequest.FETCH:
-                raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
+        if kind is GroupRequest.FETCH and (coordinator is None or token is None):
+            # A member without a generation does not notice that its coordinator has moved.
             coordinator = await self._transport.find()
+        if coordinator is None:
+            raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
         self._feed(events.RequestStarted())
         try:
             return await self._transport.send(coordinator, request, timeout_s, aside=True)
@@ -246,8 +263,9 @@ class CoordinatedMember:
         timely = self._context.has_rebalance_timeout
         if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due and timely:
             gate.extend(gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE)
-        beats = gate is not None and state.beats(while_draining=timely) and gate.token == self.token
-        target = BeatTarget(state.coordinator, gate) if beats and gate and state.coordinator is not None else None
+        target = None
+        if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
+            target = BeatTarget(state.coordinator, gate) if state.beats(while_draining=timely) else None
         self._heartbeat.follow(target)
         if not self.need_rejoin:
             self._is_stable.set()
@@ -268,15 +286,19 @@ class CoordinatedMember:
                 self._open()
             case events.Drain():
                 assert self._gate is not None
+                log.info(
+                    "group %s: giving back the partitions of generation %d", self._name, self._gate.token.generation
+                )
                 self._run_hook(self._drain(self._gate, self._hook))
             case events.Lose():
                 self._drop()
             case events.SendLeave(member_id):
                 self._tasks.start(self._leave(member_id))
             case events.Fail(request, code):
-                self._fail(refusal(request, code, self._context, self._hooks.protocols()))
+                self._fail(refusal(request, code, self._context, self._requests.offered))
             case events.Ended():
                 self._end(None)
+                self._ended.set()
 
     def _drop(self) -> None:
         """End the assignment at once; a hook that runs for it is cancelled before."""
@@ -305,11 +327,9 @@ class CoordinatedMember:
         try:
             coordinator = await self._transport.find()
         except FindError as error:
-            self._find_error = error
+            self._failures.note(GroupRequest.FIND, error)
             self._feed(events.FindFailed(discovery, error.code))
-            self._note_failure("find its coordinator", error)
             return
-        self._find_error = None
         self._feed(events.CoordinatorFound(discovery, coordinator))
 
     async def _wait(self, pause: int, pause_s: float) -> None:
@@ -319,26 +339,29 @@ class CoordinatedMember:
     async def _join(self, join: int, member_id: str) -> None:
         try:
             answer = await self._requests.join(self._coordinator, member_id)
-        except KielGroupsError as error:
-            self._note_failure("join", error)
+        except (BrokerError, ProtocolError) as error:
+            self._failures.note(GroupRequest.JOIN, error)
             self._feed(events.JoinAnswered(join, None))
             return
         if answer.error.number:
+            self._failures.note_code(GroupRequest.JOIN, answer.error)
             self._feed(events.JoinAnswered(join, answer.error.number))
-            self._note_failure("join", answer.error.exception(f"group {self._name}: the join was not accepted"))
             return
-        self._joined = answer.joined
+        if join == self._state.join:
+            self._joined = answer.joined
         generation, id_ = answer.token
         self._feed(events.JoinAnswered(join, 0, generation, id_, answer.is_leader))
 
     async def _assign(self, join: int) -> None:
         try:
-            self._assignments = await self._hooks.perform_assignment(self._joined)
+            assignments = await self._hooks.perform_assignment(self._joined)
         except Exception as error:
-            failure = error if isinstance(error, KielGroupsError) else _wrapped(self._name, error)
-            self._fail(failure)
+            if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
+                self._fail(reported(self._name, error))
             self._feed(events.AssignFailed(join))
             return
+        if join == self._state.join:
+            self._assignments = assignments
         self._feed(events.Assigned(join))
 
     async def _sync(self, join: int) -> None:
@@ -347,14 +370,14 @@ class CoordinatedMember:
         token = GenerationToken(self._state.generation, self._state.member_id)
         try:
             answer = await self._requests.sync(self._coordinator, token, assignments)
-        except KielGroupsError as error:
-            self._note_failure("sync", error)
+        except (BrokerError, ProtocolError) as error:
+            self._failures.note(GroupRequest.SYNC, error)
             self._feed(events.SyncAnswered(join, None))
             return
+        if answer.error.number:
+            self._failures.note_code(GroupRequest.SYNC, answer.error)
         self._assignment = bytes(answer.assignment)
         self._feed(events.SyncAnswered(join, answer.error.number))
-        if answer.error.number:
-            self._note_failure("sync", answer.error.exception(f"group {self._name}: the sync was not accepted"))
 
     @property
     def _coordinator(self) -> int:
@@ -376,13 +399,14 @@ class CoordinatedMember:
         now_s = self._runtime.boot_time_s()
         self._metrics.observe("join", now_s - self._rejoin_s)
         self._metrics.count("joins")
-        self._cause = None
+        self._failures.forget()
         self._gate = GenerationGate(token, self._timing.session_timeout_ms, self._sync_sent_s)
         log.info("group %s: joined generation %d as %s", self._name, *token)
-        self._run_hook(self._complete(self._gate, now_s))
+        self._run_hook(self._complete(self._gate, self._joined, self._assignment))
 
-    async def _complete(self, gate: GenerationGate, since_s: float) -> None:
-        await self._hooks.complete(gate, self._joined, self._assignment)
+    async def _complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        since_s = self._runtime.boot_time_s()
+        await self._hooks.complete(gate, joined, assignment)
         self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
 
     async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
@@ -395,31 +419,21 @@ class CoordinatedMember:
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
         if answer.code is None:
-            self._note_failure("prove its membership", NoBrokersError(answer.failure))
+            self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
+        elif answer.code == CoordinatorCode.NO_ERROR:
+            self._failures.forget()
+        else:
+            self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
         self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end
-
-    def _note_failure(self, what: str, error: KielGroupsError) -> None:
-        """
-        Count a failed request that is repeated; log its cause unless the last one failed for the same one.
-
-        A refusal that has ended the member is not repeated: it is reported as the reason for the end.
-        """
-        if self._over.done():
-            return
-        self._metrics.count("group_requests_failed")
-        cause, self._cause = self._cause, f"{what}: {error}"
-        if cause != self._cause:
-            log.warning("group %s: could not %s: %s; retrying", self._name, what, error)
 
     def _crashed(self, error: BaseException) -> None:
         """Stop because a part of the member has failed, as by a bug."""
         known = isinstance(error, KielGroupsError)
         log.error("group %s: this member failed: %s", self._name, error, exc_info=None if known else error)
-        self._fail(error if isinstance(error, KielGroupsError) else _wrapped(self._name, error))
-        self._feed(events.GivenUp())
-        self._feed(events.Leave())
+        self._fail(reported(self._name, error))
+        self._feed(events.LeaveAtOnce())
 
     def _fail(self, error: KielGroupsError) -> None:
         if self._over.done():
@@ -432,14 +446,3 @@ class CoordinatedMember:
     def _end(self, error: KielGroupsError | None) -> None:
         if not self._over.done():
             self._over.set_result(error)
-
-
-def _limit_s(context: CoordinatedContext) -> float:
-    """Return how long the first search for the coordinator may take: as long as joining takes otherwise."""
-    return context.timing.find_timeout_ms / 1000
-
-
-def _wrapped(group: str, error: BaseException) -> KielGroupsError:
-    wrapped = KielGroupsError(f"group {group}: {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

@@ -11,7 +11,7 @@ from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindErro
 from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import HostPort
-from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError
+from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
@@ -49,7 +49,7 @@ class CoordinatorBrokers:
         what = f"group {self._group}: no broker has named the group's coordinator"
         try:
             connection = self._cluster.some_connection(without=doubted)
-        except BrokerConnectionError as error:
+        except KielGroupsError as error:
             raise FindError(f"{what}: {error}") from error
         try:
             # Brokers answer from memory: one that takes longer than a handshake is stuck, and another one may answer.
@@ -87,8 +87,11 @@ class CoordinatorBrokers:
         """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
         try:
             code = self._beats.request(self._addresses[coordinator], request, timeout_s)
-        except (OSError, ProtocolError) as error:
-            answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {error}"))
+        except Exception as error:
+            # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
+            # case the membership is not proved, and the member asks for its coordinator.
+            why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
+            answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
             return
         answered(BeatAnswer(getattr(code, "number", None)))
 

@@ -74,6 +74,8 @@ class CoordinatorHeartbeat:
         #: Written by the event loop and read by the thread, each by one plain assignment.
         self._target: BeatTarget | None = None
         self._due_s = float("inf")
+        #: When the last heartbeat was sent.
+        self._sent_s = float("-inf")
         self._is_waiting = False
         self._is_stopped = False
         #: The membership that the thread is to end by a leave request.
@@ -87,13 +89,15 @@ class CoordinatorHeartbeat:
         Beat for this membership from now on; None: do not beat.
 
         The join or the coordinator's discovery counts as the first beat, unless the lease is over already, as after a
-        sync that waited for long.
+        sync that waited for long. Two heartbeats are an interval apart in any case: a coordinator that refuses
+        connections is found again at once.
         """
         if target == self._target:
             return
         now_s = self._runtime.boot_time_s()
         self._target = target
-        self._due_s = now_s if target is not None and not target.gate.is_open(now_s) else now_s + self._interval_s
+        is_urgent = target is not None and not target.gate.is_open(now_s)
+        self._due_s = (self._sent_s if is_urgent else now_s) + self._interval_s
         if target is not None and not self._is_started:
             self._is_started = True
             self._ticker.start()
@@ -143,7 +147,7 @@ class CoordinatorHeartbeat:
         if target is None or self._is_waiting:
             return _IDLE_S
         if now_s >= self._due_s:
-            self._due_s, self._is_waiting = now_s + self._interval_s, True
+            self._sent_s, self._due_s, self._is_waiting = now_s, now_s + self._interval_s, True
             request_ = HeartbeatRequest(self._group, *target.gate.token)
             self._transport.beat(target.coordinator, request_, self._limit_s, partial(self._answered, target, now_s))
             now_s = self._runtime.boot_time_s()

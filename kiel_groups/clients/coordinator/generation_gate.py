@@ -59,6 +59,11 @@ class GenerationGate:
         """Shut the gate for good: the member has left the generation, or was removed from it."""
         self._is_shut = True
 
+    @property
+    def is_shut(self) -> bool:
+        """Whether the gate was shut for good."""
+        return self._is_shut
+
     def is_open(self, now_s: float) -> bool:
         """Return whether records may be delivered and offsets committed at the boot time ``now_s``."""
         return now_s < self.deadline_s and not self._is_shut

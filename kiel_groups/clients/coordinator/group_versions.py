@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
+from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.connection import Connection
-from kiel_groups.config import HostPort
-from kiel_groups.errors import BrokerConnectionError, BrokerError, ConfigError, NoBrokersError
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import BrokerConnectionError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
@@ -15,18 +17,23 @@ from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 
 __all__ = ["GroupVersions"]
 
-#: How often brokers are asked before they count as too old; one that is starting may close a connection.
-_TRIES = 3
+#: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
+#: stops may close a connection, as one does that is too old; it does not do so each time.
+_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
 
-#: The releases in which brokers began to coordinate groups, and to know a rebalance timeout of a member.
-_COORDINATING, _REBALANCE_TIMEOUT = (0, 9), (0, 10, 1)
+#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, and to refuse the
+#: fetch requests of this package.
+_COORDINATING, _REBALANCE_TIMEOUT, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (4,)
 
 
 class _Brokers(Protocol):
     """The connections of a client; see ``ClusterMetadata``."""
 
+    @property
+    def config(self) -> BrokerConfig: ...
     def some_connection(self) -> Connection: ...
     def connection_to(self, address: HostPort, purpose: str) -> Connection: ...
+    def note_failure(self, connection: Connection) -> None: ...
 
 
 class GroupVersions:
@@ -39,7 +46,7 @@ class GroupVersions:
         api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
 
     Raises:
-        ConfigError: The release is not a tuple of numbers, or its brokers coordinate no groups.
+        ConfigError: The release is not a tuple of numbers, or its brokers are too old or too new.
     """
 
     def __init__(self, api_version: tuple[int, ...] | None = None) -> None:
@@ -48,6 +55,8 @@ class GroupVersions:
                 raise ConfigError(f"api_version: {api_version!r} given; expected a release as a tuple, such as (0, 9)")
             if api_version < _COORDINATING:
                 raise ConfigError(f"api_version: {api_version} given; {_TOO_OLD}")
+            if api_version >= _WITHOUT_FETCH:
+                raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
 
@@ -55,49 +64,68 @@ class GroupVersions:
         """
         Ask a broker for its versions, unless the release is given.
 
-        The question is followed by a request that every coordinating broker answers. Brokers answer in order, so when
-        that answer comes without one to the question, the broker is of 0.9, which has no such question.
-
         Raises:
             ConfigError: The brokers are too old or too new.
             NoBrokersError: No broker answered.
         """
         if self._api_version is not None:
             return
-        for attempt in range(1, _TRIES + 1):
+        backoff, closed = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0
+        failure: KielGroupsError = NoBrokersError()
+        for attempt in range(_TRIES):
+            await asyncio.sleep(backoff.delay_s(attempt))
             address = brokers.some_connection().address
             connection = brokers.connection_to(address, "versions")
-            asking = spawn(connection.request(ApiVersionsRequest()), "question for API versions")
+            is_open = False
             try:
                 await connection.wait_open()
-                await connection.request(ListGroupsRequest())
-                found = asking.result() if asking.done() else None
-            except BrokerConnectionError as error:
+                is_open = True
+                found = await _ask(connection, brokers.config.connect_timeout_ms)
+            except KielGroupsError as error:
+                failure = error
                 # Brokers of 0.8 close the connection on a request that they do not know.
-                if attempt == _TRIES:
-                    raise ConfigError(
-                        f"coordination: 'brokers' given, and {address} does not know group requests: {_TOO_OLD}"
-                    ) from error
-            except BrokerError as error:
-                if attempt == _TRIES:
-                    raise NoBrokersError(f"{address} does not say which requests it knows: {error}") from error
+                closed += is_open and isinstance(error, BrokerConnectionError)
+                brokers.note_failure(connection)
             else:
                 self._read(found, address)
                 return
             finally:
                 connection.close()
-                asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if closed == _TRIES:
+            raise ConfigError(
+                f"coordination: 'brokers' given, and {address} does not know group requests: {_TOO_OLD}"
+            ) from failure
+        raise NoBrokersError(f"{address} does not say which requests it knows: {failure}") from failure
 
     def _read(self, found: ApiVersionsResponse | None, address: HostPort) -> None:
         if found is None:
+            self.has_rebalance_timeout = False
             return
         fetches, joins = found.versions.get(FetchRequest.API_KEY), found.versions.get(JoinGroupRequestV1.API_KEY)
         if fetches is None or fetches.least > FetchRequest.API_VERSION:
-            raise ConfigError(
-                f"brokers: {address} does not know the fetch requests of Kafka 0.8 any more, as those of Kafka 4; this"
-                " version of kiel-groups reads from Kafka 0.8 to 3.9"
-            )
+            raise ConfigError(f"brokers: {address} and the other brokers of its release {_TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
 
 
+async def _ask(connection: Connection, timeout_ms: int) -> ApiVersionsResponse | None:
+    """
+    Ask a broker for its versions on an open connection; None if it has no such question, as those of 0.9.
+
+    The question is followed by a request that every coordinating broker answers. Brokers answer in order, so when that
+    answer comes without one to the question, none will come. Brokers answer both from memory: one that takes longer
+    than a handshake is stuck.
+    """
+    asking = spawn(connection.request(ApiVersionsRequest(), timeout_ms), "question for API versions")
+    # The failure is that of the second request, too. Without an answer, the close of the connection ends the first one.
+    asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+    # The task writes its request in its first step, before this one writes the next.
+    await asyncio.sleep(0)
+    await connection.request(ListGroupsRequest(), timeout_ms)
+    return asking.result() if asking.done() else None
+
+
 _TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"
+_TOO_NEW = (
+    "do not know the fetch requests of Kafka 0.8 any more, as those of Kafka 4; this version of kiel-groups reads from"
+    " Kafka 0.8 to 3.9"
+)

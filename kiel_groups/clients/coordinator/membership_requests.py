@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
@@ -12,7 +12,7 @@ from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import ErrorCode
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
+from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 
@@ -50,6 +50,10 @@ class MembershipRequests:
         self._context = context
         self._group = context.group.group
         self._hooks = hooks
+        #: The protocols of the last join.
+        self.offered: tuple[GroupProtocol, ...] = ()
+        #: The join or the sync under way.
+        self._sending: asyncio.Future[Any] | None = None
 
     @property
     def _patience_s(self) -> float:
@@ -58,7 +62,8 @@ class MembershipRequests:
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
-        timing, type_, offered = self._context.timing, self._hooks.protocol_type, tuple(self._hooks.protocols())
+        timing, type_ = self._context.timing, self._hooks.protocol_type
+        self.offered = offered = tuple(self._hooks.protocols())
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -90,7 +95,7 @@ class MembershipRequests:
             BrokerError: Another broker is the coordinator now.
         """
         transport = self._context.transport
-        sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
+        self._sending = sending = asyncio.ensure_future(transport.send(coordinator, request, self._patience_s))
         try:
             while not (await asyncio.wait({sending}, timeout=self._look_s))[0]:
                 other = await self._other_coordinator(coordinator)
@@ -99,6 +104,11 @@ class MembershipRequests:
             return sending.result()
         finally:
             sending.cancel()
+
+    def abandon(self) -> None:
+        """Cancel the join or the sync under way, and with it the task that waits for its answer."""
+        if self._sending is not None:
+            self._sending.cancel()
 
     async def _other_coordinator(self, coordinator: int) -> str | None:
         """Return what another broker says of the group's coordinator if that is not this one, else None."""

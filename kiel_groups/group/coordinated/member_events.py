@@ -26,6 +26,7 @@ __all__ = [
     "JoinAnswered",
     "Leave",
     "LeaveAnswered",
+    "LeaveAtOnce",
     "Lose",
     "NO_GENERATION",
     "Open",
@@ -142,6 +143,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveAtOnce:
+    """The member is to leave the group for good, without waiting for the application."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveAnswered:
     """The coordinator has answered the leave request, or has not, in time."""
 
@@ -161,6 +167,7 @@ Event: TypeAlias = (
     | RequestEnded
     | GivenUp
     | Leave
+    | LeaveAtOnce
     | LeaveAnswered
 )
 

@@ -13,7 +13,8 @@ Rules
   5. After a failed sync, the member joins again. Its id is void only if the coordinator says so.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
   7. A heartbeat's or a commit's answer counts only for the generation and the member id that it was sent with.
-  8. The member leaves in one attempt, and only if it has a generation. It does not look for a coordinator to do so.
+  8. The member leaves in one attempt, and only if it has a generation. It looks for the coordinator as long as it has
+     partitions to commit, but not for the leave request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from kiel_groups.group.coordinated.coordinator_codes import GroupRequest, Reaction, reaction_to
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.coordinated.member_events import (
     NO_GENERATION,
     Answered,
@@ -44,6 +45,7 @@ from kiel_groups.group.coordinated.member_events import (
     JoinAnswered,
     Leave,
     LeaveAnswered,
+    LeaveAtOnce,
     Lose,
     Open,
     Pause,
@@ -143,7 +145,7 @@ class MemberState:
         """
         if self.phase is not Phase.STABLE or self.coordinator is None:
             return False
-        return while_draining or not (self.rejoin_due or self.is_leaving)
+        return while_draining or not self.rejoin_due
 
 
 _Step: TypeAlias = tuple[MemberState, tuple[Effect, ...]]
@@ -153,15 +155,16 @@ def step(state: MemberState, event: Event) -> _Step:
     """Return the next state and the effects of an event. The function is total and deterministic."""
     if state.phase is Phase.ENDED:
         return state, ()
-    after, effects = _react(state, event)
-    after, more = _advance(after)
-    assert after.phase is state.phase or _is_legal(state.phase, after.phase), (state, event, after)
+    reacted, effects = _react(state, event)
+    after, more = _advance(reacted)
+    # A step makes at most two moves: one that the event says, and one that follows from the state after that.
+    assert _is_legal(state.phase, reacted.phase), (state, event, reacted)
+    assert _is_legal(reacted.phase, after.phase), (state, event, reacted, after)
     return after, effects + more
 
 
 def _is_legal(before: Phase, after: Phase) -> bool:
-    """Return whether a step may change the phase in this way: by one move, or by two if the event caused the first."""
-    return after in MOVES[before] or any(after in MOVES[between] for between in MOVES[before])
+    return after is before or after in MOVES[before]
 
 
 def _react(state: MemberState, event: Event) -> _Step:
@@ -189,6 +192,8 @@ def _react(state: MemberState, event: Event) -> _Step:
             return _synced(state, code)
         case Answered(request, code, generation, member_id):
             if (generation, member_id) == (state.generation, state.member_id) and state.phase is Phase.STABLE:
+                if request is GroupRequest.HEARTBEAT and code == CoordinatorCode.NO_ERROR:
+                    state = replace(state, failures=0)
                 return _do(state, request, reaction_to(request, code), code)
         case RequestStarted():
             return replace(state, in_flight=state.in_flight + 1), ()
@@ -198,6 +203,9 @@ def _react(state: MemberState, event: Event) -> _Step:
             return _lost(replace(state, rejoin_due=False))
         case Leave():
             return replace(state, is_leaving=True), ()
+        case LeaveAtOnce():
+            effects = () if state.holding is Holding.NOTHING else (Lose(),)
+            return replace(state, is_leaving=True, holding=Holding.NOTHING), effects
         case LeaveAnswered() if state.phase is Phase.LEAVING:
             return replace(state, phase=Phase.ENDED), (Ended(),)
     return state, ()
@@ -265,11 +273,10 @@ def _advance(state: MemberState) -> _Step:
     if state.holding is Holding.ASSIGNED and (state.rejoin_due or state.is_leaving):
         state = replace(state, holding=Holding.DRAINING)
         effects.append(Drain())
-    if state.is_leaving:
-        if state.holding is Holding.NOTHING:
-            state, effect = _leave(state)
-            effects.append(effect)
-        return state, tuple(effects)
+    if state.is_leaving and state.holding is Holding.NOTHING:
+        state, effect = _leave(state)
+        return state, (*effects, effect)
+    # A member that leaves needs the coordinator for its last commit, too.
     wants_coordinator = state.rejoin_due or state.phase is not Phase.UNJOINED
     if state.coordinator is None and wants_coordinator and not state.is_discovering and not state.is_pausing:
         state = replace(state, discovery=state.discovery + 1, is_discovering=True)
