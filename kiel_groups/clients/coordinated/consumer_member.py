@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.clients.coordinated.assigned_members import owner_words
 from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
@@ -22,6 +23,7 @@ from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
+from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -205,7 +207,13 @@ class ConsumerMember:
         await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, _DOUBT)
 
     async def _owner_words(self, partition: TopicPartition) -> str:
-        return f"this member, {self.member_id}, in the group's present generation"
+        timeout_s = self._context.timing.find_timeout_ms / 1000
+        return await owner_words(
+            self._context.group.group,
+            self.member_id,
+            partition,
+            lambda request: self._member.send(GroupRequest.FETCH, request, timeout_s),
+        )
 
     async def _refresh_offsets(self) -> None:
         """Commit the offsets of idle partitions again, before brokers expire them."""
