@@ -113,8 +113,15 @@ class ConsumerMember:
         """Accept any topics: brokers limit them by nothing that a member could check."""
 
     async def resubscribe(self) -> None:
-        """Join with the present subscription; raises as ``start``. A member without topics joins when it has some."""
-        if self._has_started or self._subscription.topics:
+        """
+        Join with the present subscription; raises as ``start``. A member without topics joins when it has some.
+
+        A member that has partitions joins in the background: it gives them back first, and the caller may be the one
+        that processes their records.
+        """
+        if self._member.holds_assignment:
+            self._member.request_rejoin()
+        elif self._has_started or self._subscription.topics:
             await self._join()
 
     @property
