@@ -18,7 +18,7 @@ from kiel_groups import GroupedConsumer, sync
 from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR
@@ -27,10 +27,10 @@ from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, O
 from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from tests.helpers.cluster_data import members, stored_offsets, zookeeper
-from tests.helpers.servers import COORDINATING_KAFKAS, played_kafkas
+from tests.helpers.servers import COORDINATING_KAFKAS, ZOOKEEPERS, played_kafkas
 from tests.helpers.waiting import eventually, eventually_blocking
 
-__all__ = ["GroupBackend", "backend", "release_backend", "store_backend"]
+__all__ = ["GroupBackend", "backend", "release_backend", "store_backend", "zookeeper_backend"]
 
 T = TypeVar("T")
 
@@ -127,9 +127,11 @@ class GroupBackend:
 
 
 def _backend(name: str, clusters: Callable[..., Cluster]) -> GroupBackend:
-    """Return the backend of a parameter: ``zookeeper``, ``broker-v0``, or the release of coordinating brokers."""
+    """Return the backend of a parameter: a store, a version of ZooKeeper, or the release of coordinating brokers."""
+    if name in ZOOKEEPERS:
+        return GroupBackend(clusters(name))
     if name not in COORDINATING_KAFKAS:
-        return GroupBackend(clusters("3.9.5", DEFAULT_KAFKA), "zookeeper", name)
+        return GroupBackend(clusters("3.9.5"), "zookeeper", name)
     return GroupBackend(clusters("3.9.5" if kafka_release(name).uses_zookeeper else None, name), "brokers")
 
 
@@ -146,6 +148,12 @@ def backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Clust
 @pytest.fixture(params=["zookeeper", "broker-v0", *_PLAYED[:1]])
 def store_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``backend`` does, and with each store of groups that ZooKeeper coordinates."""
+    return _backend(request.param, shared_clusters)
+
+
+@pytest.fixture(params=[*ZOOKEEPERS, *_PLAYED[:1]])
+def zookeeper_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
+    """Run the test as ``backend`` does, and with each version of ZooKeeper."""
     return _backend(request.param, shared_clusters)
 
 
