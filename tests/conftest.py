@@ -14,6 +14,7 @@ import pytest
 from tests.failures.__main__ import ELSEWHERE
 from tests.helpers.group_backends import (  # noqa: F401 -- fixtures
     backend,
+    every_backend,
     release_backend,
     store_backend,
     zookeeper_backend,

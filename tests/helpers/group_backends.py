@@ -30,9 +30,11 @@ from tests.helpers.cluster_data import members, stored_offsets, zookeeper
 from tests.helpers.servers import COORDINATING_KAFKAS, ZOOKEEPERS, played_kafkas
 from tests.helpers.waiting import eventually, eventually_blocking
 
-__all__ = ["GroupBackend", "backend", "release_backend", "store_backend", "zookeeper_backend"]
+__all__ = ["GroupBackend", "backend", "every_backend", "release_backend", "store_backend", "zookeeper_backend"]
 
 T = TypeVar("T")
+
+STORES = ("zookeeper", "broker-v0")
 
 #: More partitions than any topic of these tests has.
 _MOST_PARTITIONS = 16
@@ -127,37 +129,42 @@ class GroupBackend:
 
 
 def _backend(name: str, clusters: Callable[..., Cluster]) -> GroupBackend:
-    """Return the backend of a parameter: a store, a version of ZooKeeper, or the release of coordinating brokers."""
-    if name in ZOOKEEPERS:
-        return GroupBackend(clusters(name))
+    """Return the backend of a parameter: a version of ZooKeeper and a store, or the release of coordinating brokers."""
     if name not in COORDINATING_KAFKAS:
-        return GroupBackend(clusters("3.9.5"), "zookeeper", name)
+        zookeeper, _, store = name.partition(" ")
+        return GroupBackend(clusters(zookeeper), "zookeeper", store)
     return GroupBackend(clusters("3.9.5" if kafka_release(name).uses_zookeeper else None, name), "brokers")
 
 
-#: The first of the played releases is enough for most tests; all that are asked for, when someone asks.
+#: Most tests run on the first of the played releases.
 _PLAYED = played_kafkas()
 
 
-@pytest.fixture(params=["zookeeper", *_PLAYED[:1]])
+@pytest.fixture(params=["3.9.5 zookeeper", *_PLAYED[:1]])
 def backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test in groups that ZooKeeper coordinates, and in groups that brokers coordinate."""
     return _backend(request.param, shared_clusters)
 
 
-@pytest.fixture(params=["zookeeper", "broker-v0", *_PLAYED[:1]])
+@pytest.fixture(params=["3.9.5 zookeeper", "3.9.5 broker-v0", *_PLAYED[:1]])
 def store_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``backend`` does, and with each store of groups that ZooKeeper coordinates."""
     return _backend(request.param, shared_clusters)
 
 
-@pytest.fixture(params=[*ZOOKEEPERS, *_PLAYED[:1]])
+@pytest.fixture(params=[*(f"{version} {store}" for version in ZOOKEEPERS for store in STORES), *_PLAYED[:1]])
+def every_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
+    """Run the test as ``store_backend`` does, and with each version of ZooKeeper."""
+    return _backend(request.param, shared_clusters)
+
+
+@pytest.fixture(params=[*(f"{version} zookeeper" for version in ZOOKEEPERS), *_PLAYED[:1]])
 def zookeeper_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``backend`` does, and with each version of ZooKeeper."""
     return _backend(request.param, shared_clusters)
 
 
-@pytest.fixture(params=["zookeeper", *_PLAYED])
+@pytest.fixture(params=["3.9.5 zookeeper", *_PLAYED])
 def release_backend(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> GroupBackend:
     """Run the test as ``backend`` does, with each played release whose brokers coordinate groups."""
     return _backend(request.param, shared_clusters)
