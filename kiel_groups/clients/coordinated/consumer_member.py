@@ -227,7 +227,7 @@ class ConsumerMember:
         while True:
             await asyncio.sleep(self._context.timing.offset_refresh_ms / 1000)
             async with self._owned.writing:
-                idle = self._tracker.open_partitions() - self._tracker.commits().keys()
+                idle = self._hooks.open_partitions - self._tracker.commits().keys()
                 states = {partition: self._tracker.of(partition) for partition in idle}
                 again = {p: Commit(state.committed, state.version) for p, state in states.items() if state is not None}
                 try:
