@@ -52,9 +52,9 @@ async def topic_of(backend: GroupBackend, unique: Unique, values: list[bytes], *
     return topic
 
 
-async def test_a_loop_raises_until_the_record_is_passed(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_loop_raises_until_the_record_is_passed(release_backend: GroupBackend, unique: Unique) -> None:
     """The record is never committed past; a member that dies of it hands it on; a seek passes it."""
-    topic, group = await topic_of(backend, unique, VALUES), unique("group")
+    topic, group = await topic_of(release_backend, unique, VALUES), unique("group")
     seen: list[int] = []
 
     async def loop(consumer: GroupedConsumer) -> None:
@@ -64,15 +64,15 @@ async def test_a_loop_raises_until_the_record_is_passed(backend: GroupBackend, u
                 break
 
     async def die() -> None:
-        async with consumer_of(backend, topic, group) as consumer:
+        async with consumer_of(release_backend, topic, group) as consumer:
             await loop(consumer)
 
     for _ in range(2):
         with pytest.raises(RecordDeserializationError, match=f"{topic}:0 at offset 2: .*ValueError"):
             await die()
-        assert backend.committed(group, topic) == 2
+        assert release_backend.committed(group, topic) == 2
     assert seen == [0, 1]
-    async with consumer_of(backend, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         for _ in range(3):
             with pytest.raises(BadRecordError) as got:
                 await loop(consumer)
@@ -83,7 +83,7 @@ async def test_a_loop_raises_until_the_record_is_passed(backend: GroupBackend, u
         consumer.seek(error.topic_partition, error.next_offset)
         await loop(consumer)
     assert seen == [0, 1, 3, 4]
-    assert backend.committed(group, topic) == 5
+    assert release_backend.committed(group, topic) == 5
 
 
 async def test_calls_return_the_records_before_and_raise_then(backend: GroupBackend, unique: Unique) -> None:

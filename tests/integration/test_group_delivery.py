@@ -54,15 +54,15 @@ def test_a_consumer_is_constructed_before_any_event_loop_runs(backend: GroupBack
     assert asyncio.run(main()) == [b"0"]
 
 
-async def test_a_break_finishes_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_break_finishes_the_record_in_flight(release_backend: GroupBackend, unique: Unique) -> None:
     """The record at the break is committed by the close."""
-    topic, name = await topic_of_one(backend, unique, 10), unique("group")
-    async with consumer_of(backend, name) as consumer:
+    topic, name = await topic_of_one(release_backend, unique, 10), unique("group")
+    async with consumer_of(release_backend, name) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
             if record.offset == 4:
                 break
-    assert offset_of(backend, name, topic) == 5
+    assert offset_of(release_backend, name, topic) == 5
 
 
 async def test_an_exception_does_not_finish_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
@@ -200,14 +200,16 @@ async def test_commit_includes_the_record_in_flight(backend: GroupBackend, uniqu
     assert offset_of(backend, name, topic) == 7, "without autocommit nothing else is committed"
 
 
-async def test_autocommit_does_not_include_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
+async def test_autocommit_does_not_include_the_record_in_flight(release_backend: GroupBackend, unique: Unique) -> None:
     """At each interval only finished records are committed."""
-    topic, name = await topic_of_one(backend, unique, 10), unique("group")
-    async with group_of(backend.cluster, name, [topic], **backend.settings, auto_commit_interval_ms=50) as group:
+    topic, name = await topic_of_one(release_backend, unique, 10), unique("group")
+    async with group_of(
+        release_backend.cluster, name, [topic], **release_backend.settings, auto_commit_interval_ms=50
+    ) as group:
         member = await group.join()
         member.pace_s = 0.05
-        await eventually(lambda: backend.stored(name, topic).get(0, 0) >= 3, "offsets are committed")
-        stored = backend.stored(name, topic)[0]
+        await eventually(lambda: release_backend.stored(name, topic).get(0, 0) >= 3, "offsets are committed")
+        stored = release_backend.stored(name, topic)[0]
         assert stored < len(member.records) + 1
 
 
@@ -407,11 +409,11 @@ class Hooks:
         self.calls.append(("lost", len(partitions)))
 
 
-async def test_a_listener_that_raises_does_not_block_the_group(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_listener_that_raises_does_not_block_the_group(release_backend: GroupBackend, unique: Unique) -> None:
     """The hooks of a listener may be coroutines. Their errors are logged and counted, and the release continues."""
     topic, name, hooks = unique("topic"), unique("group"), Hooks()
-    await backend.cluster.create_topic(topic, 3)
-    consumer = consumer_of(backend, name, listener=hooks)
+    await release_backend.cluster.create_topic(topic, 3)
+    consumer = consumer_of(release_backend, name, listener=hooks)
     await consumer.connect()
     await consumer.subscribe(topic)
     await eventually(lambda: hooks.calls == [("assigned", 3)], "the assignment is notified")

@@ -47,11 +47,13 @@ async def getmany_until(consumer: GroupedConsumer, count: int, **arguments: Any)
     return found
 
 
-async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(
+    release_backend: GroupBackend, unique: Unique
+) -> None:
     """The records after the offset come again, the commit may move back, and the next member starts there."""
-    topic, values = await topic_of(backend.cluster, unique, 20)
+    topic, values = await topic_of(release_backend.cluster, unique, 20)
     group, partition = unique("group"), TopicPartition(topic, 0)
-    async with consumer_of(backend, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         records = await getmany_until(consumer, 20)
         assert [record.value for record in records] == values
         await consumer.commit()
@@ -61,12 +63,12 @@ async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(backend: 
         assert await consumer.position(partition) == 5
         assert consumer.lag(partition) == 15
         await consumer.commit()
-        assert backend.stored(group, topic) == {0: 5}
+        assert release_backend.stored(group, topic) == {0: 5}
         with pytest.raises(IllegalStateError, match=f"not assigned.*{topic}:0"):
             consumer.seek(TopicPartition("other", 0), 0)
         with pytest.raises(ConfigError, match="-1"):
             consumer.seek(partition, -1)
-    async with consumer_of(backend, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         assert (await consumer.getone()).offset == 5
         assert await consumer.seek_to_end() == {partition: 20}
         assert await consumer.getmany(timeout_ms=200) == {}
@@ -128,14 +130,14 @@ async def test_a_pause_keeps_what_is_buffered(backend: GroupBackend, unique: Uni
         assert consumer.metrics.total("records_fetched") == fetched == len(values), "each record is fetched once"
 
 
-async def test_a_pause_outlasts_a_rebalance(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_pause_outlasts_a_rebalance(release_backend: GroupBackend, unique: Unique) -> None:
     """A paused partition that stays remains paused while another member joins and takes others."""
-    topic, _ = await topic_of(backend.cluster, unique, 20, partitions=4)
+    topic, _ = await topic_of(release_backend.cluster, unique, 20, partitions=4)
     name = unique("group")
     settings = {"partition_allocator": "sticky"}
-    async with consumer_of(backend, topic, name, **settings) as consumer:
+    async with consumer_of(release_backend, topic, name, **settings) as consumer:
         consumer.pause(*consumer.assignment())
-        async with backend.consumer(name, partition_allocator="sticky") as other:
+        async with release_backend.consumer(name, partition_allocator="sticky") as other:
             await other.subscribe(topic)
             await eventually(lambda: len(other.assignment()) == len(consumer.assignment()) == 2, "they share")
             assert consumer.paused() == consumer.assignment()
@@ -145,16 +147,16 @@ async def test_a_pause_outlasts_a_rebalance(backend: GroupBackend, unique: Uniqu
         assert len(consumer.paused()) == 2, "what comes anew is not paused"
 
 
-async def test_getmany_finishes_what_it_returned_before(backend: GroupBackend, unique: Unique) -> None:
+async def test_getmany_finishes_what_it_returned_before(release_backend: GroupBackend, unique: Unique) -> None:
     """Asking again finishes the records, also if nothing comes; a cancelled call gave nothing."""
-    topic, values = await topic_of(backend.cluster, unique, 10)
+    topic, values = await topic_of(release_backend.cluster, unique, 10)
     group, partition = unique("group"), TopicPartition(topic, 0)
-    async with consumer_of(backend, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         found = await getmany_until(consumer, 3, max_records=3)
         assert [record.offset for record in found] == [0, 1, 2]
         assert await asyncio.create_task(asyncio.to_thread(lambda: None)) is None
         await consumer.commit()
-        assert backend.stored(group, topic) == {0: 3}, "a commit counts what its caller has in flight"
+        assert release_backend.stored(group, topic) == {0: 3}, "a commit counts what its caller has in flight"
         found += await getmany_until(consumer, 7)
         assert [record.value for record in found] == values
         assert await consumer.getmany() == {}
@@ -163,11 +165,11 @@ async def test_getmany_finishes_what_it_returned_before(backend: GroupBackend, u
             await consumer.commit()
 
         await asyncio.create_task(commits())
-        assert backend.stored(group, topic) == {0: 10}, "the empty call has finished them"
+        assert release_backend.stored(group, topic) == {0: 10}, "the empty call has finished them"
         waiting = consumer.getone()
         await asyncio.sleep(0.05)
         waiting.cancel()
-        await produce(backend.cluster, topic, 1)
+        await produce(release_backend.cluster, topic, 1)
         record = await asyncio.wait_for(consumer.getone(partition), 10)
         assert record.offset == 10
         with pytest.raises(
@@ -218,13 +220,13 @@ async def test_unsubscribe_leaves_the_topics_and_keeps_the_member(backend: Group
         assert [record.value for record in await getmany_until(consumer, 6)] == values[4:]
 
 
-async def test_the_blocking_twin_has_the_same_methods(backend: GroupBackend, unique: Unique) -> None:
+async def test_the_blocking_twin_has_the_same_methods(release_backend: GroupBackend, unique: Unique) -> None:
     """A thread gets records, pauses, seeks and resumes."""
-    topic, _ = await topic_of(backend.cluster, unique, 10)
+    topic, _ = await topic_of(release_backend.cluster, unique, 10)
     partition, group = TopicPartition(topic, 0), unique("group")
 
     def program() -> None:
-        with backend.blocking(group) as consumer:
+        with release_backend.blocking(group) as consumer:
             consumer.subscribe(topic)
             assert [consumer.getone().offset for _ in range(3)] == [0, 1, 2]
             assert consumer.assignment() == {partition}
@@ -237,4 +239,4 @@ async def test_the_blocking_twin_has_the_same_methods(backend: GroupBackend, uni
             assert [record.offset for record in found[partition]] == [8, 9]
 
     await asyncio.to_thread(program)
-    assert backend.stored(group, topic) == {0: 10}
+    assert release_backend.stored(group, topic) == {0: 10}

@@ -263,21 +263,23 @@ async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, 
             break
 
 
-async def test_a_group_without_offsets_and_without_a_reset_policy(backend: GroupBackend, unique: Unique) -> None:
+async def test_a_group_without_offsets_and_without_a_reset_policy(
+    release_backend: GroupBackend, unique: Unique
+) -> None:
     """
     A consumer raises an error if its group has neither offsets nor a reset policy, and so no rule for its start
     offsets.
     """
     topic, name = unique("topic"), unique("group")
-    await backend.cluster.create_topic(topic, 1)
-    await produce(backend.cluster, topic, 3)
+    await release_backend.cluster.create_topic(topic, 1)
+    await produce(release_backend.cluster, topic, 3)
 
     async def read() -> None:
-        async with backend.consumer(name, auto_offset_reset="none") as consumer:
+        async with release_backend.consumer(name, auto_offset_reset="none") as consumer:
             await consumer.subscribe(topic)
             async for _ in consumer:
                 raise AssertionError("no start offset is known")
 
     with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
         await asyncio.wait_for(read(), 30)
-    assert backend.stored(name, topic) == {}
+    assert release_backend.stored(name, topic) == {}
