@@ -12,6 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.failures.__main__ import ELSEWHERE
+from tests.helpers.group_backends import (  # noqa: F401 -- fixtures
+    backend,
+    every_backend,
+    release_backend,
+    store_backend,
+    zookeeper_backend,
+)
 from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster,
     cluster_39,

@@ -17,6 +17,7 @@ from kiel_groups.clients.methods.assigned_partitions import AssignedPartitions
 from kiel_groups.clients.methods.consumer_commits import CommitCallback, ConsumerCommits
 from kiel_groups.clients.methods.group_values import GroupValues
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy
+from kiel_groups.kafka_metrics import kafka_metrics
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
 
@@ -185,6 +186,18 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
 
     def _owned_records(self) -> OwnedRecords | None:
         return None if self._connected is None else self._connected.reader.owned
+
+    def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
+        """
+        Return the metrics of the membership by the names of kafka-python and the Java client.
+
+        ``docs/operating.rst`` explains them. ``metrics`` has all counters of this consumer by names of its own.
+
+        Returns:
+            ``{"consumer-coordinator-metrics": {"heartbeat-rate": 0.33, ...}}``. Times are in milliseconds, unless the
+            name says seconds; None if nothing was observed lately.
+        """
+        return kafka_metrics(self.metrics, len(self.assignment()))
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: kiel's name for ``close()``."""

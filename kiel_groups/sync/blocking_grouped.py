@@ -67,6 +67,7 @@ class GroupedConsumer(BlockingConsumer[clients.GroupedConsumer]):
     resume = immediate(clients.GroupedConsumer.resume)
     paused = immediate(clients.GroupedConsumer.paused)
     partitions_for_topic = immediate(clients.GroupedConsumer.partitions_for_topic)
+    kafka_metrics = immediate(clients.GroupedConsumer.kafka_metrics)
 
     metrics = _of(lambda consumer: consumer.metrics)
     allocation = _of(lambda consumer: consumer.allocation)

@@ -20,6 +20,7 @@ LAYERS = (
     "config",
     "listeners",
     "metrics",
+    "kafka_metrics",
     "allocators",
     "allocators/assignors",
     "group/znodes",

@@ -64,6 +64,7 @@ def _fields(
         "layout": GroupLayout(config.group),
         "member_id": member_id,
         "started_ms": 0,
+        "began_s": 0.0,
         "session": session,
         "tasks": tasks or TaskSet(print),
         "metrics": metrics or Metrics(),

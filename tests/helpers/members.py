@@ -46,7 +46,9 @@ class Member:
         #: While this event is clear, the application keeps its current record in flight.
         self.go_on = asyncio.Event()
         self.go_on.set()
-        place = {"brokers": cluster.brokers, "zk_hosts": cluster.zk_hosts, **settings}
+        place = {"brokers": cluster.brokers, **settings}
+        if "zk_hosts" not in settings:
+            place["zk_hosts"] = cluster.zk_hosts
         self.consumer = GroupedConsumer(group=group, listener=self, **place)
         self._task: asyncio.Task[None] | None = None
 

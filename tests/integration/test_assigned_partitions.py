@@ -8,11 +8,12 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from kiel_groups import GroupedConsumer, OffsetAndMetadata, SingleConsumer, sync
+from kiel_groups import GroupedConsumer, OffsetAndMetadata, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, NoOffsetsError
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.cluster_data import members, owners, produce, stored_offsets, zookeeper
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -23,23 +24,23 @@ Make: TypeAlias = Callable[..., Consumer]
 
 
 @pytest.fixture(params=["grouped", "single"])
-def make(request: pytest.FixtureRequest, cluster_39: Cluster, unique: Unique) -> Make:
+def make(request: pytest.FixtureRequest, backend: GroupBackend, unique: Unique) -> Make:
     """Return a function that makes a consumer of a group without members, or one without a group."""
     group = unique("group")
 
     def grouped(**settings: Any) -> Consumer:
-        return GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, **settings)
+        return backend.consumer(group, **settings)
 
     def single(**settings: Any) -> Consumer:
-        return SingleConsumer(cluster_39.brokers, **settings)
+        return SingleConsumer(backend.cluster.brokers, **settings)
 
     return grouped if request.param == "grouped" else single
 
 
-async def topic_of(cluster: Cluster, unique: Unique, count: int, partitions: int = 1) -> tuple[str, list[bytes]]:
+async def topic_of(backend: GroupBackend, unique: Unique, count: int, partitions: int = 1) -> tuple[str, list[bytes]]:
     topic = unique("topic")
-    await cluster.create_topic(topic, partitions)
-    return topic, await produce(cluster, topic, count)
+    await backend.cluster.create_topic(topic, partitions)
+    return topic, await produce(backend.cluster, topic, count)
 
 
 async def take(consumer: Consumer, count: int) -> list[Record]:
@@ -48,10 +49,10 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
 
 
 async def test_assigned_partitions_are_read_from_their_beginning(
-    cluster_39: Cluster, unique: Unique, make: Make
+    backend: GroupBackend, unique: Unique, make: Make
 ) -> None:
     """Only the chosen partitions are read; the call takes effect at once, before or after the connection."""
-    topic, _ = await topic_of(cluster_39, unique, 40, partitions=2)
+    topic, _ = await topic_of(backend, unique, 40, partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with make() as consumer:
         consumer.assign([first])
@@ -71,9 +72,9 @@ async def test_assigned_partitions_are_read_from_their_beginning(
             break
 
 
-async def test_another_assignment_keeps_what_stays(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_another_assignment_keeps_what_stays(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """A partition that stays keeps position, pause and high watermark; one that comes back starts anew."""
-    topic, _ = await topic_of(cluster_39, unique, 60, partitions=2)
+    topic, _ = await topic_of(backend, unique, 60, partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with make() as consumer:
         consumer.assign([first, second])
@@ -93,9 +94,9 @@ async def test_another_assignment_keeps_what_stays(cluster_39: Cluster, unique: 
         assert (await take(consumer, 1))[0][:3] == (topic, 1, 0), "without a group, it starts at the beginning"
 
 
-async def test_seeks_right_after_an_assignment(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_seeks_right_after_an_assignment(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """A seek wins over the look-up of the start that runs, and the later of two seeks over the earlier one."""
-    topic, _ = await topic_of(cluster_39, unique, 10)
+    topic, _ = await topic_of(backend, unique, 10)
     partition = TopicPartition(topic, 0)
     async with make() as consumer:
         consumer.assign([partition])
@@ -113,9 +114,9 @@ async def test_seeks_right_after_an_assignment(cluster_39: Cluster, unique: Uniq
         assert [record.offset for record in await take(consumer, 2)] == [4, 5]
 
 
-async def test_a_cancelled_call_gave_nothing(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_a_cancelled_call_gave_nothing(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """Records that no caller received come again, and nothing is missing."""
-    topic, values = await topic_of(cluster_39, unique, 30)
+    topic, values = await topic_of(backend, unique, 30)
     partition, found = TopicPartition(topic, 0), []
     async with make() as consumer, asyncio.timeout(60):
         consumer.assign([partition])
@@ -127,9 +128,9 @@ async def test_a_cancelled_call_gave_nothing(cluster_39: Cluster, unique: Unique
     assert [record.value for record in found][-30:] == values
 
 
-async def test_one_way_to_get_partitions(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_one_way_to_get_partitions(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """Topics and an assignment exclude each other until ``unsubscribe``; the error names the ways."""
-    topic, _ = await topic_of(cluster_39, unique, 5)
+    topic, _ = await topic_of(backend, unique, 5)
     partition = TopicPartition(topic, 0)
     async with make() as consumer:
         consumer.assign([partition])
@@ -151,9 +152,9 @@ async def test_one_way_to_get_partitions(cluster_39: Cluster, unique: Unique, ma
         consumer.assign([partition])
 
 
-async def test_commits_are_refused(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_commits_are_refused(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """The error says why, and what to do; nothing is stored, also not at the close."""
-    topic, _ = await topic_of(cluster_39, unique, 5)
+    topic, _ = await topic_of(backend, unique, 5)
     partition = TopicPartition(topic, 0)
     async with make() as consumer:
         consumer.assign([partition])
@@ -166,8 +167,7 @@ async def test_commits_are_refused(cluster_39: Cluster, unique: Unique, make: Ma
                     await refused
             assert (consumer.member_id, consumer.is_leader, consumer.settled) == (None, False, False)
             assert consumer.fencing_token(partition) is None
-            with zookeeper(cluster_39) as client:
-                assert stored_offsets(client, consumer.group_name, topic) == {}
+            assert backend.stored(consumer.group_name, topic) == {}
         else:
             for name, refused in [
                 ("commit_async", consumer.commit_async({partition: 2})),
@@ -180,10 +180,10 @@ async def test_commits_are_refused(cluster_39: Cluster, unique: Unique, make: Ma
 
 @pytest.mark.parametrize("policy", ["latest", "none"])
 async def test_the_reset_policy_decides_on_the_start(
-    cluster_39: Cluster, unique: Unique, make: Make, policy: str
+    backend: GroupBackend, unique: Unique, make: Make, policy: str
 ) -> None:
     """With ``latest``, the end of the log; with ``none``, an error until the application seeks."""
-    topic, _ = await topic_of(cluster_39, unique, 5)
+    topic, _ = await topic_of(backend, unique, 5)
     partition = TopicPartition(topic, 0)
     async with make(auto_offset_reset=policy) as consumer, asyncio.timeout(30):
         consumer.assign([partition])
@@ -199,9 +199,9 @@ async def test_the_reset_policy_decides_on_the_start(
         assert (await consumer.getone()).offset == 2
 
 
-async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_a_position_outside_the_log_is_reset(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """The policy chooses another position; ``position`` and the next record agree."""
-    topic, _ = await topic_of(cluster_39, unique, 5)
+    topic, _ = await topic_of(backend, unique, 5)
     partition = TopicPartition(topic, 0)
     async with make() as consumer:
         consumer.assign([partition])
@@ -210,7 +210,7 @@ async def test_a_position_outside_the_log_is_reset(cluster_39: Cluster, unique: 
         assert await consumer.position(partition) == 2
 
 
-async def test_a_close_while_the_start_is_looked_up(cluster_39: Cluster, unique: Unique, make: Make) -> None:
+async def test_a_close_while_the_start_is_looked_up(backend: GroupBackend, unique: Unique, make: Make) -> None:
     """The close returns at once, and ends the calls that wait."""
     partition = TopicPartition(unique("missing"), 0)
     before = asyncio.all_tasks()
@@ -232,7 +232,7 @@ async def test_a_grouped_consumer_starts_at_the_committed_offset(
     release_cluster: Cluster, unique: Unique, request: pytest.FixtureRequest
 ) -> None:
     """The group's offsets are read, not changed, and the members of the group are not affected."""
-    topic, _ = await topic_of(release_cluster, unique, 20, partitions=2)
+    topic, _ = await topic_of(GroupBackend(release_cluster), unique, 20, partitions=2)
     group, first, second = unique("group"), TopicPartition(topic, 0), TopicPartition(topic, 1)
     address = (release_cluster.brokers, group, release_cluster.zk_hosts)
     async with GroupedConsumer(*address, autocommit=False) as member:
@@ -262,46 +262,72 @@ async def test_a_grouped_consumer_starts_at_the_committed_offset(
         assert member.assignment() == {first, second}
 
 
-async def test_a_member_leaves_its_group_for_an_assignment_and_joins_again(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_grouped_consumer_starts_at_the_coordinators_offset(
+    coordinating_cluster: Cluster, unique: Unique
+) -> None:
+    """The group's offsets in Kafka are read, not changed, and the group has no member of this consumer."""
+    backend, group = GroupBackend(coordinating_cluster, "brokers"), unique("group")
+    topic, _ = await topic_of(backend, unique, 20, partitions=2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    backend.store_offsets(group, topic, {0: 3})
+    consumer = backend.consumer(group)
+    consumer.assign([first, second])
+    async with consumer:
+        assert await consumer.committed([first, second]) == {first: 3, second: None}
+        assert await consumer.fetch_committed_offsets([first]) == {first: OffsetAndMetadata(3)}
+        with pytest.raises(IllegalStateError, match="name the partitions"):
+            await consumer.fetch_committed_offsets()
+        assert (await consumer.position(first), await consumer.position(second)) == (3, 0)
+        consumer.pause(second)
+        assert (await take(consumer, 1))[0][:3] == (topic, 0, 3)
+        assert backend.members(group) == []
+    assert backend.stored(group, topic) == {0: 3}
+
+
+async def test_a_member_leaves_its_group_for_an_assignment_and_joins_again(
+    backend: GroupBackend, unique: Unique
+) -> None:
     """Nothing of the member stays; a loop under way raises an error that says what has happened."""
-    topic, _ = await topic_of(cluster_39, unique, 10)
+    topic, _ = await topic_of(backend, unique, 10)
     group, partition = unique("group"), TopicPartition(topic, 0)
-    async with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer, asyncio.timeout(60):
-        assert members(cluster_39, group) == [consumer.member_id]
+    async with backend.consumer(group) as consumer, asyncio.timeout(60):
+        # Without topics, a member joins a group in ZooKeeper only.
+        assert backend.members(group) == ([] if backend.by_brokers else [consumer.member_id])
         waiting = consumer.getone()
         await asyncio.sleep(0)
         consumer.assign([partition])
         with pytest.raises(IllegalStateError, match=r"assign\(\) has changed how"):
             await waiting
         assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
-        await eventually(lambda: members(cluster_39, group) == [], "the member has left")
+        await eventually(lambda: backend.members(group) == [], "the member has left")
         await consumer.unsubscribe()
         await consumer.subscribe(topic)
         assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
         assert consumer.fencing_token(partition) is not None
-        with zookeeper(cluster_39) as client:
-            assert set(owners(client, group, topic)) == {0}
+        if not backend.by_brokers:
+            with zookeeper(backend.cluster) as client:
+                assert set(owners(client, group, topic)) == {0}
         assert await consumer.commit() == {partition}
-    assert members(cluster_39, group) == []
+    assert backend.members(group) == []
 
 
-def test_blocking_assignments(cluster_39: Cluster, unique: Unique) -> None:
+def test_blocking_assignments(backend: GroupBackend, unique: Unique) -> None:
     """The blocking consumer has the same call."""
-    topic = asyncio.run(topic_of(cluster_39, unique, 5))[0]
+    topic = asyncio.run(topic_of(backend, unique, 5))[0]
     partition = TopicPartition(topic, 0)
-    with sync.GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts) as consumer:
+    with backend.blocking(unique("group")) as consumer:
         consumer.assign([partition])
         assert [record.offset for record, _ in zip(consumer, range(3), strict=False)] == [0, 1, 2]
         with pytest.raises(IllegalStateError, match="no claim protects"):
             consumer.commit()
 
 
-async def test_changes_in_quick_succession(cluster_39: Cluster, unique: Unique) -> None:
+async def test_changes_in_quick_succession(backend: GroupBackend, unique: Unique) -> None:
     """The last call decides; nothing of the others stays, neither a member nor a task."""
-    topic, _ = await topic_of(cluster_39, unique, 10)
+    topic, _ = await topic_of(backend, unique, 10)
     group, partition = unique("group"), TopicPartition(topic, 0)
     before = asyncio.all_tasks()
-    async with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer, asyncio.timeout(60):
+    async with backend.consumer(group) as consumer, asyncio.timeout(60):
         for _ in range(3):
             consumer.assign([partition])
             await consumer.unsubscribe()
@@ -313,22 +339,22 @@ async def test_changes_in_quick_succession(cluster_39: Cluster, unique: Unique) 
             await consumer.unsubscribe()
         await consumer.subscribe(topic)
         assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
-        assert members(cluster_39, group) == [consumer.member_id]
+        assert backend.members(group) == [consumer.member_id]
         await consumer.unsubscribe()
         # The partition is released once its records are finished.
         assert await consumer.getmany() == {}
         await eventually(lambda: not consumer.allocation, "the partition is released")
         consumer.assign([partition])
         assert (await take(consumer, 1))[0].offset == 3, "the group's offset"
-        await eventually(lambda: members(cluster_39, group) == [], "the member has left")
+        await eventually(lambda: backend.members(group) == [], "the member has left")
     await eventually(lambda: asyncio.all_tasks() <= before, "no task is left")
 
 
-async def test_a_member_assigns_right_after_an_unsubscribe(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_member_assigns_right_after_an_unsubscribe(backend: GroupBackend, unique: Unique) -> None:
     """No call is awaited, as in programs for aiokafka. A partition that the member still owns is refused."""
-    (topic, _), (other, _) = await topic_of(cluster_39, unique, 5), await topic_of(cluster_39, unique, 5)
+    (topic, _), (other, _) = await topic_of(backend, unique, 5), await topic_of(backend, unique, 5)
     group, owned, partition = unique("group"), TopicPartition(topic, 0), TopicPartition(other, 0)
-    async with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer, asyncio.timeout(60):
+    async with backend.consumer(group) as consumer, asyncio.timeout(60):
         consumer.subscribe(topic)
         assert consumer.subscription() == {topic}
         assert [record.offset for record in await take(consumer, 2)] == [0, 1]
@@ -340,19 +366,19 @@ async def test_a_member_assigns_right_after_an_unsubscribe(cluster_39: Cluster, 
         consumer.seek(partition, 3)
         assert [record.offset for record in await take(consumer, 2)] == [3, 4]
         await left
-        await eventually(lambda: members(cluster_39, group) == [], "the member has left")
+        await eventually(lambda: backend.members(group) == [], "the member has left")
         consumer.unsubscribe()
         consumer.subscribe(topic)
         assert [record.offset for record in await take(consumer, 1)] == [2], "the group's offset"
 
 
-async def test_a_close_in_the_loop_of_a_former_member(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_close_in_the_loop_of_a_former_member(backend: GroupBackend, unique: Unique) -> None:
     """The record in flight is finished by the close of its coroutine, and committed by the member that leaves."""
-    topic, _ = await topic_of(cluster_39, unique, 5)
-    other, _ = await topic_of(cluster_39, unique, 5)
+    topic, _ = await topic_of(backend, unique, 5)
+    other, _ = await topic_of(backend, unique, 5)
     group = unique("group")
     async with asyncio.timeout(60):
-        consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
+        consumer = backend.consumer(group)
         await consumer.connect()
         await consumer.subscribe(topic)
         async for record in consumer:
@@ -363,6 +389,5 @@ async def test_a_close_in_the_loop_of_a_former_member(cluster_39: Cluster, uniqu
                 consumer.assign([TopicPartition(other, 0)])
                 await consumer.close()
                 break
-        with zookeeper(cluster_39) as client:
-            assert stored_offsets(client, group, topic) == {0: 3}
-    assert members(cluster_39, group) == []
+        assert backend.stored(group, topic) == {0: 3}
+    assert backend.members(group) == []

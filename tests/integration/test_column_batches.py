@@ -13,9 +13,10 @@ from kiel_groups import GroupedConsumer, Producer, RecordColumns, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.model import TopicPartition
-from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
 
@@ -23,9 +24,9 @@ Unique = Callable[[str], str]
 
 
 @asynccontextmanager
-async def consumer_of(cluster: Cluster, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
+async def consumer_of(backend: GroupBackend, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
     """Yield a member that owns all partitions of a topic."""
-    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, **settings) as consumer:
+    async with backend.consumer(group, **settings) as consumer:
         await consumer.subscribe(topic)
         await eventually(lambda: consumer.settled and bool(consumer.assignment()), "it owns the partitions")
         yield consumer
@@ -74,32 +75,31 @@ async def test_columns_have_what_was_produced(cluster_39: Cluster, unique: Uniqu
     assert {run.fencing_token for run in found} == {None}
 
 
-async def test_asking_again_finishes_what_a_call_returned(cluster_39: Cluster, unique: Unique) -> None:
+async def test_asking_again_finishes_what_a_call_returned(backend: GroupBackend, unique: Unique) -> None:
     """Whichever of the three methods asks. A commit counts what its caller has, and a cancelled call gave nothing."""
     topic, group = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    values = await produce(cluster_39, topic, 10)
+    await backend.cluster.create_topic(topic, 1)
+    values = await produce(backend.cluster, topic, 10)
     partition = TopicPartition(topic, 0)
-    async with consumer_of(cluster_39, topic, group, autocommit=False) as consumer:
+    async with consumer_of(backend, topic, group, autocommit=False) as consumer:
         (run,) = await batches_until(consumer, 3, max_records=3)
         assert (run.first_offset, run.next_offset, run.topic_partition) == (0, 3, partition)
         assert run.fencing_token == consumer.fencing_token(partition)
-        with zookeeper(cluster_39) as client:
 
-            async def commits() -> None:
-                await consumer.commit()
+        async def commits() -> None:
+            await consumer.commit()
 
-            await asyncio.create_task(commits())
-            assert stored_offsets(client, group, topic) == {0: 3}, "a task of the caller counts it"
-            assert (await consumer.getone()).offset == 3
-            cancelled = consumer.consume_batches(timeout_ms=10_000)
-            cancelled.cancel()
-            await asyncio.wait({cancelled})
-            rest = await batches_until(consumer, 6)
-            assert values_of(rest) == values[4:]
-            assert await consumer.consume_batches() == {}
-            await consumer.commit({partition: rest[-1].next_offset})
-            assert stored_offsets(client, group, topic) == {0: 10}
+        await asyncio.create_task(commits())
+        assert backend.stored(group, topic) == {0: 3}, "a task of the caller counts it"
+        assert (await consumer.getone()).offset == 3
+        cancelled = consumer.consume_batches(timeout_ms=10_000)
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        rest = await batches_until(consumer, 6)
+        assert values_of(rest) == values[4:]
+        assert await consumer.consume_batches() == {}
+        await consumer.commit({partition: rest[-1].next_offset})
+        assert backend.stored(group, topic) == {0: 10}
         with pytest.raises(ConfigError, match=r"consume_batches\(\): max_records is 0"):
             await consumer.consume_batches(max_records=0)
         with pytest.raises(ConfigError, match=r"consume_batches\(\): timeout_ms is -1"):
@@ -122,59 +122,59 @@ async def test_a_consumer_with_a_deserializer_has_no_columns(cluster_39: Cluster
         aiter(consumer)
 
 
-async def test_a_partition_with_columns_in_flight_is_not_released(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_partition_with_columns_in_flight_is_not_released(backend: GroupBackend, unique: Unique) -> None:
     """A release waits for them, and stores them when their coroutine asks again."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
-    await produce(cluster_39, topic, 40)
-    async with consumer_of(cluster_39, topic, name) as consumer:
+    await backend.cluster.create_topic(topic, 2)
+    await produce(backend.cluster, topic, 40)
+    async with consumer_of(backend, topic, name) as consumer:
         await batches_until(consumer, 40)
-        async with group_of(cluster_39, name, [topic]) as group:
-            other = await group.join()
+        async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
+            # With brokers, a join waits until the other members have given their partitions back.
+            joining = asyncio.ensure_future(group.join())
             await eventually(lambda: len(consumer.assignment()) == 2 and not consumer.settled, "one is to be released")
-            await asyncio.sleep(0.5)
-            assert not other.consumer.assignment()
+            (other,) = group.members
+            await throughout(lambda: not other.consumer.assignment(), "nothing moves", 0.5)
             assert await consumer.consume_batches() == {}
+            await joining
             await eventually(lambda: bool(other.consumer.assignment()), "it was released")
             assert other.values == []
 
 
-async def test_columns_that_were_not_finished_come_again(cluster_39: Cluster, unique: Unique) -> None:
+async def test_columns_that_were_not_finished_come_again(backend: GroupBackend, unique: Unique) -> None:
     """A close under an exception finishes nothing of its caller; one without does."""
     topic, group = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    values = await produce(cluster_39, topic, 10)
+    await backend.cluster.create_topic(topic, 1)
+    values = await produce(backend.cluster, topic, 10)
 
     async def program() -> None:
-        async with consumer_of(cluster_39, topic, group) as consumer:
+        async with consumer_of(backend, topic, group) as consumer:
             await batches_until(consumer, 4, max_records=4)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await program()
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(backend, topic, group) as consumer:
         assert values_of(await batches_until(consumer, 10)) == values
-    with zookeeper(cluster_39) as client:
-        assert stored_offsets(client, group, topic) == {0: 10}
+    assert backend.stored(group, topic) == {0: 10}
 
 
-async def test_the_blocking_twins_return_columns(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_blocking_twins_return_columns(backend: GroupBackend, unique: Unique) -> None:
     """The next call of a thread finishes what its last one returned."""
     topic, group = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    values = await produce(cluster_39, topic, 10)
+    await backend.cluster.create_topic(topic, 1)
+    values = await produce(backend.cluster, topic, 10)
     partition = TopicPartition(topic, 0)
 
     def program() -> None:
-        with sync.GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+        with backend.blocking(group) as consumer:
             consumer.subscribe(topic)
             found = consumer.consume_batches(timeout_ms=20_000, max_records=4)[partition]
             assert values_of(found) == values[:4]
             assert values_of(consumer.consume_batches(partition, timeout_ms=5_000)[partition]) == values[4:]
-        with sync.SingleConsumer(cluster_39.brokers) as single:
+        with sync.SingleConsumer(backend.cluster.brokers) as single:
             single.assign([partition])
             assert values_of(single.consume_batches(timeout_ms=20_000)[partition]) == values
 
     await asyncio.to_thread(program)
-    with zookeeper(cluster_39) as client:
-        assert stored_offsets(client, group, topic) == {0: 10}
+    assert backend.stored(group, topic) == {0: 10}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups import GroupedConsumer, Producer, sync
+from kiel_groups import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
 from kiel_groups.errors import (
@@ -21,8 +21,9 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from tests.helpers.cluster_data import await_committed, committed, zookeeper
+from tests.helpers.cluster_data import committed, zookeeper
 from tests.helpers.commands import kiel_groups
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -33,28 +34,27 @@ VALUES = [b"0", b"1", b"poison", b"3", b"4"]
 
 
 @asynccontextmanager
-async def consumer_of(cluster: Cluster, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
+async def consumer_of(backend: GroupBackend, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
     """Yield a member that owns all partitions of a topic."""
-    brokers = settings.pop("brokers", cluster.brokers)
     settings.setdefault("deserializer", int)
-    async with GroupedConsumer(brokers, group, cluster.zk_hosts, max_wait_time=200, **settings) as consumer:
+    async with backend.consumer(group, max_wait_time=200, **settings) as consumer:
         await consumer.subscribe(topic)
         await eventually(lambda: consumer.settled and bool(consumer.assignment()), "it owns the partitions")
         yield consumer
 
 
-async def topic_of(cluster: Cluster, unique: Unique, values: list[bytes], **settings: Any) -> str:
+async def topic_of(backend: GroupBackend, unique: Unique, values: list[bytes], **settings: Any) -> str:
     """Create a topic with one partition, and produce these values in one request."""
     topic = unique("topic")
-    await cluster.create_topic(topic, 1)
-    async with Producer(cluster.brokers, serializer=bytes, **settings) as producer:
+    await backend.cluster.create_topic(topic, 1)
+    async with Producer(backend.cluster.brokers, serializer=bytes, **settings) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
     return topic
 
 
-async def test_a_loop_raises_until_the_record_is_passed(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_loop_raises_until_the_record_is_passed(release_backend: GroupBackend, unique: Unique) -> None:
     """The record is never committed past; a member that dies of it hands it on; a seek passes it."""
-    topic, group = await topic_of(cluster_39, unique, VALUES), unique("group")
+    topic, group = await topic_of(release_backend, unique, VALUES), unique("group")
     seen: list[int] = []
 
     async def loop(consumer: GroupedConsumer) -> None:
@@ -64,15 +64,15 @@ async def test_a_loop_raises_until_the_record_is_passed(cluster_39: Cluster, uni
                 break
 
     async def die() -> None:
-        async with consumer_of(cluster_39, topic, group) as consumer:
+        async with consumer_of(release_backend, topic, group) as consumer:
             await loop(consumer)
 
     for _ in range(2):
         with pytest.raises(RecordDeserializationError, match=f"{topic}:0 at offset 2: .*ValueError"):
             await die()
-        assert committed(cluster_39, group, topic) == 2
+        assert release_backend.committed(group, topic) == 2
     assert seen == [0, 1]
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         for _ in range(3):
             with pytest.raises(BadRecordError) as got:
                 await loop(consumer)
@@ -83,14 +83,14 @@ async def test_a_loop_raises_until_the_record_is_passed(cluster_39: Cluster, uni
         consumer.seek(error.topic_partition, error.next_offset)
         await loop(consumer)
     assert seen == [0, 1, 3, 4]
-    assert committed(cluster_39, group, topic) == 5
+    assert release_backend.committed(group, topic) == 5
 
 
-async def test_calls_return_the_records_before_and_raise_then(cluster_39: Cluster, unique: Unique) -> None:
+async def test_calls_return_the_records_before_and_raise_then(backend: GroupBackend, unique: Unique) -> None:
     """``getmany()`` and ``getone()`` raise in the record's place, also in the blocking consumer."""
-    topic = await topic_of(cluster_39, unique, VALUES)
+    topic = await topic_of(backend, unique, VALUES)
     partition = TopicPartition(topic, 0)
-    async with consumer_of(cluster_39, topic, unique("g1")) as consumer:
+    async with consumer_of(backend, topic, unique("g1")) as consumer:
         found = await consumer.getmany(timeout_ms=30_000)
         assert [record.value for record in found[partition]] == [0, 1]
         with pytest.raises(RecordDeserializationError):
@@ -102,7 +102,7 @@ async def test_calls_return_the_records_before_and_raise_then(cluster_39: Cluste
 
     def read() -> list[int]:
         values = []
-        with sync.GroupedConsumer(cluster_39.brokers, unique("g2"), cluster_39.zk_hosts, int) as consumer:
+        with backend.blocking(unique("g2"), deserializer=int) as consumer:
             consumer.subscribe(topic)
             while not values or values[-1] != 4:
                 try:
@@ -114,14 +114,14 @@ async def test_calls_return_the_records_before_and_raise_then(cluster_39: Cluste
     assert await asyncio.to_thread(read) == [0, 1, 3, 4]
 
 
-async def test_other_partitions_go_on(cluster_39: Cluster, unique: Unique) -> None:
+async def test_other_partitions_go_on(backend: GroupBackend, unique: Unique) -> None:
     """While one partition raises again and again, records of the other are delivered and committed."""
     topic, group = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
+    await backend.cluster.create_topic(topic, 2)
     values: list[int] = []
-    async with Producer(cluster_39.brokers, serializer=bytes) as producer:
+    async with Producer(backend.cluster.brokers, serializer=bytes) as producer:
         await producer.produce(topic, b"poison", partition=0)
-        async with consumer_of(cluster_39, topic, group) as consumer:
+        async with consumer_of(backend, topic, group) as consumer:
             for number in range(5):
                 await producer.produce(topic, b"%d" % number, partition=1)
                 while len(values) <= number:
@@ -130,15 +130,15 @@ async def test_other_partitions_go_on(cluster_39: Cluster, unique: Unique) -> No
                     except RecordDeserializationError:
                         continue
             assert consumer.metrics.counter("bad_records_raised") >= 1
-    with zookeeper(cluster_39):
+    with zookeeper(backend.cluster):
         assert values == list(range(5))
-        assert committed(cluster_39, group, topic) == 5
+        assert backend.committed(group, topic) == 5
 
 
 @pytest.mark.parametrize("style", ["loop", "getone", "consume"])
-async def test_a_hook_gets_bad_records(cluster_39: Cluster, unique: Unique, style: str) -> None:
+async def test_a_hook_gets_bad_records(backend: GroupBackend, unique: Unique, style: str) -> None:
     """All records are finished when the hook has returned; if it raises, it is called again after its error."""
-    topic, group = await topic_of(cluster_39, unique, VALUES), unique("group")
+    topic, group = await topic_of(backend, unique, VALUES), unique("group")
     letters: list[Record] = []
     failures = [RuntimeError("the dead-letter topic is away")]
     seen: list[int] = []
@@ -150,7 +150,7 @@ async def test_a_hook_gets_bad_records(cluster_39: Cluster, unique: Unique, styl
             raise failures.pop()
         letters.append(record)
 
-    async with consumer_of(cluster_39, topic, group, on_bad_record=keep, auto_commit_interval_ms=100) as consumer:
+    async with consumer_of(backend, topic, group, on_bad_record=keep, auto_commit_interval_ms=100) as consumer:
         while 4 not in seen:
             try:
                 if style == "loop":
@@ -167,19 +167,19 @@ async def test_a_hook_gets_bad_records(cluster_39: Cluster, unique: Unique, styl
     assert seen == [0, 1, 3, 4]
     assert [type(error.__cause__) for error in raised] == [RuntimeError]
     assert [(record.offset, record.value) for record in letters] == [(2, b"poison")]
-    assert committed(cluster_39, group, topic) == 5
+    assert backend.committed(group, topic) == 5
 
 
-async def test_a_release_waits_for_a_hook(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_release_waits_for_a_hook(backend: GroupBackend, unique: Unique) -> None:
     """A close in the middle of a hook commits its record."""
-    topic, group = await topic_of(cluster_39, unique, [b"poison"]), unique("group")
+    topic, group = await topic_of(backend, unique, [b"poison"]), unique("group")
     running, may_return = asyncio.Event(), asyncio.Event()
 
     async def keep(record: Record, error: BadRecordError) -> None:
         running.set()
         await may_return.wait()
 
-    async with consumer_of(cluster_39, topic, group, on_bad_record=keep) as consumer:
+    async with consumer_of(backend, topic, group, on_bad_record=keep) as consumer:
         assert await consumer.getmany() == {}
         while not running.is_set():
             assert await consumer.getmany(timeout_ms=50) == {}
@@ -188,16 +188,16 @@ async def test_a_release_waits_for_a_hook(cluster_39: Cluster, unique: Unique) -
             await asyncio.wait_for(asyncio.shield(closing), 3)
         may_return.set()
         await asyncio.wait_for(closing, 30)
-    assert committed(cluster_39, group, topic) == 1
+    assert backend.committed(group, topic) == 1
 
 
-async def test_consume_skips_by_default(cluster_39: Cluster, unique: Unique) -> None:
+async def test_consume_skips_by_default(backend: GroupBackend, unique: Unique) -> None:
     """Values on which the deserializer fails are skipped and finished, as kiel's did."""
-    topic, group = await topic_of(cluster_39, unique, VALUES), unique("group")
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    topic, group = await topic_of(backend, unique, VALUES), unique("group")
+    async with consumer_of(backend, topic, group) as consumer:
         assert await consumer.consume(topic) == [0, 1, 3, 4]
         await consumer.commit_offsets()
-        await await_committed(cluster_39, group, topic, 5)
+        await backend.await_committed(group, topic, 5)
 
 
 def damaging(*marks: bytes) -> Callable[[Exchange], Reply]:
@@ -222,13 +222,14 @@ async def test_damage_is_raised_and_skipped_with_its_range(
     cluster_39: Cluster, unique: Unique, compression: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A plain message is passed alone, a compressed one with all of its records. The error says where to seek."""
-    topic = await topic_of(cluster_39, unique, [b"0", b"damaged", b"2"], compression=compression)
+    backend = GroupBackend(cluster_39)
+    topic = await topic_of(backend, unique, [b"0", b"damaged", b"2"], compression=compression)
     async with Producer(cluster_39.brokers, serializer=bytes) as producer:
         await producer.produce(topic, b"3")
     first, following = (0, 3) if compression else (1, 2)
     rest = [3] if compression else [0, 2, 3]
     with KafkaProxy(cluster_39.brokers[0], damaging(b"damaged", GZIP)) as proxy:
-        async with consumer_of(cluster_39, topic, unique("g1"), brokers=[proxy.address]) as consumer:
+        async with consumer_of(backend, topic, unique("g1"), brokers=[proxy.address]) as consumer:
             seen: list[int] = []
 
             async def loop() -> None:
@@ -247,7 +248,7 @@ async def test_damage_is_raised_and_skipped_with_its_range(
             await loop()
             assert seen == rest
         group = unique("g2")
-        async with consumer_of(cluster_39, topic, group, brokers=[proxy.address], on_bad_record="skip") as consumer:
+        async with consumer_of(backend, topic, group, brokers=[proxy.address], on_bad_record="skip") as consumer:
             assert [(await consumer.getone()).value for _ in rest] == rest
         assert committed(cluster_39, group, topic) == 4
         place = "offsets 0 to 2" if compression else "offset 1"
@@ -255,7 +256,7 @@ async def test_damage_is_raised_and_skipped_with_its_range(
         letters: list[tuple[int, Any]] = []
         group = unique("g3")
         async with consumer_of(
-            cluster_39,
+            backend,
             topic,
             group,
             brokers=[proxy.address],
@@ -268,7 +269,7 @@ async def test_damage_is_raised_and_skipped_with_its_range(
 
 async def test_the_command_ends_at_damage_or_skips_it(cluster_39: Cluster, unique: Unique) -> None:
     """The error names partition, offset and the option; what is before it is printed and committed."""
-    topic, group = await topic_of(cluster_39, unique, [b"0", b"damaged", b"2"]), unique("group")
+    topic, group = await topic_of(GroupBackend(cluster_39), unique, [b"0", b"damaged", b"2"]), unique("group")
     with KafkaProxy(cluster_39.brokers[0], damaging(b"damaged")) as proxy:
         words = ["consume", topic, f"--group={group}", f"--brokers={proxy.address}", "-q"]
         words.append(f"--zookeeper={cluster_39.zk_hosts}")

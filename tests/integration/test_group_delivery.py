@@ -13,6 +13,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
@@ -21,30 +22,29 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-def consumer_of(cluster: Cluster, group: str, **settings: object) -> GroupedConsumer:
-    return GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, **settings)  # type: ignore[arg-type]
+def consumer_of(backend: GroupBackend, group: str, **settings: object) -> GroupedConsumer:
+    return backend.consumer(group, **settings)
 
 
-async def topic_of_one(cluster: Cluster, unique: Unique, count: int) -> str:
+async def topic_of_one(backend: GroupBackend, unique: Unique, count: int) -> str:
     topic = unique("topic")
-    await cluster.create_topic(topic, 1)
-    await produce(cluster, topic, count)
+    await backend.cluster.create_topic(topic, 1)
+    await produce(backend.cluster, topic, count)
     return topic
 
 
-def offset_of(cluster: Cluster, group: str, topic: str) -> int | None:
-    with zookeeper(cluster) as client:
-        return stored_offsets(client, group, topic).get(0)
+def offset_of(backend: GroupBackend, group: str, topic: str) -> int | None:
+    return backend.stored(group, topic).get(0)
 
 
-def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluster, unique: Unique) -> None:
+def test_a_consumer_is_constructed_before_any_event_loop_runs(backend: GroupBackend, unique: Unique) -> None:
     """Tornado services construct clients at module level, before the loop runs."""
     topic = unique("topic")
-    consumer = consumer_of(cluster_39, unique("group"))
-    asyncio.run(cluster_39.create_topic(topic, 1))
+    consumer = consumer_of(backend, unique("group"))
+    asyncio.run(backend.cluster.create_topic(topic, 1))
 
     async def main() -> list[bytes]:
-        await produce(cluster_39, topic, 1)
+        await produce(backend.cluster, topic, 1)
         async with consumer:
             await consumer.subscribe(topic)
             async for record in consumer:
@@ -54,23 +54,23 @@ def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluste
     assert asyncio.run(main()) == [b"0"]
 
 
-async def test_a_break_finishes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_break_finishes_the_record_in_flight(release_backend: GroupBackend, unique: Unique) -> None:
     """The record at the break is committed by the close."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    async with consumer_of(cluster_39, name) as consumer:
+    topic, name = await topic_of_one(release_backend, unique, 10), unique("group")
+    async with consumer_of(release_backend, name) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
             if record.offset == 4:
                 break
-    assert offset_of(cluster_39, name, topic) == 5
+    assert offset_of(release_backend, name, topic) == 5
 
 
-async def test_an_exception_does_not_finish_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+async def test_an_exception_does_not_finish_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
     """The record is not committed, so that the next member gets it again."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
 
     async def fail() -> None:
-        async with consumer_of(cluster_39, name) as consumer:
+        async with consumer_of(backend, name) as consumer:
             await consumer.subscribe(topic)
             async for record in consumer:
                 if record.offset == 4:
@@ -78,12 +78,12 @@ async def test_an_exception_does_not_finish_the_record_in_flight(cluster_39: Clu
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    assert offset_of(cluster_39, name, topic) == 4
+    assert offset_of(backend, name, topic) == 4
 
 
-async def test_the_next_loop_starts_with_the_first_unfinished_record(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_next_loop_starts_with_the_first_unfinished_record(backend: GroupBackend, unique: Unique) -> None:
     """After a break the loop starts with the next record, after an exception with the same record."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
     seen: list[int] = []
 
     async def read_until(offset: int, *, fail: bool) -> None:
@@ -94,20 +94,20 @@ async def test_the_next_loop_starts_with_the_first_unfinished_record(cluster_39:
             if record.offset == offset:
                 return
 
-    async with consumer_of(cluster_39, name) as consumer:
+    async with consumer_of(backend, name) as consumer:
         await consumer.subscribe(topic)
         await read_until(2, fail=False)
         with pytest.raises(ZeroDivisionError):
             await read_until(4, fail=True)
         await read_until(5, fail=False)
     assert seen == [0, 1, 2, 3, 4, 4, 5]
-    assert offset_of(cluster_39, name, topic) == 6
+    assert offset_of(backend, name, topic) == 6
 
 
-async def test_a_close_during_an_exception_does_not_finish_the_record(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_close_during_an_exception_does_not_finish_the_record(backend: GroupBackend, unique: Unique) -> None:
     """A close in ``finally``, without ``async with``, does not treat the exception as a break."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    consumer = consumer_of(cluster_39, name)
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    consumer = consumer_of(backend, name)
     await consumer.connect()
     await consumer.subscribe(topic)
 
@@ -121,15 +121,15 @@ async def test_a_close_during_an_exception_does_not_finish_the_record(cluster_39
 
     with pytest.raises(ZeroDivisionError):
         await fail()
-    assert offset_of(cluster_39, name, topic) == 2
+    assert offset_of(backend, name, topic) == 2
 
 
 async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
-    cluster_39: Cluster, unique: Unique
+    backend: GroupBackend, unique: Unique
 ) -> None:
     """A close inside the loop does not wait for the loop."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    consumer = consumer_of(cluster_39, name)
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    consumer = consumer_of(backend, name)
     await consumer.connect()
     await consumer.subscribe(topic)
     seen = []
@@ -138,13 +138,13 @@ async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
         if record.offset == 2:
             await consumer.close()
     assert seen == [0, 1, 2]
-    assert offset_of(cluster_39, name, topic) == 3
+    assert offset_of(backend, name, topic) == 3
 
 
-async def test_a_close_from_another_task_waits_for_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_close_from_another_task_waits_for_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
     """The loop can finish its record before the member leaves, and the record is committed."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    consumer = consumer_of(cluster_39, name)
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    consumer = consumer_of(backend, name)
     await consumer.connect()
     await consumer.subscribe(topic)
     busy, may_continue = asyncio.Event(), asyncio.Event()
@@ -162,13 +162,13 @@ async def test_a_close_from_another_task_waits_for_the_record_in_flight(cluster_
     may_continue.set()
     await closing
     await task
-    assert offset_of(cluster_39, name, topic) == 1
+    assert offset_of(backend, name, topic) == 1
 
 
-async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(backend: GroupBackend, unique: Unique) -> None:
     """After ``timeout_s``, ``close`` leaves the group without committing the unfinished record."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    consumer = consumer_of(cluster_39, name)
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    consumer = consumer_of(backend, name)
     await consumer.connect()
     await consumer.subscribe(topic)
     busy = asyncio.Event()
@@ -181,45 +181,45 @@ async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Clust
     task = asyncio.ensure_future(loop())
     await busy.wait()
     await consumer.close(timeout_s=0.2)
-    assert offset_of(cluster_39, name, topic) == 0
-    with zookeeper(cluster_39) as client:
-        assert client.get_children(GroupLayout(name).members) == []
+    assert offset_of(backend, name, topic) == 0
+    assert backend.members(name) == []
     task.cancel()
 
 
-async def test_commit_includes_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+async def test_commit_includes_the_record_in_flight(backend: GroupBackend, unique: Unique) -> None:
     """``commit()`` inside the loop also stores the record in flight, and returns the stored partitions."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    async with consumer_of(cluster_39, name, autocommit=False) as consumer:
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    async with consumer_of(backend, name, autocommit=False) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
             if record.offset == 6:
                 assert await consumer.commit() == {TopicPartition(topic, 0)}
-                assert offset_of(cluster_39, name, topic) == 7
+                assert offset_of(backend, name, topic) == 7
             if record.offset == 9:
                 break
-    assert offset_of(cluster_39, name, topic) == 7, "without autocommit nothing else is committed"
+    assert offset_of(backend, name, topic) == 7, "without autocommit nothing else is committed"
 
 
-async def test_autocommit_does_not_include_the_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
+async def test_autocommit_does_not_include_the_record_in_flight(release_backend: GroupBackend, unique: Unique) -> None:
     """At each interval only finished records are committed."""
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    async with group_of(cluster_39, name, [topic], auto_commit_interval_ms=50) as group:
+    topic, name = await topic_of_one(release_backend, unique, 10), unique("group")
+    async with group_of(
+        release_backend.cluster, name, [topic], **release_backend.settings, auto_commit_interval_ms=50
+    ) as group:
         member = await group.join()
         member.pace_s = 0.05
-        with zookeeper(cluster_39) as client:
-            await eventually(lambda: stored_offsets(client, name, topic).get(0, 0) >= 3, "offsets are committed")
-            stored = stored_offsets(client, name, topic)[0]
-            assert stored < len(member.records) + 1
+        await eventually(lambda: release_backend.stored(name, topic).get(0, 0) >= 3, "offsets are committed")
+        stored = release_backend.stored(name, topic)[0]
+        assert stored < len(member.records) + 1
 
 
-async def test_a_blocking_application_still_releases_partitions(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_blocking_application_still_releases_partitions(backend: GroupBackend, unique: Unique) -> None:
     """If the loop blocks for each record, a rebalance still need not wait until the loop has read all records."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
-    await produce(cluster_39, topic, 2000)
-    async with group_of(cluster_39, name, [topic]) as group:
-        first = Member(cluster_39, name, [topic])
+    await backend.cluster.create_topic(topic, 2)
+    await produce(backend.cluster, topic, 2000)
+    async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
+        first = Member(backend.cluster, name, [topic], **backend.settings)
         first.block_s = 0.002
         group.members.append(first)
         await first.start()
@@ -282,32 +282,31 @@ async def test_a_leader_of_partitions_is_killed(start_cluster: Callable[..., Clu
 
 @pytest.mark.parametrize(("reset", "redelivered"), [("earliest", True), ("latest", False)])
 async def test_a_committed_offset_beyond_the_log(
-    cluster: Cluster, unique: Unique, reset: str, redelivered: bool
+    zookeeper_backend: GroupBackend, unique: Unique, reset: str, redelivered: bool
 ) -> None:
     """If the committed offset is beyond the log, the member resets it by the policy, logs the reset and counts it."""
-    topic, name = await topic_of_one(cluster, unique, 10), unique("group")
-    layout = GroupLayout(name)
-    with zookeeper(cluster) as client:
-        client.create(layout.offset(TopicPartition(topic, 0)), b"1000", makepath=True)
-    async with group_of(cluster, name, [topic], auto_offset_reset=reset) as group:
+    topic, name = await topic_of_one(zookeeper_backend, unique, 10), unique("group")
+    zookeeper_backend.store_offsets(name, topic, {0: 1000})
+    async with group_of(
+        zookeeper_backend.cluster, name, [topic], **zookeeper_backend.settings, auto_offset_reset=reset
+    ) as group:
         member = await group.join()
         await eventually(lambda: member.consumer.metrics.total("offset_resets"), "the reset is counted")
-        fresh = await produce(cluster, topic, 5, first=10)
+        fresh = await produce(zookeeper_backend.cluster, topic, 5, first=10)
         await group.delivered(fresh)
         assert len(member.records) == (15 if redelivered else 5)
-    assert offset_of(cluster, name, topic) == 15
+    assert offset_of(zookeeper_backend, name, topic) == 15
 
 
-async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Cluster, unique: Unique) -> None:
+async def test_without_a_reset_policy_the_error_reaches_the_loop(backend: GroupBackend, unique: Unique) -> None:
     """
     The loop raises an error with the position if ``auto_offset_reset`` is "none" and the position is outside the log.
     """
-    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
-    with zookeeper(cluster_39) as client:
-        client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
+    topic, name = await topic_of_one(backend, unique, 10), unique("group")
+    backend.store_offsets(name, topic, {0: 1000})
 
     async def read() -> None:
-        async with consumer_of(cluster_39, name, auto_offset_reset="none") as consumer:
+        async with consumer_of(backend, name, auto_offset_reset="none") as consumer:
             await consumer.subscribe(topic)
             async for _ in consumer:
                 raise AssertionError("nothing is at that offset")
@@ -320,7 +319,8 @@ async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -
     """
     The next commit does not overwrite an offset that another client has written. The member resumes at that offset.
     """
-    topic, name = await topic_of_one(cluster, unique, 20), unique("group")
+    backend = GroupBackend(cluster)
+    topic, name = await topic_of_one(backend, unique, 20), unique("group")
     async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
         member = await group.join()
         with zookeeper(cluster) as client:
@@ -334,11 +334,12 @@ async def test_an_operators_reset_is_adopted(cluster: Cluster, unique: Unique) -
 
 async def test_a_topic_deleted_and_created_again_starts_at_its_beginning(cluster: Cluster, unique: Unique) -> None:
     """The committed offsets of the deleted topic do not apply to the new topic."""
-    topic, name = await topic_of_one(cluster, unique, 20), unique("group")
+    backend = GroupBackend(cluster)
+    topic, name = await topic_of_one(backend, unique, 20), unique("group")
     async with group_of(cluster, name, [topic]) as group:
         await group.join()
         await eventually(lambda: len(group.values) == 20, "everything is read")
-    assert offset_of(cluster, name, topic) == 20
+    assert offset_of(backend, name, topic) == 20
     await cluster.delete_topic(topic)
     await cluster.create_topic(topic, 1)
     values = await produce(cluster, topic, 30, first=100)
@@ -408,11 +409,11 @@ class Hooks:
         self.calls.append(("lost", len(partitions)))
 
 
-async def test_a_listener_that_raises_does_not_block_the_group(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_listener_that_raises_does_not_block_the_group(release_backend: GroupBackend, unique: Unique) -> None:
     """The hooks of a listener may be coroutines. Their errors are logged and counted, and the release continues."""
     topic, name, hooks = unique("topic"), unique("group"), Hooks()
-    await cluster_39.create_topic(topic, 3)
-    consumer = consumer_of(cluster_39, name, listener=hooks)
+    await release_backend.cluster.create_topic(topic, 3)
+    consumer = consumer_of(release_backend, name, listener=hooks)
     await consumer.connect()
     await consumer.subscribe(topic)
     await eventually(lambda: hooks.calls == [("assigned", 3)], "the assignment is notified")

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups import GroupedConsumer, sync
+from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import produce
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import group_of
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.integration
 
@@ -23,9 +24,9 @@ Unique = Callable[[str], str]
 
 
 @asynccontextmanager
-async def consumer_of(cluster: Cluster, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
+async def consumer_of(backend: GroupBackend, topic: str, group: str, **settings: Any) -> AsyncIterator[GroupedConsumer]:
     """Yield a member that owns all partitions of a topic."""
-    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, **settings) as consumer:
+    async with backend.consumer(group, **settings) as consumer:
         await consumer.subscribe(topic)
         await eventually(lambda: consumer.settled and bool(consumer.assignment()), "it owns the partitions")
         yield consumer
@@ -46,11 +47,13 @@ async def getmany_until(consumer: GroupedConsumer, count: int, **arguments: Any)
     return found
 
 
-async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(
+    release_backend: GroupBackend, unique: Unique
+) -> None:
     """The records after the offset come again, the commit may move back, and the next member starts there."""
-    topic, values = await topic_of(cluster_39, unique, 20)
+    topic, values = await topic_of(release_backend.cluster, unique, 20)
     group, partition = unique("group"), TopicPartition(topic, 0)
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         records = await getmany_until(consumer, 20)
         assert [record.value for record in records] == values
         await consumer.commit()
@@ -60,13 +63,12 @@ async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(cluster_3
         assert await consumer.position(partition) == 5
         assert consumer.lag(partition) == 15
         await consumer.commit()
-        with zookeeper(cluster_39) as client:
-            assert stored_offsets(client, group, topic) == {0: 5}
+        assert release_backend.stored(group, topic) == {0: 5}
         with pytest.raises(IllegalStateError, match=f"not assigned.*{topic}:0"):
             consumer.seek(TopicPartition("other", 0), 0)
         with pytest.raises(ConfigError, match="-1"):
             consumer.seek(partition, -1)
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         assert (await consumer.getone()).offset == 5
         assert await consumer.seek_to_end() == {partition: 20}
         assert await consumer.getmany(timeout_ms=200) == {}
@@ -81,9 +83,9 @@ async def test_a_seek_moves_the_position_and_the_next_commit_stores_it(cluster_3
         assert (await consumer.getone()).offset == 7
 
 
-async def test_a_seek_in_the_assigned_hook_sets_the_first_record(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_seek_in_the_assigned_hook_sets_the_first_record(backend: GroupBackend, unique: Unique) -> None:
     """A replayer seeks in its hook: nothing before the offset is delivered."""
-    topic, _ = await topic_of(cluster_39, unique, 10)
+    topic, _ = await topic_of(backend.cluster, unique, 10)
 
     class Seeking:
         """A listener without the other hooks."""
@@ -92,19 +94,19 @@ async def test_a_seek_in_the_assigned_hook_sets_the_first_record(cluster_39: Clu
             for partition in partitions:
                 consumer.seek(partition, 6)
 
-    async with GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts) as consumer:
+    async with backend.consumer(unique("group")) as consumer:
         await consumer.subscribe(topic, listener=Seeking())
         async for record in consumer:
             assert record.offset == 6
             break
 
 
-async def test_a_pause_keeps_what_is_buffered(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_pause_keeps_what_is_buffered(backend: GroupBackend, unique: Unique) -> None:
     """A paused partition delivers nothing in the middle of a batch, others continue, and nothing is fetched again."""
-    topic, values = await topic_of(cluster_39, unique, 60, partitions=2)
+    topic, values = await topic_of(backend.cluster, unique, 60, partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     seen: list[Record] = []
-    async with consumer_of(cluster_39, topic, unique("group")) as consumer:
+    async with consumer_of(backend, topic, unique("group")) as consumer:
         async for record in consumer:
             seen.append(record)
             if sum(each.partition == 0 for each in seen) == 2:
@@ -128,16 +130,14 @@ async def test_a_pause_keeps_what_is_buffered(cluster_39: Cluster, unique: Uniqu
         assert consumer.metrics.total("records_fetched") == fetched == len(values), "each record is fetched once"
 
 
-async def test_a_pause_outlasts_a_rebalance(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_pause_outlasts_a_rebalance(release_backend: GroupBackend, unique: Unique) -> None:
     """A paused partition that stays remains paused while another member joins and takes others."""
-    topic, _ = await topic_of(cluster_39, unique, 20, partitions=4)
+    topic, _ = await topic_of(release_backend.cluster, unique, 20, partitions=4)
     name = unique("group")
     settings = {"partition_allocator": "sticky"}
-    async with consumer_of(cluster_39, topic, name, **settings) as consumer:
+    async with consumer_of(release_backend, topic, name, **settings) as consumer:
         consumer.pause(*consumer.assignment())
-        async with GroupedConsumer(
-            cluster_39.brokers, name, cluster_39.zk_hosts, partition_allocator="sticky"
-        ) as other:
+        async with release_backend.consumer(name, partition_allocator="sticky") as other:
             await other.subscribe(topic)
             await eventually(lambda: len(other.assignment()) == len(consumer.assignment()) == 2, "they share")
             assert consumer.paused() == consumer.assignment()
@@ -147,31 +147,29 @@ async def test_a_pause_outlasts_a_rebalance(cluster_39: Cluster, unique: Unique)
         assert len(consumer.paused()) == 2, "what comes anew is not paused"
 
 
-async def test_getmany_finishes_what_it_returned_before(cluster_39: Cluster, unique: Unique) -> None:
+async def test_getmany_finishes_what_it_returned_before(release_backend: GroupBackend, unique: Unique) -> None:
     """Asking again finishes the records, also if nothing comes; a cancelled call gave nothing."""
-    topic, values = await topic_of(cluster_39, unique, 10)
+    topic, values = await topic_of(release_backend.cluster, unique, 10)
     group, partition = unique("group"), TopicPartition(topic, 0)
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(release_backend, topic, group) as consumer:
         found = await getmany_until(consumer, 3, max_records=3)
         assert [record.offset for record in found] == [0, 1, 2]
         assert await asyncio.create_task(asyncio.to_thread(lambda: None)) is None
-        with zookeeper(cluster_39) as client:
-            await consumer.commit()
-            assert stored_offsets(client, group, topic) == {0: 3}, "a commit counts what its caller has in flight"
+        await consumer.commit()
+        assert release_backend.stored(group, topic) == {0: 3}, "a commit counts what its caller has in flight"
         found += await getmany_until(consumer, 7)
         assert [record.value for record in found] == values
         assert await consumer.getmany() == {}
-        with zookeeper(cluster_39) as client:
 
-            async def commits() -> None:
-                await consumer.commit()
+        async def commits() -> None:
+            await consumer.commit()
 
-            await asyncio.create_task(commits())
-            assert stored_offsets(client, group, topic) == {0: 10}, "the empty call has finished them"
+        await asyncio.create_task(commits())
+        assert release_backend.stored(group, topic) == {0: 10}, "the empty call has finished them"
         waiting = consumer.getone()
         await asyncio.sleep(0.05)
         waiting.cancel()
-        await produce(cluster_39, topic, 1)
+        await produce(release_backend.cluster, topic, 1)
         record = await asyncio.wait_for(consumer.getone(partition), 10)
         assert record.offset == 10
         with pytest.raises(
@@ -186,34 +184,35 @@ async def test_getmany_finishes_what_it_returned_before(cluster_39: Cluster, uni
         await last
 
 
-async def test_a_partition_with_records_of_getmany_is_not_released(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_partition_with_records_of_getmany_is_not_released(backend: GroupBackend, unique: Unique) -> None:
     """A release waits for the records that a call has returned, and stores them when their coroutine asks again."""
-    topic, _ = await topic_of(cluster_39, unique, 40, partitions=2)
+    topic, _ = await topic_of(backend.cluster, unique, 40, partitions=2)
     name = unique("group")
-    async with consumer_of(cluster_39, topic, name) as consumer:
+    async with consumer_of(backend, topic, name) as consumer:
         await getmany_until(consumer, 40)
-        async with group_of(cluster_39, name, [topic]) as group:
-            other = await group.join()
+        async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
+            # With brokers, a join waits until the other members have given their partitions back.
+            joining = asyncio.ensure_future(group.join())
             await eventually(lambda: len(consumer.assignment()) == 2 and not consumer.settled, "one is to be released")
-            await asyncio.sleep(0.5)
-            assert not other.consumer.assignment()
+            (other,) = group.members
+            await throughout(lambda: not other.consumer.assignment(), "nothing moves", 0.5)
             await consumer.getmany()
+            await joining
             await eventually(lambda: bool(other.consumer.assignment()), "it was released")
             assert other.values == []
 
 
-async def test_unsubscribe_leaves_the_topics_and_keeps_the_member(cluster_39: Cluster, unique: Unique) -> None:
+async def test_unsubscribe_leaves_the_topics_and_keeps_the_member(backend: GroupBackend, unique: Unique) -> None:
     """Nothing is assigned any more, what is finished is committed, and a later subscription resumes there."""
-    topic, values = await topic_of(cluster_39, unique, 10)
+    topic, values = await topic_of(backend.cluster, unique, 10)
     group = unique("group")
-    async with consumer_of(cluster_39, topic, group) as consumer:
+    async with consumer_of(backend, topic, group) as consumer:
         await getmany_until(consumer, 4, max_records=4)
         member = consumer.member_id
         await consumer.unsubscribe()
         assert (consumer.subscription(), consumer.assignment()) == (frozenset(), frozenset())
         assert await consumer.getmany(timeout_ms=100) == {}
-        with zookeeper(cluster_39) as client:
-            await eventually(lambda: stored_offsets(client, group, topic) == {0: 4}, "it is committed")
+        await eventually(lambda: backend.stored(group, topic) == {0: 4}, "it is committed")
         assert consumer.member_id == member
         with pytest.raises(ConfigError, match="cannot match topics yet"):
             await consumer.subscribe(pattern="a.*")
@@ -221,13 +220,13 @@ async def test_unsubscribe_leaves_the_topics_and_keeps_the_member(cluster_39: Cl
         assert [record.value for record in await getmany_until(consumer, 6)] == values[4:]
 
 
-async def test_the_blocking_twin_has_the_same_methods(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_blocking_twin_has_the_same_methods(release_backend: GroupBackend, unique: Unique) -> None:
     """A thread gets records, pauses, seeks and resumes."""
-    topic, _ = await topic_of(cluster_39, unique, 10)
+    topic, _ = await topic_of(release_backend.cluster, unique, 10)
     partition, group = TopicPartition(topic, 0), unique("group")
 
     def program() -> None:
-        with sync.GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+        with release_backend.blocking(group) as consumer:
             consumer.subscribe(topic)
             assert [consumer.getone().offset for _ in range(3)] == [0, 1, 2]
             assert consumer.assignment() == {partition}
@@ -240,5 +239,4 @@ async def test_the_blocking_twin_has_the_same_methods(cluster_39: Cluster, uniqu
             assert [record.offset for record in found[partition]] == [8, 9]
 
     await asyncio.to_thread(program)
-    with zookeeper(cluster_39) as client:
-        assert stored_offsets(client, group, topic) == {0: 10}
+    assert release_backend.stored(group, topic) == {0: 10}

@@ -13,6 +13,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
@@ -149,47 +150,45 @@ async def test_a_reset_during_a_rebalance(cluster: Cluster, unique: Unique) -> N
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-@pytest.mark.parametrize("store", STORES)
-async def test_a_truncated_log_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
+async def test_a_truncated_log_with_latest(every_backend: GroupBackend, unique: Unique, autocommit: bool) -> None:
     """
     With ``latest``, the member stores the end of a truncated log before it delivers a record, so the next owner gets
     the records produced in between.
     """
     topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 1)
-    await produce(cluster, topic, 10)
-    settings = {"auto_offset_reset": "latest", "store": store, "autocommit": autocommit}
-    async with group_of(cluster, name, [topic], auto_commit_interval_ms=3_600_000, **settings) as group:
-        with zookeeper(cluster) as client:
-            client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
-            first = await group.join()
-            await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "the reset is stored", 10)
-            await group.leave(first)
-            between = await produce(cluster, topic, 10, first=10)
-            await group.join()
-            await group.delivered(between)
+    await every_backend.cluster.create_topic(topic, 1)
+    await produce(every_backend.cluster, topic, 10)
+    settings = {"auto_offset_reset": "latest", "autocommit": autocommit}
+    async with group_of(
+        every_backend.cluster, name, [topic], **every_backend.settings, auto_commit_interval_ms=3_600_000, **settings
+    ) as group:
+        every_backend.store_offsets(name, topic, {0: 1000})
+        first = await group.join()
+        await eventually(lambda: every_backend.stored(name, topic) == {0: 10}, "the reset is stored", 10)
+        await group.leave(first)
+        between = await produce(every_backend.cluster, topic, 10, first=10)
+        await group.join()
+        await group.delivered(between)
         assert group.values == between
         assert first.consumer.metrics.total("offset_resets") == 1
 
 
-@pytest.mark.parametrize("store", STORES)
-async def test_an_emptied_log_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
+async def test_an_emptied_log_with_earliest(every_backend: GroupBackend, unique: Unique) -> None:
     """
     With ``earliest``, the member stores the start of an emptied log. So the next owner skips nothing when the log has
     grown past the old offset.
     """
     topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 1)
-    settings = {"auto_commit_interval_ms": 3_600_000, "store": store}
-    async with group_of(cluster, name, [topic], **settings) as group:
-        with zookeeper(cluster) as client:
-            client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"10", makepath=True)
-            first = await group.join()
-            await eventually(lambda: stored_offsets(client, name, topic) == {0: 0}, "the reset is stored", 10)
-            await group.leave(first)
-            values = await produce(cluster, topic, 20)
-            await group.join()
-            await group.delivered(values)
+    await every_backend.cluster.create_topic(topic, 1)
+    settings = {"auto_commit_interval_ms": 3_600_000}
+    async with group_of(every_backend.cluster, name, [topic], **every_backend.settings, **settings) as group:
+        every_backend.store_offsets(name, topic, {0: 10})
+        first = await group.join()
+        await eventually(lambda: every_backend.stored(name, topic) == {0: 0}, "the reset is stored", 10)
+        await group.leave(first)
+        values = await produce(every_backend.cluster, topic, 20)
+        await group.join()
+        await group.delivered(values)
         assert group.values == values
 
 
@@ -264,22 +263,23 @@ async def test_concurrent_commits_adopt_an_operators_reset(cluster_39: Cluster, 
             break
 
 
-async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_group_without_offsets_and_without_a_reset_policy(
+    release_backend: GroupBackend, unique: Unique
+) -> None:
     """
     A consumer raises an error if its group has neither offsets nor a reset policy, and so no rule for its start
     offsets.
     """
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 1)
-    await produce(cluster_39, topic, 3)
+    await release_backend.cluster.create_topic(topic, 1)
+    await produce(release_backend.cluster, topic, 3)
 
     async def read() -> None:
-        async with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts, auto_offset_reset="none") as consumer:
+        async with release_backend.consumer(name, auto_offset_reset="none") as consumer:
             await consumer.subscribe(topic)
             async for _ in consumer:
                 raise AssertionError("no start offset is known")
 
     with pytest.raises(NoOffsetsError, match=f"group {name} has no offsets of {topic}"):
         await asyncio.wait_for(read(), 30)
-    with zookeeper(cluster_39) as client:
-        assert stored_offsets(client, name, topic) == {}
+    assert release_backend.stored(name, topic) == {}

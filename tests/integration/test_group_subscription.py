@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.cluster_data import owners, produce, zookeeper
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import end_session, group_of
 from tests.helpers.waiting import eventually
 
@@ -48,9 +48,9 @@ class TwoTopics:
         self.until_dropped = len(self.values[self.dropped])
 
 
-async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
+async def with_asyncio(backend: GroupBackend, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
     """In a loop over records, drop a topic. When ``dropped`` is set, subscribe to the topic again."""
-    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
+    async with backend.consumer(group, metrics=seen.metrics) as consumer:
         await consumer.subscribe([seen.dropped, seen.kept])
         async for record in consumer:
             seen.add(record)
@@ -67,11 +67,11 @@ async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: t
                 break
 
 
-async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
+async def with_sync(backend: GroupBackend, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
     """Drop a topic and subscribe to it again, as ``with_asyncio`` does, with the blocking client."""
 
     def program() -> None:
-        with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
+        with backend.blocking(group, metrics=seen.metrics) as consumer:
             consumer.subscribe([seen.dropped, seen.kept])
             for record in consumer:
                 seen.add(record)
@@ -92,24 +92,23 @@ async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: thre
 
 @pytest.mark.parametrize("program", [with_asyncio, with_sync], ids=["asyncio", "sync"])
 async def test_a_topic_is_dropped_from_the_subscription(
-    cluster_39: Cluster, unique: Unique, program: Callable[..., Iterable[None]]
+    backend: GroupBackend, unique: Unique, program: Callable[..., Iterable[None]]
 ) -> None:
     """The topic is no longer delivered, and its position is committed. A later subscription resumes there."""
     seen, group, dropped = TwoTopics(unique("dropped"), unique("kept")), unique("group"), threading.Event()
-    await cluster_39.create_topic(seen.dropped, 1)
-    await cluster_39.create_topic(seen.kept, 1)
-    values = await produce(cluster_39, seen.dropped, 200)
-    await produce(cluster_39, seen.kept, 20)
-    running = asyncio.ensure_future(program(cluster_39, group, seen, dropped))
+    await backend.cluster.create_topic(seen.dropped, 1)
+    await backend.cluster.create_topic(seen.kept, 1)
+    values = await produce(backend.cluster, seen.dropped, 200)
+    await produce(backend.cluster, seen.kept, 20)
+    running = asyncio.ensure_future(program(backend, group, seen, dropped))
     try:
         await eventually(lambda: seen.until_dropped is not None, "the topic is dropped")
-        await produce(cluster_39, seen.kept, 20)
+        await produce(backend.cluster, seen.kept, 20)
         await eventually(lambda: seen.has(kept=40), "the other topic flows")
         assert seen.values[seen.dropped] == values[:50]
-        with zookeeper(cluster_39) as client:
-            await eventually(lambda: stored_offsets(client, group, seen.dropped) == {0: 50}, "it is committed")
+        await eventually(lambda: backend.stored(group, seen.dropped) == {0: 50}, "it is committed")
     finally:
-        values += await produce(cluster_39, seen.dropped, 1, first=200)
+        values += await produce(backend.cluster, seen.dropped, 1, first=200)
         dropped.set()
     await asyncio.wait_for(running, 60)
     assert seen.values[seen.dropped] == values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -14,8 +15,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, UnknownTopicError
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
-from tests.helpers.cluster_data import committed, members, owners, zookeeper
+from tests.helpers.cluster_data import owners, zookeeper
 from tests.helpers.commands import Running
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually, eventually_blocking
 
@@ -24,17 +26,22 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-@pytest.fixture
-def topic(cluster_39: Cluster, unique: Unique) -> str:
-    """Return the name of a topic of two partitions."""
+def new_topic(cluster: Cluster, unique: Unique) -> str:
+    """Create a topic of two partitions, and return its name."""
     name = unique("topic")
-    asyncio.run(cluster_39.create_topic(name, 2))
+    asyncio.run(cluster.create_topic(name, 2))
     return name
 
 
 @pytest.fixture
-def producer(cluster_39: Cluster) -> Iterator[Producer]:
-    with Producer(cluster_39.brokers) as connected:
+def topic(backend: GroupBackend, unique: Unique) -> str:
+    """Return the name of a topic of two partitions."""
+    return new_topic(backend.cluster, unique)
+
+
+@pytest.fixture
+def producer(backend: GroupBackend) -> Iterator[Producer]:
+    with Producer(backend.cluster.brokers) as connected:
         yield connected
 
 
@@ -47,13 +54,13 @@ def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
 
 
 def test_a_break_finishes_the_record_and_the_block_leaves_the_group(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """Two consumers, one after the other, get each record once. Afterwards the group has no members."""
     group, values = unique("group"), fill(producer, topic, 100)
     got = []
     for _ in range(2):
-        with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+        with backend.blocking(group) as consumer:
             consumer.subscribe(topic)
             for record in consumer:
                 assert consumer.fencing_token(record) == consumer.fencing_token(record.topic_partition)
@@ -62,8 +69,8 @@ def test_a_break_finishes_the_record_and_the_block_leaves_the_group(
                     break
         assert consumer.closing
     assert sorted(got) == sorted(values)
-    assert committed(cluster_39, group, topic) == 100
-    assert members(cluster_39, group) == []
+    assert backend.committed(group, topic) == 100
+    assert backend.members(group) == []
 
 
 def process_one(consumer: GroupedConsumer, got: list[bytes], failure: BaseException) -> None:
@@ -73,9 +80,9 @@ def process_one(consumer: GroupedConsumer, got: list[bytes], failure: BaseExcept
         raise failure
 
 
-def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) -> None:
+def fail_with_one(backend: GroupBackend, group: str, topic: str, got: list[bytes]) -> None:
     """Raise an exception with a record in flight, receive the record again, and raise KeyboardInterrupt."""
-    with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+    with backend.blocking(group) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(ZeroDivisionError):
             process_one(consumer, got, ZeroDivisionError())
@@ -83,38 +90,38 @@ def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) ->
 
 
 def test_a_record_in_flight_at_an_exception_is_delivered_again(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """The same consumer's next loop gets the record again, and so does the next consumer after a Ctrl-C."""
     group, values = unique("group"), fill(producer, topic, 2)
     got: list[bytes] = []
     with pytest.raises(KeyboardInterrupt):
-        fail_with_one(cluster_39, group, topic, got)
+        fail_with_one(backend, group, topic, got)
     assert got[0] == got[1]
-    assert committed(cluster_39, group, topic) == 0
-    with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+    assert backend.committed(group, topic) == 0
+    with backend.blocking(group) as consumer:
         consumer.subscribe(topic)
         again = [record.value for _, record in zip(values, consumer, strict=False)]
     assert sorted(again) == sorted(values)
 
 
 def test_a_close_within_the_loop_finishes_its_record(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """The closing thread has the record in flight, so the close does not wait for it."""
     group = unique("group")
     fill(producer, topic, 1)
-    consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
+    consumer = backend.blocking(group)
     consumer.connect()
     consumer.subscribe(topic)
     for _ in consumer:
         consumer.close()
-    assert committed(cluster_39, group, topic) == 1
+    assert backend.committed(group, topic) == 1
     with pytest.raises(ClosedError):
         iter(consumer)
 
 
-def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+def test_another_thread_closes_a_waiting_consumer(backend: GroupBackend, topic: str, unique: Unique) -> None:
     """When another thread closes a consumer, its loop ends, and a waiting ``consume()`` returns None."""
     ended = []
 
@@ -127,7 +134,7 @@ def test_another_thread_closes_a_waiting_consumer(cluster_39: Cluster, topic: st
         ended.append([])
 
     for wait in (iterate, ask):
-        consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
+        consumer = backend.blocking(unique("group"))
         consumer.connect()
         consumer.subscribe(topic)
         waiting = threading.Thread(target=wait, args=(consumer,))
@@ -147,64 +154,71 @@ def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
 
 
 def test_values_have_the_fencing_token_of_their_claim(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
-    """The fencing token is the czxid of the owner znode. The next owner has a larger token."""
-    group, claims = unique("group"), list[dict[int, int]]()
+    """
+    The fencing token is the czxid of the owner znode, or the generation and the member id. The next owner has a larger
+    czxid, and another member id.
+    """
+    group, claims = unique("group"), list[dict[int, Any]]()
     for _ in range(2):
         for number in range(2):
             producer.produce(topic, b"value", partition=number).result(30)
-        claimed: dict[int, int] = {}
-        with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
+        claimed: dict[int, Any] = {}
+        with backend.blocking(group, deserializer=bytes) as consumer:
             while len(claimed) < 2:
                 batch = consumer.consume(topic) or Batch()
                 assert [record.value for part in batch.parts for record in part.records] == batch
                 claimed |= {part.topic_partition.partition: part.fencing_token for part in batch.parts}
-            with zookeeper(cluster_39) as client:
-                assert claimed == {number: czxid for number, (_, czxid) in owners(client, group, topic).items()}
+            if backend.by_brokers:
+                assert {token.member_id for token in claimed.values()} == {consumer.member_id}
+            else:
+                with zookeeper(backend.cluster) as client:
+                    assert claimed == {number: czxid for number, (_, czxid) in owners(client, group, topic).items()}
         claims.append(claimed)
-    assert all(claims[0][number] < claims[1][number] for number in range(2))
+    assert all(claims[0][number] != claims[1][number] for number in range(2))
+    assert backend.by_brokers or all(claims[0][number] < claims[1][number] for number in range(2))
 
 
-def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
+def fail_with_values(backend: GroupBackend, group: str, topic: str) -> None:
     """Receive a value, and raise ZeroDivisionError."""
-    with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, deserializer=bytes) as consumer:
+    with backend.blocking(group, deserializer=bytes) as consumer:
         take(consumer, topic, 1)
         raise ZeroDivisionError
 
 
 def test_values_are_committed_by_the_next_call(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """
     A thread counts like a coroutine: a close finishes the values that its thread received last. An exception does not
     finish them.
     """
     group = unique("group")
-    with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
+    with backend.blocking(group, deserializer=bytes) as consumer:
         values = fill(producer, topic, 20)
         assert sorted(take(consumer, topic, 20)) == sorted(values)
         consumer.commit_offsets()
-        assert committed(cluster_39, group, topic) == 20
+        assert backend.committed(group, topic) == 20
         producer.produce(topic, b"more", partition=0).result(30)
         assert take(consumer, topic, 1) == [b"more"]
-    assert committed(cluster_39, group, topic) == 21
+    assert backend.committed(group, topic) == 21
     producer.produce(topic, b"unfinished", partition=0).result(30)
     with pytest.raises(ZeroDivisionError):
-        fail_with_values(cluster_39, group, topic)
-    assert committed(cluster_39, group, topic) == 21
+        fail_with_values(backend, group, topic)
+    assert backend.committed(group, topic) == 21
 
 
-async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluster, unique: Unique) -> None:
+async def test_idle_partitions_move_while_the_program_is_busy(backend: GroupBackend, unique: Unique) -> None:
     """While a program processes a record, it makes no call. Its other partition moves all the same."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
+    await backend.cluster.create_topic(topic, 2)
     release, busy = threading.Event(), threading.Event()
 
     def program() -> None:
-        with Producer(cluster_39.brokers) as producer:
+        with Producer(backend.cluster.brokers) as producer:
             producer.produce(topic, b"only", partition=0).result(30)
-        with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts) as consumer:
+        with backend.blocking(name) as consumer:
             consumer.subscribe(topic)
             for _ in consumer:
                 busy.set()
@@ -214,7 +228,7 @@ async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluste
     working = threading.Thread(target=program)
     working.start()
     assert await asyncio.to_thread(busy.wait, 60)
-    async with group_of(cluster_39, name, [topic]) as group:
+    async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
         await group.join()
         await eventually(lambda: len(group.members[0].partitions(topic)) == 1, "the other member owns a partition")
         release.set()
@@ -222,9 +236,11 @@ async def test_idle_partitions_move_while_the_program_is_busy(cluster_39: Cluste
     await asyncio.to_thread(working.join, 30)
 
 
-def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topic: str, producer: Producer) -> None:
+def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, unique: Unique) -> None:
     """After a seek the loop continues at the new position."""
-    fill(producer, topic, 20)
+    topic = new_topic(cluster_39, unique)
+    with Producer(cluster_39.brokers) as producer:
+        fill(producer, topic, 20)
     with SingleConsumer(cluster_39.brokers) as consumer:
         consumer.subscribe(topic, start=SingleConsumer.BEGINNING, partitions=[1])
         partition = TopicPartition(topic, 1)
@@ -255,11 +271,12 @@ def test_the_single_consumer_has_position_lag_and_seek(cluster_39: Cluster, topi
     assert consumer.consume(topic) is None
 
 
-def test_the_producer_raises_at_once_for_an_invalid_record(cluster_39: Cluster, topic: str) -> None:
+def test_the_producer_raises_at_once_for_an_invalid_record(cluster_39: Cluster, unique: Unique) -> None:
     """
     The producer raises at once for an invalid record. Errors of brokers are set on the future. A full buffer blocks the
     program, and no record is lost.
     """
+    topic = new_topic(cluster_39, unique)
     with Producer(cluster_39.brokers, max_buffered_bytes=2_000) as producer:
         with pytest.raises(ConfigError, match="topic"):
             producer.produce("no/topic", b"value")
@@ -276,30 +293,33 @@ def test_the_producer_raises_at_once_for_an_invalid_record(cluster_39: Cluster, 
 
 
 NEVER_CLOSES = """
+import json
 import sys
 from kiel_groups.sync import GroupedConsumer
 
-consumer = GroupedConsumer(sys.argv[1], sys.argv[3], sys.argv[2], session_timeout_ms=30_000)
+broker, group, topic, settings = sys.argv[1:]
+consumer = GroupedConsumer(broker, group, session_timeout_ms=30_000, **json.loads(settings))
 consumer.connect()
-consumer.subscribe(sys.argv[4])
+consumer.subscribe(topic)
 for record in consumer:
     print(record.offset)
 """
 
 
 def test_a_program_that_never_closes_leaves_the_group(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """After a Ctrl-C the member has left when the process has ended, and finished records are committed."""
     group = unique("group")
     fill(producer, topic, 5)
-    with Running(["-c", NEVER_CLOSES, cluster_39.brokers[0], cluster_39.zk_hosts, group, topic]) as program:
+    arguments = [backend.cluster.brokers[0], group, topic, json.dumps(backend.settings)]
+    with Running(["-c", NEVER_CLOSES, *arguments]) as program:
         program.wait_for_lines(5)
         program.end(signal.SIGINT)
         assert any(line.endswith("KeyboardInterrupt") for line in program.errors)
-    assert members(cluster_39, group) == []
+    assert backend.members(group) == []
     # All five records were printed. The Ctrl-C may have come before the program asked for a sixth one.
-    assert committed(cluster_39, group, topic) in (4, 5)
+    assert backend.committed(group, topic) in (4, 5)
 
 
 class Positions:
@@ -334,7 +354,7 @@ class Positions:
 
 
 def test_the_hooks_of_a_listener_seek_and_commit(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """
     The program waits meanwhile: in its loop for the assigned hook, in ``close()`` for the revoked hook. Without
@@ -342,10 +362,8 @@ def test_the_hooks_of_a_listener_seek_and_commit(
     """
     group, listener = unique("group"), Positions()
     fill(producer, topic, 10)
-    consumer = GroupedConsumer(
-        cluster_39.brokers,
+    consumer = backend.blocking(
         group,
-        cluster_39.zk_hosts,
         autocommit=False,
         default_offset_commit_callback=listener.committed,
     )
@@ -366,15 +384,15 @@ def test_the_hooks_of_a_listener_seek_and_commit(
     assert len(listener.stored) == 1
     assert consumer.metrics.counter("listener_failures") == 0
     assert consumer.metrics.counter("commit_callbacks_failed") == 0
-    assert committed(cluster_39, group, topic) == 10
+    assert backend.committed(group, topic) == 10
 
 
 def test_a_dead_letter_hook_uses_the_blocking_producer(
-    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+    backend: GroupBackend, topic: str, producer: Producer, unique: Unique
 ) -> None:
     """The hook of a bad record waits for the producer's outcome, and the record is finished."""
     group, dead = unique("group"), unique("dead")
-    asyncio.run(cluster_39.create_topic(dead, 1))
+    asyncio.run(backend.cluster.create_topic(dead, 1))
     values = [*fill(producer, topic, 4), b"bad", b"4"]
     # The loop ends with the record behind the bad one, whichever partition comes first.
     for value in values[4:]:
@@ -385,9 +403,7 @@ def test_a_dead_letter_hook_uses_the_blocking_producer(
         offsets.append(producer.produce(dead, record.value, partition=0).result(30).offset)
         consumer.commit()
 
-    consumer = GroupedConsumer(
-        cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=int, on_bad_record=to_dead_letters
-    )
+    consumer = backend.blocking(group, deserializer=int, on_bad_record=to_dead_letters)
     with consumer:
         consumer.subscribe(topic)
         got = []
@@ -399,4 +415,4 @@ def test_a_dead_letter_hook_uses_the_blocking_producer(
     assert consumer.metrics.counter("bad_records_passed") == 1
     assert sorted(got) == [0, 1, 2, 3, 4]
     assert consumer.metrics.counter("bad_record_hooks_failed") == 0
-    assert committed(cluster_39, group, topic) == len(values)
+    assert backend.committed(group, topic) == len(values)

@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "a member reads its assignment without a watch",
         _OWNED_PARTITIONS,
-        "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._due.set)\n",
+        "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._assignment_changed)\n",
         "claims.Replaced:\n        node = await self._session.get(self._assignment_path)\n",
         "tests/sim/test_member_assignments.py",
     ),

@@ -13,6 +13,7 @@ from docutils import nodes
 from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
+from kiel_groups.kafka_metrics import KAFKA_METRICS
 from kiel_groups.ops import checks, partition_progress
 from tests.helpers.commands import REPOSITORY
 
@@ -52,3 +53,12 @@ def test_each_kind_of_finding_is_explained() -> None:
     explained = set(re.findall(r"^``([a-z-]+)``  ", kinds, re.MULTILINE))
     assert len(found) >= 13
     assert explained == found
+
+
+def test_the_metrics_of_a_member_are_explained() -> None:
+    """The page's table has the metrics of the code's table, in its order and with its words."""
+    tables = [table for table in tree().findall(nodes.table) if "heartbeat-rate" in table.astext()]
+    assert len(tables) == 1
+    rows = [[cell.astext() for cell in row.children] for row in tables[0].findall(nodes.row)]
+    found = [(name, " ".join(meaning.split())) for name, meaning in rows[1:]]
+    assert found == [(metric.name, metric.meaning) for metric in KAFKA_METRICS]

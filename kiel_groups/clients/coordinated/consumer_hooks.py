@@ -82,6 +82,8 @@ class ConsumerHooks:
         self.offered: frozenset[str] = frozenset()
         #: The partitions of the last assignment, which an assignor may want to keep here.
         self._owned: frozenset[TopicPartition] = frozenset()
+        #: The partitions that the application had paused when they were given back.
+        self._paused: frozenset[TopicPartition] = frozenset()
 
     def attach(self, starts: StartPositions, owned: OwnedOffsets) -> None:
         """Add the parts that need the member, which in turn needs these hooks."""
@@ -117,10 +119,8 @@ class ConsumerHooks:
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._subscribed(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
         self.assigned = self._owned = partitions
+        self._paused &= partitions
         self._handler.gate_changed(gate)
-        if self._subscription.partitions_auto_assigned():
-            self._subscription.assign_from_subscribed(partitions)
-        self._metrics.gauge("assigned_partitions", len(partitions))
         topics = sorted({partition.topic for partition in partitions})
         await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
 
@@ -173,15 +173,30 @@ class ConsumerHooks:
         if not starts:
             return
         self._tracker.open(starts)
+        self._assign()
+        for partition in starts.keys() & self._paused:
+            self._subscription.pause(partition)
         listed = some(f"{each} at {start.offset} ({start.origin.value})" for each, start in sorted(starts.items()))
         log.info("group %s: opened %s: %s", self._group, counted(starts, "partition"), listed)
         self._unopened.forget(starts)
         self._tasks.start(self._handler.assigned(frozenset(starts)))
 
+    def _assign(self) -> None:
+        """Tell the subscription which partitions the application has: those that are open, also while they drain."""
+        if self._subscription.partitions_auto_assigned():
+            topics = self._subscription.topics
+            self._subscription.assign_from_subscribed(each for each in self.open_partitions if each.topic in topics)
+        self._metrics.gauge("assigned_partitions", len(self._subscription.assigned_partitions()))
+
+    @property
+    def open_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of the last assignment that are open; any others are those of a later ``assign``."""
+        return self._tracker.open_partitions() & self._owned
+
     @property
     def settled(self) -> bool:
         """Whether all assigned partitions are open."""
-        return self.assigned is not None and self._tracker.open_partitions() == self.assigned
+        return self.assigned is not None and self.open_partitions == self.assigned
 
     # ------------------------------------------------------------------ giving back
 
@@ -192,7 +207,7 @@ class ConsumerHooks:
         A partition whose records are still in flight when the gate closes is lost.
         """
         self.assigned = None
-        partitions = self._tracker.open_partitions()
+        partitions = self.open_partitions
         if not partitions:
             return
         started_s = self._context.runtime.boot_time_s()
@@ -211,7 +226,10 @@ class ConsumerHooks:
             )
             self._lose(late)
         await self._commit_last(partitions - late)
+        # As far as these partitions come back, the application has paused them still.
+        self._paused = self._subscription.paused_partitions() & partitions
         self._tracker.end(partitions - late)
+        self._assign()
         self._metrics.observe("drain", self._context.runtime.boot_time_s() - started_s)
 
     async def _drain(
@@ -249,11 +267,11 @@ class ConsumerHooks:
 
     def lost(self, gate: GenerationGate) -> None:
         """Drop all partitions: other members may have them."""
-        self.assigned, self._owned = None, frozenset()
-        if self._subscription.partitions_auto_assigned():
-            self._subscription.assign_from_subscribed(())
-        if partitions := self._tracker.open_partitions():
+        partitions = self.open_partitions
+        self.assigned, self._owned, self._paused = None, frozenset(), frozenset()
+        if partitions:
             self._lose(partitions)
+        self._assign()
 
     def _lose(self, partitions: frozenset[TopicPartition]) -> None:
         self._metrics.count("partitions_lost", len(partitions))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
+from kiel_groups.clients.coordinated.assigned_members import owner_words
 from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
@@ -22,6 +23,7 @@ from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.watchdog import Watchdog
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
+from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.group.member.partition_offsets import Commit
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -111,8 +113,15 @@ class ConsumerMember:
         """Accept any topics: brokers limit them by nothing that a member could check."""
 
     async def resubscribe(self) -> None:
-        """Join with the present subscription; raises as ``start``. A member without topics joins when it has some."""
-        if self._has_started or self._subscription.topics:
+        """
+        Join with the present subscription; raises as ``start``. A member without topics joins when it has some.
+
+        A member that has partitions joins in the background: it gives them back first, and the caller may be the one
+        that processes their records.
+        """
+        if self._member.holds_assignment:
+            self._member.request_rejoin()
+        elif self._has_started or self._subscription.topics:
             await self._join()
 
     @property
@@ -205,14 +214,20 @@ class ConsumerMember:
         await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, _DOUBT)
 
     async def _owner_words(self, partition: TopicPartition) -> str:
-        return f"this member, {self.member_id}, in the group's present generation"
+        timeout_s = self._context.timing.find_timeout_ms / 1000
+        return await owner_words(
+            self._context.group.group,
+            self.member_id,
+            partition,
+            lambda request: self._member.send(GroupRequest.FETCH, request, timeout_s),
+        )
 
     async def _refresh_offsets(self) -> None:
         """Commit the offsets of idle partitions again, before brokers expire them."""
         while True:
             await asyncio.sleep(self._context.timing.offset_refresh_ms / 1000)
             async with self._owned.writing:
-                idle = self._tracker.open_partitions() - self._tracker.commits().keys()
+                idle = self._hooks.open_partitions - self._tracker.commits().keys()
                 states = {partition: self._tracker.of(partition) for partition in idle}
                 again = {p: Commit(state.committed, state.version) for p, state in states.items() if state is not None}
                 try:

@@ -118,6 +118,11 @@ class CoordinatedMember:
         return self._state.rejoin_due or self._state.phase is not Phase.STABLE
 
     @property
+    def holds_assignment(self) -> bool:
+        """Whether the program still has partitions of an assignment, even if it is giving them back."""
+        return self._state.holding is not Holding.NOTHING
+
+    @property
     def may_commit(self) -> bool:
         """Whether the assignment that the program has is that of the present generation."""
         return self._state.may_commit

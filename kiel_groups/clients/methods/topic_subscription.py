@@ -29,9 +29,11 @@ class TopicSubscription(GroupMembership):
         listener: RebalanceListener | None = None,
     ) -> asyncio.Future[None]:
         """
-        Replace the subscription at the call. The future is done once the member has registered it.
+        Replace the subscription at the call. The future is done once the member has registered it. If brokers
+        coordinate the group, it is done once the member has joined, or, if it has partitions, at once: it joins again
+        when their records in flight are finished.
 
-        Topics that remain in it are delivered without a pause.
+        Topics that remain in it are delivered without a pause, unless brokers coordinate the group.
 
         Topics that leave it are no longer delivered. Their records in flight are finished and committed as usual.
         A topic that does not exist is logged, and consumed as soon as it is created.
@@ -44,7 +46,8 @@ class TopicSubscription(GroupMembership):
 
         Raises:
             ConfigError: There is no topic, a name is not legal for a topic of Kafka 0.8, a pattern is given, or the
-                topics exceed what ZooKeeper can store for one member. The previous subscription remains.
+                topics exceed what ZooKeeper can store for one member. The previous subscription remains. Or the
+                coordinator refuses the member's settings.
             ArgumentTypeError: The listener is not an object with hooks. It is a TypeError and a ConfigError.
             IllegalStateError: The application has assigned partitions; call ``unsubscribe()`` first.
             KielGroupsError: After ``assign`` and ``unsubscribe``, the consumer joins the group: the errors of

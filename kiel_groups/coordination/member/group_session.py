@@ -105,6 +105,7 @@ class GroupSession(Generic[RoleT]):
         self._layout = GroupLayout(process.config.group)
         self._tasks = TaskSet(self.fail)
         self.phase = SessionPhase.OPENING
+        self._began_s = process.runtime.boot_time_s()
         #: The step that joining waits for, for error messages.
         self._step = "the chroot"
         #: Whether the watchdog ended the session: the application may still be processing the same records.
@@ -206,6 +207,7 @@ class GroupSession(Generic[RoleT]):
             layout=self._layout,
             member_id=make_member_id(config.group, job + runtime.host(), started_ms, self.session.id),
             started_ms=started_ms,
+            began_s=self._began_s,
             session=self.session,
             tasks=self._tasks,
             metrics=self._metrics,

@@ -75,6 +75,8 @@ class MemberRole:
     async def resubscribe(self) -> None:
         """Register a changed subscription; raises as ``SubscriptionRegistration.follow_subscription``."""
         self.owned_partitions.follow_subscription()
+        if self.registration.is_outdated:
+            self.owned_partitions.times.subscription_changed()
         await self.registration.follow_subscription()
 
     async def brokers(self) -> list[HostPort]:
@@ -105,6 +107,7 @@ class MemberRole:
         expected back, and neither does a leader that is the only member.
         """
         config = self._context.config
+        self.owned_partitions.times.end()
         if config.instance_id is None and not self.owned_partitions.idle and not alone:
             # If the session ends meanwhile, there is nothing left to release.
             with suppress(TimeoutError, SessionLostError):

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from kiel_groups.backoff import Backoff
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
+from kiel_groups.coordination.member.rebalance_times import RebalanceTimes
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
 from kiel_groups.coordination.offsets.claim_opening import Starts
@@ -75,6 +76,7 @@ class OwnedPartitions:
         self._subscription = subscription
         self._claims = claims.Claims()
         self._unopened = UnopenedClaims(context.group, context.metrics)
+        self.times = RebalanceTimes(context.metrics, context.runtime, context.began_s)
         self._due = asyncio.Event()
         self._empty, self._leaving = asyncio.Event(), asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
@@ -156,9 +158,9 @@ class OwnedPartitions:
                 audit_due_s = loop.time() + self._context.audit_interval_s()
 
     async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
-        node = await self._session.get(self._assignment_path, self._due.set)
-        if node is None and await self._session.exists(self._assignment_path, self._due.set) is not None:
-            node = await self._session.get(self._assignment_path, self._due.set)
+        node = await self._session.get(self._assignment_path, self._assignment_changed)
+        if node is None and await self._session.exists(self._assignment_path, self._assignment_changed) is not None:
+            node = await self._session.get(self._assignment_path, self._assignment_changed)
         if node is None:
             return claims.AssignmentRead(None)
         try:
@@ -168,12 +170,17 @@ class OwnedPartitions:
             self._metrics.count("znodes_unreadable")
             return claims.AssignmentRead(None)
         if found.member_id == self._context.member_id:
+            self.times.arrived(found.generation)
             await self._unsubscribed_topics.check(node, found, self._subscription.topics)
             return claims.AssignmentRead(found.partitions)
         # Without an instance_id no other member can have the slot, whatever its znode contains. A member whose znode
         # was deleted was not replaced either: the leader knows only its predecessor, and this member will join again.
         is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
         return claims.Replaced() if is_replaced else claims.AssignmentRead(None)
+
+    def _assignment_changed(self) -> None:
+        self.times.change_noticed()
+        self._due.set()
 
     async def _stop_replaced(self) -> NoReturn:
         """Release all partitions, then stop: two members of one instance would replace each other forever."""
@@ -218,6 +225,8 @@ class OwnedPartitions:
             self._assign()
         for effect in effects:
             self._perform(effect)
+        if self._claims.settled:
+            self.times.taken_over()
         if not self._claims.phases:
             self._empty.set()
 
@@ -231,6 +240,7 @@ class OwnedPartitions:
         if self._subscription.partitions_auto_assigned():
             owned, topics = self._claims.in_phase(claims.Phase.OWNED, claims.Phase.DRAINING), self._subscription.topics
             self._subscription.assign_from_subscribed(partition for partition in owned if partition.topic in topics)
+        self._metrics.gauge("assigned_partitions", len(self._subscription.assigned_partitions()))
 
     def _perform(self, effect: claims.Effect) -> None:
         match effect:

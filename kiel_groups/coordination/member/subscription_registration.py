@@ -56,6 +56,11 @@ class SubscriptionRegistration:
         #: The registered topics; None while they are not known.
         self._registered: Collection[str] | None = None
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the application wants other topics than those that are registered."""
+        return self._registered != self._subscription()
+
     def check(self, topics: Collection[str]) -> None:
         """
         Check that these topics can be registered.
@@ -163,7 +168,7 @@ class SubscriptionRegistration:
             SessionLostError: The member znode is gone; the session has been ended.
         """
         async with self._writing:
-            while self._registered != self._subscription():
+            while self.is_outdated:
                 wanted = self._subscription()
                 # Until there is an answer, either subscription may be the registered one. If the application returns to
                 # the previous subscription, that must be registered again, too.

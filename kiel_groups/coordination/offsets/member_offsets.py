@@ -46,7 +46,7 @@ class MemberOffsets:
         writer = FencedWriter(context.session, context.layout.member(context.member_id), topics.catch_up)
         znodes = OffsetZnodes(context, writer)
         brokers = BrokerCommits(context, znodes, writer) if context.tracker.rules.through_brokers else None
-        store = ZooKeeperStore(znodes, brokers)
+        store = ZooKeeperStore(context, znodes, brokers)
         owned = OwnedOffsets(context.group, context.handler, context.tracker, context.metrics, store)
         new_logs = NewLogs(context, znodes, topics)
         starts = StartOffsets(context, writer, topics)

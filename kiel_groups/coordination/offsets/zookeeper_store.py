@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
+from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import TopicPartition
 
@@ -17,18 +18,26 @@ class ZooKeeperStore:
     """
     The offset znodes as an ``OffsetStore``.
 
-    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``.
+    Commits go through ``brokers`` if there are any; otherwise the member writes to the ``znodes``. The metrics of the
+    context observe ``commit``, the time that a commit takes.
     """
 
-    def __init__(self, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
+    def __init__(self, context: SessionContext, znodes: OffsetZnodes, brokers: BrokerCommits | None) -> None:
+        self._metrics = context.metrics
+        self._runtime = context.runtime
         self._znodes = znodes
         self._brokers = brokers
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """Store offsets by way of the group's store; znodes have no room for the text."""
+        started_s = self._runtime.boot_time_s()
         if self._brokers is not None:
-            return await self._brokers.commit(commits, metadata)
-        return await self._znodes.commit(commits)
+            written = await self._brokers.commit(commits, metadata)
+        else:
+            written = await self._znodes.commit(commits)
+        if commits:
+            self._metrics.observe("commit", self._runtime.boot_time_s() - started_s)
+        return written
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
         """

@@ -46,14 +46,15 @@ class SessionContext:
     """
     A process on one session, as its parts see it.
 
-    ``started_ms`` is when the session was opened, in milliseconds since 1970. ``tasks`` runs the tasks that end with
-    the session.
+    ``started_ms`` is when the session was opened, in milliseconds since 1970; ``began_s`` is when the process began to
+    join with it, in seconds of boot time. ``tasks`` runs the tasks that end with the session.
     """
 
     config: GroupConfig
     layout: GroupLayout
     member_id: MemberId
     started_ms: int
+    began_s: float
     session: Session
     tasks: TaskSet
     metrics: Metrics

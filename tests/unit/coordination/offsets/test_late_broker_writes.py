@@ -126,7 +126,7 @@ async def test_a_commit_recognizes_the_late_write_of_an_earlier_one() -> None:
     BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
     BrokerSession.gate.renew(context.runtime.boot_time_s())
     commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers))
-    store = ZooKeeperStore(cast(Any, brokers), commits)
+    store = ZooKeeperStore(context, cast(Any, brokers), commits)
     offsets = OwnedOffsets(context.group, context.handler, tracker, context.metrics, store)
     state = tracker.of(partition)
     assert state is not None

@@ -108,7 +108,7 @@ class Owner:
         znodes = OffsetZnodes(context, self.writer)
         self.znodes = znodes
         self.owner_znodes = OwnerZnodes(context, self.writer, znodes)
-        store = ZooKeeperStore(znodes, None)
+        store = ZooKeeperStore(context, znodes, None)
         self.offsets = OwnedOffsets(context.group, context.handler, context.tracker, context.metrics, store)
         self.broker_commits = BrokerCommits(context, znodes, self.writer)
 
