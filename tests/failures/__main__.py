@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kiel_groups.clients import GroupedConsumer
-from kiel_groups.config import BrokerConfig
+from kiel_groups.config import BrokerConfig, ZooKeeperConfig
 
 WIDTH = 120
 
@@ -171,6 +171,8 @@ def document() -> str:
 def _settings() -> str:
     """Return a table of the settings with their defaults."""
     defaults = {name: each.default for name, each in inspect.signature(GroupedConsumer).parameters.items()}
+    # The consumer's own defaults of these depend on what coordinates the group.
+    defaults |= {name: each.default for name, each in inspect.signature(ZooKeeperConfig).parameters.items()}
     defaults |= {name: each.default for name, each in inspect.signature(BrokerConfig).parameters.items()}
     rows = [(f"``{name}``", f"{defaults[name] / 1000:g} s", meaning) for name, meaning in SETTINGS.items()]
     rows.insert(0, ("setting", "default", "time"))
