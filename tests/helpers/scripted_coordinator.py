@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
@@ -27,7 +28,7 @@ from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupRes
 from tests.helpers.manual_runtime import ManualRuntime
 from tests.helpers.waiting import eventually, run_ready_tasks
 
-__all__ = ["FIND", "MemberBench", "RecordedHooks", "ScriptedTransport"]
+__all__ = ["FIND", "MemberBench", "QuietRuntime", "RecordedHooks", "ScriptedTransport", "scripted_context"]
 
 FIND = "find"
 
@@ -48,7 +49,8 @@ class ScriptedTransport:
         self.script: defaultdict[object, deque[Script]] = defaultdict(deque)
         self.generation = 0
         self.leader = "m-1"
-        self.assignment = b"assignment"
+        #: What a sync brings; None: what the leader has assigned.
+        self.assignment: bytes | None = b"assignment"
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self.is_beat_closed = False
 
@@ -99,7 +101,10 @@ class ScriptedTransport:
             case JoinGroupRequest():
                 return self._joined(request, code)
             case SyncGroupRequest():
-                return SyncGroupResponse(error_code(code), b"" if code else self.assignment)
+                own = request.assignments.get(request.member_id, b"")
+                return SyncGroupResponse(
+                    error_code(code), b"" if code else own if self.assignment is None else self.assignment
+                )
             case OffsetCommitRequestV2():
                 codes = _by_partition(request.offsets, code)
                 self.offsets |= {p: request.offsets[p] for p, each in codes.items() if each == NO_ERROR}
@@ -203,6 +208,25 @@ class QuietRuntime(ManualRuntime):
         return low
 
 
+def scripted_context(
+    transport: ScriptedTransport,
+    runtime: ManualRuntime,
+    *,
+    group: Mapping[str, Any] = MappingProxyType({}),
+    rebalance_timeout: bool = True,
+    **timing: int,
+) -> CoordinatedContext:
+    """Return the context of a member of group g, with a session of 6 s and a heartbeat each second."""
+    return CoordinatedContext(
+        group=GroupConfig(group="g", **{"retry_backoff_ms": 1, **group}),
+        timing=CoordinatorConfig(**{"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, **timing}),
+        transport=transport,
+        versions=GroupVersions((0, 10, 1) if rebalance_timeout else (0, 9)),
+        metrics=Metrics(),
+        runtime=runtime,
+    )
+
+
 class MemberBench:
     """A member with a scripted coordinator. Its pauses last a millisecond; heartbeats are sent as the clock passes."""
 
@@ -211,16 +235,9 @@ class MemberBench:
         self.transport = ScriptedTransport(self.trace)
         self.hooks = RecordedHooks(self.trace)
         self.runtime = QuietRuntime()
-        self.metrics = Metrics()
         self.failures: list[KielGroupsError] = []
-        self.context = CoordinatedContext(
-            group=GroupConfig(group="g", retry_backoff_ms=1),
-            timing=CoordinatorConfig(**{"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000, **timing}),
-            transport=self.transport,
-            versions=GroupVersions((0, 10, 1) if rebalance_timeout else (0, 9)),
-            metrics=self.metrics,
-            runtime=self.runtime,
-        )
+        self.context = scripted_context(self.transport, self.runtime, rebalance_timeout=rebalance_timeout, **timing)
+        self.metrics = self.context.metrics
         self.member = CoordinatedMember(self.context, self.hooks, self._failed)
 
     def _failed(self, error: KielGroupsError) -> None:

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 #: How often topics are looked for that the brokers do not know yet, in seconds.
 _MISSING_S = 5.0
 
+#: The share of the session timeout after which a leader assigns the partitions that it knows.
+_METADATA_SHARE = 1 / 6
+
 
 class TopicSource(Protocol):
     """The topics of the cluster; see ``ClusterMetadata``."""
@@ -46,6 +49,7 @@ class AssignmentPlanner:
         self._group = context.group.group
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._topics = topics
+        self._session_s = context.timing.session_timeout_ms / 1000
         #: The partitions of the members' topics in the last assignment of this leader.
         self._planned: Mapping[str, tuple[int, ...]] = {}
 
@@ -53,20 +57,33 @@ class AssignmentPlanner:
         """
         Return the assignment of each member, also of those that get nothing.
 
+        If no broker tells the topics' partitions, those that were known before are assigned. ``changed`` notices if
+        there are others.
+
         Raises:
             AllocatorError: The assignor has failed, took too long, or returned no valid assignment.
-            KielGroupsError: No broker has told the topics' partitions.
         """
         subscriptions = self._subscriptions(joined)
         topics = sorted({topic for member in subscriptions.values() for topic in member.topics})
         if topics:
-            await self._topics.refresh(topics, "assignment")
+            await self._refresh(topics)
         self._planned = {topic: self._topics.known_partitions(topic) or () for topic in topics}
         partitions = {topic: numbers for topic, numbers in self._planned.items() if numbers}
         if missing := [topic for topic in topics if topic not in partitions]:
             log.warning("group %s: no broker knows %s yet; they are looked for", self._group, some(missing))
         assigned = await self._assign(joined.protocol, subscriptions, partitions)
         return {member: _encoded(assigned.get(member, ())) for member in joined.members}
+
+    async def _refresh(self, topics: Sequence[str]) -> None:
+        """Ask for the topics' partitions, within a time that leaves the members their sessions."""
+        limit_s = self._session_s * _METADATA_SHARE
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._topics.refresh(topics, "assignment")
+        except (KielGroupsError, TimeoutError) as error:
+            self._context.metrics.count("assignments_of_known_topics")
+            why = str(error) or f"no answer within {limit_s:g} s"
+            log.warning("group %s: assigning the partitions known before: %s", self._group, why)
 
     def _subscriptions(self, joined: JoinedGroup) -> dict[str, AssignorMember]:
         """Return the members' subscriptions; a member whose subscription cannot be read gets nothing."""
@@ -87,7 +104,8 @@ class AssignmentPlanner:
         assignor = self._assignors.get(protocol)
         if assignor is None:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
-        limit_s = self._context.group.allocator_timeout_ms / 1000
+        # The coordinator removes a leader that has not synced within its session.
+        limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
         try:
             async with asyncio.timeout(limit_s):
                 # On a thread: a function of the application may take long, and heartbeats alone keep no loop alive.
@@ -117,9 +135,17 @@ class AssignmentPlanner:
                 log.info("group %s: the topics' partitions could not be read: %s", self._group, error)
                 continue
             now = {topic: self._topics.known_partitions(topic) or () for topic in planned}
-            if grown := [topic for topic, numbers in planned.items() if now[topic] != numbers]:
-                log.info("group %s: the partitions of %s have changed; rebalancing", self._group, some(grown))
+            if planned is self._planned and (
+                grown := [each for each, numbers in planned.items() if now[each] != numbers]
+            ):
+                # Until the next plan, the same change is not reported again.
+                self._planned = now
+                log.info("group %s: the partitions of %s have changed", self._group, some(grown))
                 return
+
+    def forget(self) -> None:
+        """Forget the last assignment, because another member leads the group now."""
+        self._planned = {}
 
 
 def _encoded(partitions: Sequence[TopicPartition]) -> bytes:

@@ -117,17 +117,21 @@ class ConsumerHooks:
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """Open the assigned partitions at their start positions; look up those that are not known yet again."""
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
-        partitions = self._subscribed(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
+        partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
         self.assigned = self._owned = partitions
         self._paused &= partitions
         self._handler.gate_changed(gate)
         topics = sorted({partition.topic for partition in partitions})
         await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
 
-    def _subscribed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Refuse partitions of topics that this member does not subscribe to."""
+    def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """
+        Refuse partitions of topics that this member has not named in its join.
+
+        Topics that were unsubscribed since are left out, too: the next join says so to the leader.
+        """
         found = frozenset(partitions)
-        others = [partition for partition in found if partition.topic not in self._subscription.topics]
+        others = [partition for partition in found if partition.topic not in self.offered]
         if others:
             self._metrics.count("assignments_of_unsubscribed_topics", len(others))
             log.error(
@@ -135,7 +139,7 @@ class ConsumerHooks:
                 self._group,
                 some(sorted(others)),
             )
-        return found.difference(others)
+        return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
         """Open the partitions of a topic, and alarm while some have no start position."""
@@ -159,7 +163,7 @@ class ConsumerHooks:
                     break
                 self._unopened.attempt_failed(topic, failures)
                 refused = [error for error in failures.values() if isinstance(error, NoOffsetsError)]
-                if refused and self._context.group.auto_offset_reset == "none":
+                if refused:
                     self._handler.start_unknown(topic, refused[0])
                 if clock() >= alarm_at_s:
                     self._unopened.alarm(topic, waiting, alarm_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
@@ -146,10 +147,13 @@ class ConsumerMember:
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """Drain and commit all partitions, and leave the group; see ``GroupMember.close``."""
-        await self._member.close(limit)
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        await self._tasks.cancel()
+        try:
+            await self._member.close(limit)
+        finally:
+            if self._watchdog is not None:
+                self._watchdog.stop()
+            cancelled = self._tasks.cancel()
+        await cancelled
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
@@ -191,7 +195,8 @@ class ConsumerMember:
         Read the group's offsets from its coordinator, whether or not this member owns the partitions.
 
         Raises:
-            NoOffsetsError: The coordinator has not returned them.
+            NoOffsetsError: The coordinator refuses to return them.
+            BrokerError: It has not answered in several tries.
         """
         return dict(await self._offsets.fetch(partitions))
 
@@ -245,6 +250,8 @@ class ConsumerMember:
             await self._hooks.planner.changed(interval_s)
             if self._member.leads:
                 self._member.request_rejoin()
+            else:
+                self._hooks.planner.forget()
 
     # ------------------------------------------------------------------ the watchdog
 
@@ -258,7 +265,9 @@ class ConsumerMember:
     def _stalled(self, reason: str) -> None:
         """Leave the group when the watchdog's limit is reached; called on the watchdog's thread."""
         self._member.give_up()
-        self._loop.call_soon_threadsafe(self._begin_again, reason)
+        # If the loop is closed, there is no member any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._begin_again, reason)
 
     def _begin_again(self, reason: str) -> None:
         log.warning("group %s: the membership was given up: %s", self._context.group.group, reason)
@@ -271,7 +280,8 @@ class ConsumerMember:
         while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
             await asyncio.sleep(_CATCH_UP_S)
         self._watch()
-        self._member.request_rejoin()
+        if self._has_started:
+            self._member.request_rejoin()
 
     def _task_failed(self, error: BaseException) -> None:
         trace = None if isinstance(error, KielGroupsError) else error

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 #: The longest text that the protocol can carry.
 _LONGEST_TEXT_BYTES = 32_767
 
+#: The share of the session timeout that a read may take before it is repeated.
+_READ_SHARE = 1 / 3
+
 #: After these codes, the membership of the commit is over, or its group rebalances.
 _OVER = frozenset(
     {CoordinatorCode.ILLEGAL_GENERATION, CoordinatorCode.UNKNOWN_MEMBER, CoordinatorCode.REBALANCE_IN_PROGRESS}
@@ -64,6 +67,8 @@ class CoordinatorOffsets:
         self._member = member
         self._tracker = tracker
         self._timeout_s = request_timeout_ms / 1000
+        #: A join waits for reads under way, and must not come too late for that.
+        self._read_s = min(self._timeout_s, context.timing.session_timeout_ms / 1000 * _READ_SHARE)
         #: The offsets that this process has last stored. Their absence from the coordinator is an alarm.
         self._stored: dict[TopicPartition, int] = {}
 
@@ -90,8 +95,16 @@ class CoordinatorOffsets:
         return Written(stored, {})
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
-        """Store the positions that resets chose; raises as ``commit``."""
-        return await self.commit(commits, "")
+        """
+        Store the positions that resets chose; raises as ``commit``.
+
+        Raises:
+            CommitFailedError: The coordinator refuses a position, too. The reset is tried again after a pause.
+        """
+        written = await self.commit(commits, "")
+        if refused := sorted(commits.keys() - written.stored.keys()):
+            raise CommitFailedError(f"group {self._group}: the coordinator refuses to store {some(refused)}")
+        return written
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """Return nothing: while a group has members, its coordinator lets no other client write offsets."""
@@ -114,14 +127,13 @@ class CoordinatorOffsets:
             answers = await self._attempt(waiting, metadata)
             done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
             self._stored |= done
+            repeated = REPEATED
             if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
                 log.warning("group %s: the metadata of a commit is too long: left out", self._group)
                 metadata = ""
-                waiting = {p: waiting[p] for p, code in answers.items() if code == OFFSET_METADATA_TOO_LARGE}
-                continue
-            refused = {partition: code for partition, code in answers.items() if code != NO_ERROR}
-            self._report(refused)
-            again = [p for p in waiting if p not in answers or answers[p].number in REPEATED]
+                repeated = REPEATED | {OFFSET_METADATA_TOO_LARGE.number}
+            self._report(answers, repeated)
+            again = [p for p in waiting if p not in answers or answers[p].number in repeated]
             waiting = {partition: waiting[partition] for partition in again}
             if waiting:
                 self._retry(waiting, answers, by_s)
@@ -175,9 +187,9 @@ class CoordinatorOffsets:
             raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
         return gate
 
-    def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-        for code in sorted({code.number for code in refused.values()} - REPEATED):
-            partitions = [partition for partition, each in refused.items() if each.number == code]
+    def _report(self, answers: Mapping[TopicPartition, ErrorCode], repeated: Collection[int]) -> None:
+        for code in sorted({code.number for code in answers.values()}.difference(repeated, {NO_ERROR.number})):
+            partitions = [partition for partition, each in answers.items() if each.number == code]
             known = error_code(code)
             self._metrics.count("commits_refused", len(partitions), error=known.name)
             log.error(
@@ -200,6 +212,7 @@ class CoordinatorOffsets:
 
         Raises:
             NoOffsetsError: As ``read_offsets``.
+            KielGroupsError: As ``read_offsets``.
         """
         token = self._member.token
 
@@ -210,7 +223,7 @@ class CoordinatorOffsets:
         return await read_offsets(
             self._group,
             partitions,
-            lambda request: self._member.send(GroupRequest.FETCH, request, self._timeout_s),
+            lambda request: self._member.send(GroupRequest.FETCH, request, self._read_s),
             refused,
         )
 

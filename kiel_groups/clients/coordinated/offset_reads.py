@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import KielGroupsError, NoOffsetsError
+from kiel_groups.errors import BrokerError, KielGroupsError, NoOffsetsError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.offsets_v0 import FetchedOffset
@@ -16,6 +17,8 @@ from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 
 __all__ = ["FIRST_READ_PAUSE_S", "LONGEST_READ_PAUSE_S", "REPEATED", "read_offsets"]
 
+log = logging.getLogger(__name__)
+
 #: The first and the longest pause before an offset request is repeated, in seconds.
 FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
 
@@ -23,7 +26,7 @@ FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
 _TRIES = 10
 
 #: After these codes, the same request may succeed later, perhaps at another broker.
-REPEATED = frozenset(
+REPEATED: frozenset[int] = frozenset(
     {
         CoordinatorCode.UNKNOWN,
         CoordinatorCode.REQUEST_TIMED_OUT,
@@ -53,11 +56,13 @@ async def read_offsets(
         The offset of each partition that has one.
 
     Raises:
-        NoOffsetsError: The coordinator refuses for good, or has not answered in several tries.
+        NoOffsetsError: The coordinator refuses for good.
+        BrokerError: The coordinator has not answered in several tries, or not for all partitions.
+        KielGroupsError: As ``send``, which has failed in several tries.
     """
     waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
     found: dict[TopicPartition, int] = {}
-    failure = NoOffsetsError(f"group {group}: the coordinator's answers lack {waiting[0] if waiting else 'nothing'}")
+    failure: KielGroupsError = BrokerError(f"group {group}: the coordinator's answers lack partitions")
     for attempt in range(_TRIES):
         if not waiting:
             return found
@@ -65,17 +70,20 @@ async def read_offsets(
         try:
             answers = await send(OffsetFetchRequestV1(group, waiting))
         except KielGroupsError as error:
-            failure = NoOffsetsError(f"group {group}: the group's offsets cannot be read: {error}")
-            failure.__cause__ = error
+            log.info("group %s: no answer to a read of offsets: %s", group, error)
+            failure = error
             continue
         found |= {p: answer.offset for p, answer in answers.items() if answer.error == NO_ERROR and answer.offset >= 0}
         failed = {p: answer.error for p, answer in answers.items() if answer.error != NO_ERROR}
-        for partition, code in sorted(failed.items()):
-            failure = NoOffsetsError(
-                f"group {group}: the offset of {partition} cannot be read: {code}: {code.hint}", code=code.number
-            )
+        for code in {answer.number: answer for answer in failed.values()}.values():
             refused(code.number)
+        for partition, code in sorted(failed.items()):
+            failure = code.exception(f"group {group}: the offset of {partition} cannot be read")
             if code.number not in REPEATED:
-                raise failure
+                raise NoOffsetsError(str(failure), code=code.number)
+        if failed:
+            log.info("%s", failure)
         waiting = tuple(p for p in waiting if p in failed or p not in answers)
+    if not waiting:
+        return found
     raise failure

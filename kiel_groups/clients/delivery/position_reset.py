@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import LogRange, log_range
 from kiel_groups.config import ResetPolicy
-from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
+from kiel_groups.errors import CommitFailedError, CoordinationError, OffsetOutOfRangeError
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -170,7 +170,7 @@ class PositionReset:
             try:
                 return await self._member.store_reset(partition, reset)
             except CoordinationError as error:
-                if not error.retriable:
+                if not error.retriable and not isinstance(error, CommitFailedError):
                     raise
                 self._metrics.count("resets_put_off")
                 log.warning("%s: the reset to %d was not stored: %s; retrying", partition, reset.position, error)

@@ -1,0 +1,317 @@
+"""What a consumer does with the partitions of a generation: it opens them, drains them, and loses what it must."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kiel_groups.errors import BrokerConnectionError, NoBrokersError, ProtocolError
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.group.member.partition_offsets import StartOrigin
+from kiel_groups.group.member.pending_reset import PendingReset
+from kiel_groups.model import GenerationToken, TopicPartition
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wire.groups.join_group import JoinGroupRequest
+from tests.helpers.coordinated_consumer import P0, P1, ConsumerBench
+from tests.helpers.waiting import eventually, run_ready_tasks
+
+pytestmark = pytest.mark.unit
+
+C = CoordinatorCode
+SILENCE = BrokerConnectionError("broker 1: the connection broke")
+U0 = TopicPartition("u", 0)
+
+
+def offset(bench: ConsumerBench, partition: TopicPartition) -> tuple[int, StartOrigin]:
+    state = bench.tracker.of(partition)
+    assert state is not None
+    return state.start, state.origin
+
+
+# Opening
+
+
+async def test_partitions_open_at_the_offsets_of_the_group() -> None:
+    """A partition with an offset starts there; one without starts by the policy, and that start is stored before."""
+    bench = ConsumerBench()
+    bench.committed(p0=7)
+    await bench.joined()
+    assert offset(bench, P0) == (7, StartOrigin.STORED)
+    assert offset(bench, P1) == (100, StartOrigin.FIRST)
+    assert bench.stored() == {P0: 7, P1: 100}
+    state = bench.tracker.of(P0)
+    assert state is not None
+    assert state.token == GenerationToken(1, "m-1")
+    assert bench.handler.gates[-1].is_open(bench.runtime.now_s)
+    assert bench.subscription.assigned_partitions() == {P0, P1}
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("answer", [C.LOADING, C.NOT_COORDINATOR, SILENCE, {P0: 0}])
+async def test_offsets_that_cannot_be_read_yet_are_read_again(answer: object) -> None:
+    """No partition is reset because the coordinator loads, moves, or leaves a partition out of its answer."""
+    bench = ConsumerBench()
+    bench.committed(p0=7, p1=8)
+    bench.transport.script[OffsetFetchRequestV1].append(answer)  # type: ignore[arg-type]
+    await bench.joined()
+    assert (offset(bench, P0)[0], offset(bench, P1)[0]) == (7, 8)
+    assert bench.handler.unknown == []
+    await bench.member.close()
+
+
+async def test_a_partition_without_a_log_delays_no_other() -> None:
+    """A partition whose leader does not answer is looked up again; the others are delivered meanwhile."""
+    bench = ConsumerBench()
+    bench.handler.look_up_errors[P1] = NoBrokersError()
+    await bench.member.start()
+    await bench.traced("assigned t:0")
+    assert not bench.member.settled
+    bench.handler.look_up_errors.clear()
+    await bench.traced("assigned t:1")
+    assert bench.member.settled
+    await bench.member.close()
+
+
+async def test_a_start_that_is_not_stored_is_not_delivered() -> None:
+    """A position that another owner might choose differently is stored before the first record is delivered."""
+    bench = ConsumerBench()
+    bench.transport.script[OffsetCommitRequestV2].append({P0: 0, P1: 28})
+    await bench.member.start()
+    await bench.traced("assigned t:0")
+    assert bench.tracker.of(P1) is None
+    await bench.traced("assigned t:1")
+    await bench.member.close()
+
+
+async def test_an_application_that_wants_no_reset_gets_an_error() -> None:
+    """Without a reset policy, a partition without an offset is an error of the next request for its topic."""
+    bench = ConsumerBench(group={"auto_offset_reset": "none"})
+    bench.committed(p0=7)
+    await bench.member.start()
+    await bench.traced("assigned t:0")
+    await eventually(lambda: bench.handler.unknown, "the application gets an error")
+    assert "has no offsets of t:1, and auto_offset_reset is 'none'" in str(bench.handler.unknown[0])
+    assert bench.stored() == {P0: 7}
+    await bench.member.close()
+
+
+@pytest.mark.parametrize(("code", "is_final"), [(29, True), (C.LOADING, False)])
+async def test_only_a_refusal_for_good_is_an_error_of_the_application(code: int, is_final: bool) -> None:
+    """A coordinator that refuses to read offsets is reported; one that loads them is asked again."""
+    bench = ConsumerBench(group={"auto_offset_reset": "none"})
+    bench.committed(p0=7, p1=8)
+    bench.transport.script[OffsetFetchRequestV1].append(code)
+    await bench.joined()
+    assert bool(bench.handler.unknown) is is_final
+    await bench.member.close()
+
+
+async def test_a_new_partition_starts_at_its_beginning() -> None:
+    """A partition that is added to a topic while this process consumes it starts at its first record."""
+    bench = ConsumerBench(group={"auto_offset_reset": "latest"})
+    await bench.joined()
+    assert offset(bench, P1)[0] == 200
+    bench.topics.counts["t"] = 3
+    await bench.member.resubscribe()
+    await bench.traced("assigned t:0, t:1, t:2")
+    assert offset(bench, TopicPartition("t", 2)) == (100, StartOrigin.FIRST)
+    await bench.member.close()
+
+
+async def test_a_rebalance_between_the_read_and_the_opening_opens_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A partition whose offset was read for a former generation is read again for the next one."""
+    bench = ConsumerBench()
+    joined = asyncio.Event()
+    bench.transport.script[OffsetCommitRequestV2].append(asyncio.Event())
+    await bench.member.start()
+    await bench.traced("commit")
+    bench.transport.script[JoinGroupRequest].append(joined)
+    bench.member._member.request_rejoin()
+    await bench.traced("join m-1")
+    await run_ready_tasks()
+    assert bench.tracker.open_partitions() == frozenset()
+    joined.set()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace.count("assigned t:0, t:1") == 1
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    await bench.member.close()
+
+
+async def test_a_start_whose_commit_removes_the_member_is_dropped() -> None:
+    """The membership may turn out to be over while a start is stored: nothing is opened, and the member joins anew."""
+    bench = ConsumerBench()
+    bench.transport.script[OffsetCommitRequestV2].append(C.UNKNOWN_MEMBER)
+    await bench.member.start()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace.count("join anew") == 2
+    assert bench.failures == []
+    await bench.member.close()
+
+
+async def test_topics_that_were_not_offered_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """A leader that assigns a topic that this member does not subscribe to is reported, and the rest is opened."""
+    bench = ConsumerBench()
+    bench.assign(P0, U0)
+    await bench.joined()
+    assert bench.tracker.open_partitions() == {P0}
+    assert "the leader has assigned u:0, whose topic this member does not subscribe to; refused" in caplog.text
+    assert bench.metrics.counter("assignments_of_unsubscribed_topics") == 1
+    await bench.member.close()
+
+
+async def test_a_topic_that_was_unsubscribed_meanwhile_is_no_error_of_the_leader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What a member has offered in its join may be assigned to it; the next join offers less."""
+    bench = ConsumerBench("t", "u")
+    bench.topics.counts["u"] = 1
+    joined = asyncio.Event()
+    bench.transport.script[JoinGroupRequest].append(joined)
+    starting = asyncio.ensure_future(bench.member.start())
+    await bench.traced("join anew")
+    bench.subscription.subscribe("t")
+    joined.set()
+    await starting
+    await eventually(lambda: bench.member.settled, "the partitions of t are open")
+    assert bench.tracker.open_partitions() == {P0, P1}
+    assert "refused" not in caplog.text
+    assert bench.trace.count("sync") == 2
+    await bench.member.close()
+
+
+async def test_an_assignment_that_cannot_be_read_stops_the_member() -> None:
+    """A leader of another program may send what is no assignment: the member says so, and leaves."""
+    bench = ConsumerBench()
+    bench.transport.assignment = b"\x00\x00\x00\x00\x00\x09"
+    with pytest.raises(ProtocolError, match="the assignment of this member"):
+        await bench.member.start()
+    await bench.traced("leave m-1")
+    assert len(bench.failures) == 1
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("assignment", [b"", b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"])
+async def test_a_member_may_get_nothing(assignment: bytes) -> None:
+    """A group with more members than partitions has members that only wait, and that join the next rebalance."""
+    bench = ConsumerBench()
+    bench.transport.assignment = assignment
+    await bench.joined()
+    assert bench.member.settled
+    await bench.member.resubscribe()
+    await eventually(lambda: bench.trace == ["join m-1", "sync"], "the member joins, and gives nothing back")
+    await bench.member.close()
+
+
+# Giving back
+
+
+async def test_partitions_are_drained_committed_and_given_back() -> None:
+    """The records that the application has finished until then are committed before the join."""
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    bench.handler.busy[P1] = asyncio.Event()
+    bench.member._member.request_rejoin()
+    await bench.traced("drained t:0")
+    bench.finish(P1, 150)
+    bench.handler.busy.pop(P1).set()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace[:4] == ["drained t:0", "drained t:1", "commit", "join m-1"]
+    assert bench.stored() == {P0: 120, P1: 150}
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("rebalance_timeout", [False, True])
+async def test_a_partition_that_does_not_drain_is_lost_loudly(
+    rebalance_timeout: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    At the end of the gate, less the time for a commit, the partition is lost: an error says which, and after which
+    time. The others are committed, and the member joins in time.
+    """
+    bench = await ConsumerBench(rebalance_timeout=rebalance_timeout, rebalance_timeout_ms=20_000).joined()
+    bench.finish(P0, 120)
+    bench.finish(P1, 150)
+    bench.handler.busy[P1] = asyncio.Event()
+    bench.member._member.note(GroupRequest.COMMIT, C.REBALANCE_IN_PROGRESS, GenerationToken(1, "m-1"))
+    await bench.traced("drained t:0")
+    bench.runtime.sleep_s(9.5 if rebalance_timeout else 2.5)
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace[:4] == ["drained t:0", "lost t:1", "commit", "join m-1"]
+    assert bench.stored() == {P0: 120, P1: 100}
+    assert "1 partition, first t:1, were not given back within" in caplog.text
+    assert bench.metrics.counter("partitions_lost") == 1
+    bench.handler.busy.clear()
+    await bench.member.close()
+
+
+async def test_removal_loses_all_partitions_without_a_commit() -> None:
+    """Another member may have the partitions already, so neither a drain nor a commit happens."""
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    bench.member._member.note(GroupRequest.COMMIT, C.UNKNOWN_MEMBER, GenerationToken(1, "m-1"))
+    assert bench.trace == ["lost t:0, t:1"]
+    assert bench.tracker.open_partitions() == frozenset()
+    assert bench.subscription.assigned_partitions() == frozenset()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace[:2] == ["lost t:0, t:1", "join anew"]
+    assert offset(bench, P0)[0] == 100
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("code", [C.ILLEGAL_GENERATION, C.UNKNOWN_MEMBER])
+async def test_a_last_commit_that_removes_the_member_loses_its_partitions(code: int) -> None:
+    """The commit before the join may be the first to learn of the removal, from within the drain."""
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    bench.transport.script[OffsetCommitRequestV2].append(code)
+    bench.member._member.request_rejoin()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace[:4] == ["drained t:0, t:1", "commit", "lost t:0, t:1", "join anew"]
+    assert bench.failures == []
+    await bench.member.close()
+
+
+async def test_a_drain_whose_hook_fails_stops_the_member() -> None:
+    """A bug in giving back is not taken for success: the partitions are lost, and the member leaves."""
+    bench = await ConsumerBench().joined()
+
+    async def drained(partitions: object) -> None:
+        raise ValueError("a bug")
+
+    bench.handler.drained = drained  # type: ignore[method-assign]
+    bench.member._member.request_rejoin()
+    await bench.traced("leave m-1")
+    assert bench.trace == ["lost t:0, t:1", "leave m-1"]
+    assert "ValueError: a bug" in str(bench.failures[0])
+    await bench.member.close()
+
+
+async def test_a_drain_leaves_the_position_of_a_reset() -> None:
+    """A reset that is chosen and not stored yet is what the next owner finds."""
+    bench = await ConsumerBench().joined()
+    bench.tracker.choose_reset(P0, PendingReset(lost=100, start=140, end=200, position=140))
+    await bench.member.close()
+    assert bench.stored()[P0] == 140
+
+
+async def test_a_drain_waits_for_a_commit_of_the_application() -> None:
+    """The last commit follows one that is under way, and stores what was finished since."""
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    answered = asyncio.Event()
+    bench.transport.script[OffsetCommitRequestV2].append(answered)
+    committing = asyncio.ensure_future(bench.member.commit_on_session())
+    await bench.traced("commit")
+    bench.finish(P0, 130)
+    bench.member._member.request_rejoin()
+    await bench.traced("drained t:0, t:1")
+    await run_ready_tasks()
+    assert "join m-1" not in bench.trace
+    answered.set()
+    assert await committing == {P0}
+    await bench.traced("join m-1")
+    assert bench.trace[:4] == ["commit", "drained t:0, t:1", "commit", "join m-1"]
+    assert bench.stored()[P0] == 130
+    await bench.member.close()
