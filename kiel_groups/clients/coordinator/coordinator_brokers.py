@@ -39,14 +39,20 @@ class CoordinatorBrokers:
         #: Where the coordinators are, by node id, as brokers have named them.
         self._addresses: dict[int, HostPort] = {}
         self._beats = HeartbeatConnection(cluster.config.client_id)
+        #: The coordinator that a broker has named last.
+        self._named: int | None = None
 
     async def find(self, doubted: int | None = None) -> int:
         """
         Ask a broker without a recent failure for the coordinator; raises as ``GroupTransport.find``.
 
-        After a failure the brokers' addresses are read again, because this may be the client's only request.
+        The coordinator that was named last is doubted, too, because one that is cut off from its cluster would name
+        itself; the search after a failed one may ask it. After a failure the brokers' addresses are read again, because
+        this may be the client's only request.
         """
         what = f"group {self._group}: no broker has named the group's coordinator"
+        if doubted is None:
+            doubted, self._named = self._named, None
         try:
             connection = self._cluster.some_connection(without=doubted)
         except KielGroupsError as error:
@@ -64,8 +70,9 @@ class CoordinatorBrokers:
         assert answer is not None, "the request has an answer"
         if answer.error != NO_ERROR:
             raise FindError(f"{what}: {answer.error}: {answer.error.hint}", code=answer.error.number)
-        self._addresses[answer.broker.node_id] = HostPort(answer.broker.host, answer.broker.port)
-        return answer.broker.node_id
+        self._named = answer.broker.node_id
+        self._addresses[self._named] = HostPort(answer.broker.host, answer.broker.port)
+        return self._named
 
     async def send(self, coordinator: int, request: Request[T], timeout_s: float, *, aside: bool = False) -> T:
         """Send a request to the coordinator; raises as ``GroupTransport.send``."""

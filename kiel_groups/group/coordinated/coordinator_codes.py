@@ -100,6 +100,9 @@ REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {
         **_REFUSED,
     },
     GroupRequest.COMMIT: {
+        # The coordinator cannot have the offsets replicated, as when it is cut off from its cluster. It answers
+        # heartbeats all the same, so nothing else makes the member look for its successor.
+        _C.REQUEST_TIMED_OUT: _R.FIND,
         _C.REBALANCE_IN_PROGRESS: _R.REJOIN,
         **_MOVED,
         **_REMOVED,

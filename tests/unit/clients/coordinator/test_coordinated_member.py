@@ -86,11 +86,11 @@ FINDS: dict[int | Exception, tuple[str, ...]] = {
     81: ("find", "find", *ANEW),
     FindError("no broker has answered"): ("find", "find", *ANEW),
 }
-#: What a member with an assignment does by an answer about offsets.
+#: What a member with an assignment does by an answer to a commit.
 OFFSETS: dict[int, tuple[str, ...]] = {
     C.UNKNOWN: (),
     C.NO_ERROR: (),
-    C.REQUEST_TIMED_OUT: (),
+    C.REQUEST_TIMED_OUT: ("find",),
     C.LOADING: (),
     C.NOT_AVAILABLE: ("find",),
     C.NOT_COORDINATOR: ("find",),

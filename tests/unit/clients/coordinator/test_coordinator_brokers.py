@@ -93,6 +93,22 @@ async def test_a_broker_that_does_not_answer_is_replaced_by_another(fault: Fault
             assert await transport.find() == 7
 
 
+async def test_a_coordinator_is_not_asked_first_whether_it_still_is_one() -> None:
+    """One that is cut off from its cluster names itself, so another broker is asked; it is asked if that one fails."""
+    async with FakeBroker(node_id=7) as cut_off, FakeBroker(node_id=8) as other:
+        cut_off.peers = other.peers = [cut_off, other]
+        coordinating(cut_off)
+        async with transport_to(cut_off) as transport:
+            assert await transport.find() == 7
+            assert not other.received(FIND)
+            other.script = lambda request: coordinator(15) if request.api_key == FIND else None
+            with pytest.raises(FindError, match="NOT_AVAILABLE"):
+                await transport.find()
+            assert await transport.find() == 7
+            other.script = lambda request: coordinator(0, 8, "127.0.0.1", other.port)
+            assert await transport.find() == 8
+
+
 async def test_a_closed_client_names_no_coordinator() -> None:
     """A question after the close of the client is an answer like any other failure."""
     async with FakeBroker() as broker:

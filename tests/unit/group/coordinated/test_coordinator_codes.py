@@ -45,7 +45,7 @@ TABLE: dict[GroupRequest, tuple[Reaction, ...]] = {
         *(FIND, FIND, FIND),
     ),
     GroupRequest.COMMIT: (
-        *(PROCEED, PROCEED, PROCEED, PROCEED, FIND, FIND),
+        *(PROCEED, PROCEED, FIND, PROCEED, FIND, FIND),
         *(LOST, PROCEED, FAIL, LOST, PROCEED, REJOIN, FAIL),
         *(PROCEED, PROCEED, FIND),
     ),

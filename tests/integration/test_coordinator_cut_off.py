@@ -1,0 +1,195 @@
+"""
+A group whose coordinator is cut off from its cluster, while one of its members still reaches it.
+
+Heartbeats are not replicated: that coordinator answers them as before. A commit is: the coordinator cannot confirm it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import Producer
+from kiel_groups.embedded import Cluster
+from kiel_groups.model import GenerationToken, OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
+from tests.helpers.cluster_data import zookeeper
+from tests.helpers.members import Group, Member, group_of
+from tests.helpers.raw_requests import ask_at
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+OVERRIDES = {
+    # A leader of 0.9 that removes replicas from those in sync waits for ZooKeeper. Until then, it answers no commit.
+    "replica.lag.time.max.ms": 60_000,
+    "offsets.commit.timeout.ms": 1_000,
+}
+BROKERS = frozenset((0, 1, 2))
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+SETTINGS: Mapping[str, Any] = {
+    "coordination": "brokers",
+    "zk_hosts": None,
+    "heartbeat_interval_ms": 500,
+    # A leader that is cut off answers fetches, without new records. A member notices when it asks for leaders again.
+    "metadata_max_age_ms": 1_000,
+}
+
+
+class CutOffGroup:
+    """A group on the topic ``t``, and its coordinator, broker ``first``, which is going to be cut off."""
+
+    def __init__(self, cluster: Cluster, group: Group, first: int) -> None:
+        self.cluster = cluster
+        self.group = group
+        self.first = first
+        self.others = [address for broker, address in enumerate(cluster.links.advertised) if broker != first]
+        self._values = 0
+
+    async def join(self, **settings: Any) -> Member:
+        return await self.group.join(**{**SETTINGS, **settings})
+
+    async def produce(self, amount: int = 30) -> set[bytes]:
+        """Produce this many values by the brokers that are not cut off, and return them."""
+        first, self._values = self._values, self._values + amount
+        values = {b"%d" % number for number in range(first, self._values)}
+        async with Producer(self.others) as producer:
+            for value in values:
+                await producer.produce("t", value, key=value)
+        return values
+
+    async def cut(self) -> int:
+        """Cut the coordinator off, and return the next one as soon as the other brokers name it."""
+        self.cluster.links.cut(self.cluster.kafka[self.first])
+        return await coordinator_of(self.cluster, self.group.name, BROKERS - {self.first})
+
+    async def stored(self, coordinator: int) -> dict[TopicPartition, int]:
+        """Return the offsets that a coordinator has."""
+        request = OffsetFetchRequestV1(self.group.name, tuple(PARTITIONS))
+        found = await ask_at(self.cluster.links.advertised[coordinator], request)
+        return {partition: value.offset for partition, value in found.items() if value.offset >= 0}
+
+    async def everything_stored(self, coordinator: int) -> None:
+        """Wait until a coordinator has the ends of all that was delivered; it may not have later offsets before."""
+
+        async def is_stored() -> bool:
+            stored, ends = await self.stored(coordinator), self.ends
+            assert all(offset <= ends[partition] for partition, offset in stored.items())
+            return stored == ends
+
+        await eventually(is_stored, "what was delivered is stored", 30)
+
+    @property
+    def ends(self) -> Counter[TopicPartition]:
+        """The offset after the last one that was delivered of each partition."""
+        ends: Counter[TopicPartition] = Counter()
+        for delivery in self.group.deliveries:
+            record = delivery.record
+            ends[record.topic_partition] = max(ends[record.topic_partition], record.offset + 1)
+        return ends
+
+
+async def coordinator_of(cluster: Cluster, group: str, among: Collection[int] = BROKERS) -> int:
+    """Wait until these brokers name the same one of them as the coordinator of a group, and return it."""
+
+    async def named() -> set[int] | None:
+        asked = [cluster.links.advertised[broker] for broker in among]
+        nodes = {(await ask_at(broker, FindCoordinatorRequest(group))).broker.node_id for broker in asked}
+        return nodes if len(nodes) == 1 and nodes <= set(among) else None
+
+    (coordinator,) = await eventually(named, "there is a coordinator", 60) or ()
+    return coordinator
+
+
+def controller_of(cluster: Cluster) -> int | None:
+    """Return the broker that is the controller; None in KRaft mode, where it is no broker."""
+    if not cluster.uses_zookeeper:
+        return None
+    with zookeeper(cluster) as client:
+        return int(json.loads(client.get("/controller")[0])["brokerid"])
+
+
+@asynccontextmanager
+async def cut_off_group(start_cluster: Callable[..., Cluster], version: str) -> AsyncIterator[CutOffGroup]:
+    """
+    Start a cluster, and provide a group whose coordinator is not the controller.
+
+    A new controller of 0.9 leaves brokers that it has never seen alive among the replicas in sync.
+    """
+    cluster = start_cluster(3, kafka=version, cuttable_brokers=True, broker_overrides=OVERRIDES)
+    await cluster.create_topic("t", 3, replication=3)
+    coordinators = {name: await coordinator_of(cluster, name) for name in map("group-{}".format, range(8))}
+    controller = controller_of(cluster)
+    name, first = next((name, broker) for name, broker in coordinators.items() if broker != controller)
+    async with group_of(cluster, name, ["t"]) as group:
+        yield CutOffGroup(cluster, group, first)
+
+
+def _has(member: Member, values: set[bytes]) -> bool:
+    return values <= set(member.values)
+
+
+async def test_a_member_that_commits_nothing_keeps_a_coordinator_that_is_cut_off(
+    start_cluster: Callable[..., Cluster], coordinating_version: str
+) -> None:
+    """
+    The coordinator that is cut off answers the member's heartbeats, so both it and a member of the next coordinator
+    deliver the same partitions. Neither loses a record, and no commit of the former one is confirmed. When the cut
+    ends, the member loses its partitions, and joins again.
+    """
+    settings = {"session_timeout_ms": 6_000}
+    async with cut_off_group(start_cluster, coordinating_version) as tested:
+        group, one = tested.group, await tested.join(autocommit=False, **settings)
+        await group.delivered(await tested.produce())
+        await one.consumer.commit()
+        successor = await tested.cut()
+        await tested.everything_stored(successor)
+
+        two = await tested.join(brokers=tested.others, auto_commit_interval_ms=200, **settings)
+        await eventually(lambda: two.held == set(PARTITIONS), "the other member has all partitions", 30)
+        later = await tested.produce()
+        for member in (one, two):
+            await eventually(partial(_has, member, later), "both members deliver", 30)
+        assert one.held == set(PARTITIONS)
+        token = one.consumer.fencing_token(PARTITIONS[0])
+        assert isinstance(token, GenerationToken)
+        beyond = dict.fromkeys(PARTITIONS, OffsetAndMetadata(1_000, ""))
+        commit = OffsetCommitRequestV2(group.name, token.generation, token.member_id, beyond)
+        codes = await ask_at(tested.cluster.links.advertised[tested.first], commit)
+        assert {code.name for code in codes.values()} == {"REQUEST_TIMED_OUT"}
+
+        tested.cluster.links.heal()
+        await eventually(lambda: sorted(one.lost_partitions) == PARTITIONS, "the former member loses them", 30)
+        await group.balanced("t", 3)
+        await group.delivered(await tested.produce())
+        await one.consumer.commit()
+        await tested.everything_stored(successor)
+
+
+async def test_a_member_whose_commits_are_not_confirmed_finds_the_next_coordinator(
+    start_cluster: Callable[..., Cluster], coordinating_version: str
+) -> None:
+    """
+    The first commit that the cut-off coordinator cannot confirm makes the member ask another broker. The next
+    coordinator knows the member, which keeps its partitions: a member that joins then shares them with it.
+    """
+    settings = {"session_timeout_ms": 20_000, "auto_commit_interval_ms": 200}
+    async with cut_off_group(start_cluster, coordinating_version) as tested:
+        group, one = tested.group, await tested.join(**settings)
+        await group.delivered(await tested.produce())
+        successor = await tested.cut()
+        await group.delivered(await tested.produce())
+        await tested.everything_stored(successor)
+        assert (one.held, one.rebalances) == (set(PARTITIONS), 1)
+
+        await tested.join(brokers=tested.others, **settings)
+        await group.balanced("t", 3)
+        assert not one.lost_partitions
+        assert not group.overlaps()
