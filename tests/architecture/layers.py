@@ -41,6 +41,7 @@ LAYERS = (
     "coordination/zookeeper",
     "coordination/session",
     "coordination/offsets",
+    "coordination/kafka_store",
     "coordination/leader",
     "coordination/member",
     "admin",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
@@ -14,7 +14,7 @@ from kiel_groups.wire.api.offsets_v0 import FetchedOffset
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 
-__all__ = ["FIRST_READ_PAUSE_S", "LONGEST_READ_PAUSE_S", "REPEATED", "read_offsets"]
+__all__ = ["FIRST_READ_PAUSE_S", "LONGEST_READ_PAUSE_S", "REPEATED", "Fetched", "fetch_stored", "read_offsets"]
 
 #: The first and the longest pause before an offset request is repeated, in seconds.
 FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S = 0.05, 1.0
@@ -37,17 +37,78 @@ REPEATED = frozenset(
 Send: TypeAlias = Callable[[OffsetFetchRequestV1], Awaitable[Mapping[TopicPartition, FetchedOffset]]]
 
 
-async def read_offsets(
-    group: str, partitions: Iterable[TopicPartition], send: Send, refused: Callable[[int], object] = lambda _: None
-) -> dict[TopicPartition, int]:
+class Fetched(NamedTuple):
     """
-    Read the offsets that a group has committed.
+    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
+
+    A partition without an offset is in neither.
+    """
+
+    found: dict[TopicPartition, FetchedOffset]
+    failures: dict[TopicPartition, NoOffsetsError]
+
+
+async def fetch_stored(
+    group: str,
+    partitions: Iterable[TopicPartition],
+    send: Send,
+    refused: Callable[[int], object] = lambda _: None,
+    repeated: frozenset[int] = REPEATED,
+) -> Fetched:
+    """
+    Read the offsets that a group has committed, with their texts.
 
     Args:
         group: The group's name.
         partitions: The partitions.
         send: Sends a request; asked again for each try.
         refused: Called with each error code of an answer.
+        repeated: The codes after which a partition is asked for again, in several tries. After any other code, the read
+            ends.
+    """
+    waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
+    fetched = Fetched({}, {})
+    for attempt in range(_TRIES):
+        if not waiting:
+            break
+        await asyncio.sleep(backoff.delay_s(attempt))
+        try:
+            answers = await send(OffsetFetchRequestV1(group, waiting))
+        except KielGroupsError as error:
+            failure = NoOffsetsError(f"group {group}: the group's offsets cannot be read: {error}")
+            failure.__cause__ = error
+            fetched.failures.update(dict.fromkeys(waiting, failure))
+            continue
+        fetched.found.update((p, each) for p, each in answers.items() if each.error == NO_ERROR and each.offset >= 0)
+        fetched.failures.clear()
+        fetched.failures.update({p: _failure(group, p, answers.get(p)) for p in waiting if _failed(answers.get(p))})
+        codes = {failure.code for failure in fetched.failures.values() if failure.code is not None}
+        for code in sorted(codes):
+            refused(code)
+        if codes - repeated:
+            break
+        waiting = tuple(fetched.failures)
+    return fetched
+
+
+def _failed(answer: FetchedOffset | None) -> bool:
+    return answer is None or answer.error != NO_ERROR
+
+
+def _failure(group: str, partition: TopicPartition, answer: FetchedOffset | None) -> NoOffsetsError:
+    if answer is None:
+        return NoOffsetsError(f"group {group}: the coordinator's answers lack {partition}")
+    return NoOffsetsError(
+        f"group {group}: the offset of {partition} cannot be read: {answer.error}: {answer.error.hint}",
+        code=answer.error.number,
+    )
+
+
+async def read_offsets(
+    group: str, partitions: Iterable[TopicPartition], send: Send, refused: Callable[[int], object] = lambda _: None
+) -> dict[TopicPartition, int]:
+    """
+    Read the offsets that a group has committed; the arguments are those of ``fetch_stored``.
 
     Returns:
         The offset of each partition that has one.
@@ -55,27 +116,8 @@ async def read_offsets(
     Raises:
         NoOffsetsError: The coordinator refuses for good, or has not answered in several tries.
     """
-    waiting, backoff = tuple(sorted(partitions)), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
-    found: dict[TopicPartition, int] = {}
-    failure = NoOffsetsError(f"group {group}: the coordinator's answers lack {waiting[0] if waiting else 'nothing'}")
-    for attempt in range(_TRIES):
-        if not waiting:
-            return found
-        await asyncio.sleep(backoff.delay_s(attempt))
-        try:
-            answers = await send(OffsetFetchRequestV1(group, waiting))
-        except KielGroupsError as error:
-            failure = NoOffsetsError(f"group {group}: the group's offsets cannot be read: {error}")
-            failure.__cause__ = error
-            continue
-        found |= {p: answer.offset for p, answer in answers.items() if answer.error == NO_ERROR and answer.offset >= 0}
-        failed = {p: answer.error for p, answer in answers.items() if answer.error != NO_ERROR}
-        for partition, code in sorted(failed.items()):
-            failure = NoOffsetsError(
-                f"group {group}: the offset of {partition} cannot be read: {code}: {code.hint}", code=code.number
-            )
-            refused(code.number)
-            if code.number not in REPEATED:
-                raise failure
-        waiting = tuple(p for p in waiting if p in failed or p not in answers)
-    raise failure
+    found, failures = await fetch_stored(group, partitions, send, refused)
+    if failures:
+        final = {p: each for p, each in failures.items() if each.code is not None and each.code not in REPEATED}
+        raise failures[min(final or failures)]
+    return {partition: each.offset for partition, each in found.items()}

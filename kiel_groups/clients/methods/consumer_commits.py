@@ -96,7 +96,7 @@ class ConsumerCommits(GroupMembership):
         due = tracker.commits().keys()
         stored = await connected.commit_shielded()
         left = tracker.commits(due - stored)
-        if left and tracker.rules.through_brokers:
+        if left and tracker.rules.asks_brokers:
             raise CommitFailedError(
                 f"group {self.group_name}: commit(): {some(sorted(left))} not stored: brokers did not confirm it in"
                 f" time, or refused it as the log says; they may still store it. Commit again"
