@@ -143,8 +143,8 @@ class GroupStarts:
             self._context.metrics.count("offsets_expired", len(lost))
             log.error(
                 "group %s: Kafka has no offset of %s, although the group began to read %s %d minutes ago. Kafka has"
-                " lost it, or it has expired (offsets.retention.minutes of the brokers), unless no member has owned these"
-                " partitions yet. They start where the group began: records are repeated, and none is skipped",
+                " lost it, or it has expired (offsets.retention.minutes of the brokers), unless no member has owned"
+                " these partitions yet. They start where the group began: records are repeated, and none is skipped",
                 self._context.group,
                 some(lost, _MOST_NAMES),
                 topic,
