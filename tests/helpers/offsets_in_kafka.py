@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from kiel_groups.clients.coordinated.stored_in_kafka import StoredInKafka
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.log_ends import find_log_ends
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.coordination.partition_handler import StoreAnswer
 from kiel_groups.embedded import Cluster
@@ -64,6 +65,16 @@ class OffsetsInKafka:
             return sum((await self.offsets()).values()) == total
 
         await eventually(do, f"the offsets in Kafka add up to {total}", timeout_s)
+
+    async def are_the_ends(self, timeout_s: float = 30.0) -> None:
+        """Wait until the committed offsets are the ends of the logs."""
+        brokers = parse_hosts(self._brokers, 9092, "brokers")
+
+        async def do() -> bool:
+            ends = (await find_log_ends(brokers, self._partitions)).offsets
+            return bool(ends) and {p.partition: at for p, at in ends.items()} == await self.offsets()
+
+        await eventually(do, "the offsets in Kafka are the ends of the logs", timeout_s)
 
     async def _connected(self) -> ClusterMetadata:
         view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(self._brokers, 9092, "brokers")), Metrics())
