@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -14,6 +17,7 @@ from kiel_groups.errors import ConfigError, GroupConfigError, NoOffsetsError
 from kiel_groups.group.member.commit_note import NotedText
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
+from tests.helpers.commands import kiel_groups
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.offsets_in_kafka import OffsetsInKafka
 from tests.helpers.waiting import eventually
@@ -303,3 +307,33 @@ async def test_the_coordinator_moves_to_another_broker(start_cluster: Callable[.
         more = await produce(cluster, "t", 30, first=len(values))
         counts = await group.delivered(more, 60)
         assert all(counts[value] == 1 for value in more)
+
+
+async def test_describe_and_groups_show_offsets_and_lag(keeping_cluster: Cluster, unique: Unique) -> None:
+    """The tools ask the group's coordinator, also for a group without members; old offsets in ZooKeeper do not count."""
+    cluster, topic, name = keeping_cluster, unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    values = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], **STORE) as group:
+        member = await group.join()
+        await group.delivered(values)
+        await OffsetsInKafka(cluster, name, topic, 2).add_up_to(40)
+        await group.leave(member)
+        await produce(cluster, topic, 20, first=40)
+        await group.join(autocommit=False)
+        await group.balanced(topic, 2)
+        with zookeeper(cluster) as client:
+            client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"3", makepath=True)
+        outcome = await described(cluster, "describe", name, "--json", "--check")
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        document = json.loads(outcome.stdout)
+        assert (document["wrong"], document["lag"]) == ([], 20)
+        assert sum(each["committed"] for each in document["partitions"]) == 40
+        assert all(time.time() * 1000 - each["committed_at"] < 600_000 for each in document["partitions"])
+    listed = json.loads((await described(cluster, "groups", "--lag", "--json")).stdout)
+    assert [each["lag"] for each in listed if each["group"] == name] == [20]
+
+
+async def described(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a thread, because members run on the event loop of this process."""
+    return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)

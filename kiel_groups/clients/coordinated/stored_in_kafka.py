@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kiel_groups.clients.coordinated.offset_reads import REPEATED, fetch_stored
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.coordination.partition_handler import ReadOffsets, StoreAnswer
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -41,7 +43,7 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV1
 from kiel_groups.wording import counted
 
-__all__ = ["StoredInKafka", "check_kafka_offsets"]
+__all__ = ["FoundOffsets", "StoredInKafka", "check_kafka_offsets", "find_kafka_offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,9 @@ T = TypeVar("T")
 
 #: How long the coordinator may take for an answer, in milliseconds. It waits for the replicas of its log.
 _ANSWER_MS = 3_000
+
+#: How long a tool waits for a connection, in milliseconds.
+_CONNECT_MS = 2_000
 
 #: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
 _TRIES = 6
@@ -196,3 +201,45 @@ async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
         "store: 'broker-v1' needs brokers that keep offsets in Kafka, from 0.8.2 on, and these close the connection on"
         " being asked, as those of Kafka 0.8.0 and 0.8.1 do; use store='zookeeper', or upgrade the brokers"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """
+    The offset of each partition that has one.
+
+    ``problem`` is the reason why offsets may be missing, or "" if the coordinator has answered for all partitions.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_kafka_offsets(
+    brokers: Collection[HostPort], group: str, partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
+) -> FoundOffsets:
+    """
+    Read a group's offsets for the tools. Errors are returned as the ``problem``.
+
+    Args:
+        brokers: Addresses of brokers, to ask for the coordinator.
+        group: The group's name.
+        partitions: Partitions of existing topics.
+        timeout_s: Time for the whole look-up, in seconds.
+    """
+    if not partitions:
+        return FoundOffsets()
+    if not brokers:
+        return FoundOffsets(problem="no broker is registered in ZooKeeper")
+    cluster = ClusterMetadata(BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS), Metrics())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({partition.topic for partition in partitions}, "asked")
+            found, failures = await StoredInKafka(cluster, group, Metrics()).read(partitions)
+            return FoundOffsets(found, str(failures[min(failures)]) if failures else "")
+    except TimeoutError:
+        return FoundOffsets(problem=f"the coordinator of group {group} did not answer within {timeout_s:g} s")
+    except KielGroupsError as error:
+        return FoundOffsets(problem=str(error))
+    finally:
+        cluster.close()

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-__all__ = ["CommitNote", "NotedText"]
+__all__ = ["CommitNote", "NotedOffset", "NotedText"]
 
 _KEY = "kiel-groups"
 
@@ -49,6 +49,13 @@ class NotedText(NamedTuple):
         match = _NOTED.fullmatch(metadata)
         note = None if match is None else _note(match["note"])
         return cls(metadata, None) if match is None or note is None else cls(match["text"] or "", note)
+
+
+class NotedOffset(NamedTuple):
+    """An offset that was read from Kafka, and its note; None if another program has stored it."""
+
+    offset: int
+    note: CommitNote | None
 
 
 def _note(data: str) -> CommitNote | None:
