@@ -63,7 +63,7 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
-    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.first_offsets}/")
+    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
@@ -138,9 +138,13 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     trees += [layout.kiel_members for layout in layouts]
     if offsets:
         # The topics of groups whose offsets are in Kafka are known from their first offsets.
-        trees += [path for layout in layouts for path in (layout.offsets, layout.config, layout.first_offsets)]
+        trees += [path for layout in layouts for path in (layout.offsets, layout.config, layout.starts)]
     found = _read_trees(client, trees)
-    begun = {path.rpartition("/")[2] for path in found if "/first-offsets/" in path}
+    begun = {
+        parts[4]
+        for parts in (path.split("/") for path in found)
+        if parts[1:2] == [ROOT[1:]] and "starts" in parts[3:4] and parts[4:]
+    }
     further = [path for layout in layouts for path in (layout.root, layout.group_state)]
     return found | _read(client, further + [topic_path(topic) for topic in sorted(begun)])
 

@@ -185,7 +185,7 @@ class GroupReader:
 
     def begun_topics(self) -> list[str]:
         """Return the topics that the group has begun to read, if its offsets are in Kafka."""
-        return [_name(path) for path, _ in self._children(self._layout.first_offsets)]
+        return [_name(path) for path, _ in self._children(self._layout.starts)]
 
     def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
         znode = self._znodes.get(path)

@@ -41,7 +41,7 @@ LAYERS = (
     "coordination/zookeeper",
     "coordination/session",
     "coordination/offsets",
-    "coordination/kafka_store",
+    "coordination/kafka_offsets",
     "coordination/leader",
     "coordination/member",
     "admin",

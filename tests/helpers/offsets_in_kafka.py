@@ -14,7 +14,10 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from tests.helpers.waiting import eventually
 
-__all__ = ["OffsetsInKafka"]
+__all__ = ["KEEPING", "OffsetsInKafka"]
+
+#: The releases that keep offsets in Kafka, and whose groups ZooKeeper may coordinate.
+KEEPING = ("0.8.2.2", "0.9.0.1")
 
 
 class OffsetsInKafka:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from kiel_groups.coordination.kafka_store.group_starts import GroupStarts
-from kiel_groups.coordination.kafka_store.kafka_claims import KafkaClaimOpener
-from kiel_groups.coordination.kafka_store.kafka_store import KafkaStore
-from kiel_groups.coordination.kafka_store.offset_renewal import OffsetRenewal
+from kiel_groups.coordination.kafka_offsets.group_starts import GroupStarts
+from kiel_groups.coordination.kafka_offsets.kafka_claims import KafkaClaimOpener
+from kiel_groups.coordination.kafka_offsets.kafka_store import KafkaStore
+from kiel_groups.coordination.kafka_offsets.offset_renewal import OffsetRenewal
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
 from kiel_groups.coordination.offsets.claim_opening import ClaimOpener

@@ -97,12 +97,12 @@ class GroupLayout:
         return f"{self.root}/weights"
 
     @cached_property
-    def first_offsets(self) -> str:
+    def starts(self) -> str:
         """The path above the first offsets of a group whose offsets are in Kafka, by topic."""
-        return f"{self.root}/first-offsets"
+        return f"{self.root}/starts"
 
-    def topic_first_offsets(self, topic: str) -> str:
-        return f"{self.first_offsets}/{topic}"
+    def topic_starts(self, topic: str) -> str:
+        return f"{self.starts}/{topic}"
 
     @cached_property
     def history(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from kiel_groups.coordination.kafka_store.kafka_store import KafkaStore
+from kiel_groups.coordination.kafka_offsets.kafka_store import KafkaStore
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.partition_handler import LogOffsets
@@ -81,7 +81,7 @@ class GroupStarts:
             is_new_log: Whether Kafka has an offset of one of these partitions that belongs to a deleted topic of the
                 same name. Then no reset policy applies: the group has read the topic before.
         """
-        created, path = self._topics.creation(topic), self._layout.topic_first_offsets(topic)
+        created, path = self._topics.creation(topic), self._layout.topic_starts(topic)
         while self._topics.creation(topic) == created:
             node = await self._session.get(path)
             first = self._parse(node, path)
@@ -95,7 +95,7 @@ class GroupStarts:
 
     async def partitions(self) -> list[TopicPartition]:
         """Return the partitions of all topics that the group has begun to read, in ascending order."""
-        topics = sorted(await self._session.children(self._layout.first_offsets) or ())
+        topics = sorted(await self._session.children(self._layout.starts) or ())
         nodes = await self._session.get_many([topic_path(topic) for topic in topics])
         found = zip(topics, nodes, strict=True)
         return [each for topic, node in found if node is not None for each in _partitions(topic, node)]
@@ -142,13 +142,13 @@ class GroupStarts:
         if lost and age_ms > _BEGUN_MS:
             self._context.metrics.count("offsets_expired", len(lost))
             log.error(
-                "group %s: Kafka has no offset of %s, although the group began to read %s %d minutes ago. Kafka has"
+                "group %s: Kafka has no offset of %s, although the group began to read %s %s ago. Kafka has"
                 " lost it, or it has expired (offsets.retention.minutes of the brokers), unless no member has owned"
                 " these partitions yet. They start where the group began: records are repeated, and none is skipped",
                 self._context.group,
                 some(lost, _MOST_NAMES),
                 topic,
-                age_ms // 60_000,
+                counted(age_ms // 60_000, "minute"),
             )
 
     async def _decide(self, topic: str, created: int, *, is_new_log: bool) -> LogOffsets:
@@ -186,9 +186,9 @@ class GroupStarts:
 
     async def _write(self, topic: str, created: int, node: Node | None, offsets: Mapping[TopicPartition, int]) -> None:
         """Create the znode, or replace one of a deleted topic; another member may be faster."""
-        path = self._layout.topic_first_offsets(topic)
+        path = self._layout.topic_starts(topic)
         first = FirstOffsets(created, self._context.runtime.wall_ms(), {p.partition: at for p, at in offsets.items()})
-        await self._session.ensure([self._layout.first_offsets])
+        await self._session.ensure([self._layout.starts])
         write: Operation = Create(path, first.encode()) if node is None else Put(path, first.encode(), node.version)
         await self._writer.write({path: (write,)}, give_up, renew=self._topics.unless_recreated(topic))
 

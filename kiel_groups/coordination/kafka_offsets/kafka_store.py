@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 #: How long a commit is repeated while the coordinator moves or does not answer, in seconds. Kafka notices a dead broker
 #: after six seconds, and then loads the group's offsets elsewhere.
-PATIENCE_S = 10.0
+COMMIT_PATIENCE_S = 10.0
 
 #: How long the stored offsets are read again after a commit whose outcome is unknown, in seconds.
 REREAD_S = 1.5
@@ -175,7 +175,7 @@ class KafkaStore:
         text: str = "",
     ) -> StoreOutcome:
         """
-        Store offsets, and repeat that while the coordinator moves or does not answer, for ``PATIENCE_S`` at most.
+        Store offsets, and repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
         offsets are read: those that are found there count as stored.
@@ -184,7 +184,7 @@ class KafkaStore:
             SessionLostError: The session is over.
         """
         outcome, waiting, backoff = StoreOutcome(), dict(offsets), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        until_s = asyncio.get_running_loop().time() + PATIENCE_S
+        until_s = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
         while waiting:
             await self._writer.wait_ready()
             waiting = {partition: each for partition, each in waiting.items() if may_store(partition)}

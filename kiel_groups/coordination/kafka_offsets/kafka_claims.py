@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
-from kiel_groups.coordination.kafka_store.group_starts import GroupStarts
-from kiel_groups.coordination.kafka_store.kafka_store import KafkaStore, NewOffset
+from kiel_groups.coordination.kafka_offsets.group_starts import GroupStarts
+from kiel_groups.coordination.kafka_offsets.kafka_store import KafkaStore, NewOffset
 from kiel_groups.coordination.offsets.offset_store import Starts
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_context import MemberContext
