@@ -66,8 +66,8 @@ class ConsumerCommits(GroupMembership):
                 beyond the end of a log that was truncated.
             CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
                 another writer has changed its offset, from which delivery continues, or the offset was delivered
-                before the claim was lost and taken again. Or brokers (``store="broker-v0"``
-                and ``"broker-v1"``) have not stored an offset, chosen or not. The message says which offsets were stored.
+                before the claim was lost and taken again. Or brokers have not stored an offset,
+                chosen or not (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.

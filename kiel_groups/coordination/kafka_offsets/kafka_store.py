@@ -175,7 +175,7 @@ class KafkaStore:
         text: str = "",
     ) -> StoreOutcome:
         """
-        Store offsets, and repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
+        Store offsets. Repeat that while the coordinator moves or does not answer, for ``COMMIT_PATIENCE_S`` at most.
 
         Right before each request, ``may_store`` confirms each partition. If the outcome stays unknown, the stored
         offsets are read: those that are found there count as stored.
