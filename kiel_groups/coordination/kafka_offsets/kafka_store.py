@@ -106,6 +106,7 @@ class KafkaStore:
 
     async def commit(self, commits: Mapping[TopicPartition, Commit], metadata: str) -> Written:
         """Store offsets with a text; see ``OffsetStore.commit``. Those with an unknown outcome are stored again."""
+        started_s = self._context.runtime.boot_time_s()
         states = {partition: self._tracker.of(partition) for partition in commits}
         sent = self._tracker.sent(commits)
         outcome = await self.store(
@@ -114,6 +115,8 @@ class KafkaStore:
             metadata,
         )
         stored = {partition: StoredOffset(*commits[partition]) for partition in outcome.stored}
+        if commits:
+            self._context.metrics.observe("commit", self._context.runtime.boot_time_s() - started_s)
         known = {partition: offset for partition, offset in sent.items() if partition not in outcome.unknown}
         self._tracker.answered(known, stored)
         return Written(stored, {})

@@ -63,8 +63,8 @@ def refuse_live_group(options: ReadOptions) -> None:
     Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would move, or has its offsets in Kafka; or the options do not
-            name its ZooKeeper.
+        ConfigError: The group has live members, whose offsets would move, or has its offsets in Kafka. Or the options
+            do not name its ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
