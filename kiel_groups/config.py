@@ -44,10 +44,12 @@ _MOST_INT32 = (1 << 31) - 1
 #: A name, an IPv4 address, or an IPv6 address in brackets; and the port, if one is given.
 _ADDRESS = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::([0-9]+))?")
 
-#: The writers of the offset znodes: the members themselves, in fenced transactions, or the brokers on request.
+#: Where a group's offsets are, and who writes them: the offset znodes, which the members themselves write in fenced
+#: transactions, or the brokers on request; or Kafka, whose coordinator of the group writes them.
 ZOOKEEPER_STORE = "zookeeper"
 BROKER_V0 = "broker-v0"
-STORES = (ZOOKEEPER_STORE, BROKER_V0)
+BROKER_V1 = "broker-v1"
+STORES = (ZOOKEEPER_STORE, BROKER_V0, BROKER_V1)
 
 ResetPolicy = Literal["earliest", "latest", "none"]
 

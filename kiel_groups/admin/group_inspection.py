@@ -58,12 +58,12 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
     Read all znodes of a group, of kiel-groups, Kafka and kiel, and the znodes of its topics.
 
-    Its topics are those that its members subscribe to, or in which it has owners or offsets. The result is empty if
-    there is no such group. Znodes whose ACL denies reading are ``closed``.
+    Its topics are those that its members subscribe to, or in which it has owners, offsets or first offsets. The result
+    is empty if there is no such group. Znodes whose ACL denies reading are ``closed``.
     """
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
-    folders = (f"{layout.owners}/", f"{layout.offsets}/")
+    folders = (f"{layout.owners}/", f"{layout.offsets}/", f"{layout.starts}/")
     topics = {path.split("/")[4] for path in found if path.startswith(folders)}
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
@@ -136,9 +136,17 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     layouts = [GroupLayout(group) for group in groups]
     trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]
     trees += [layout.kiel_members for layout in layouts]
-    trees += [layout.offsets for layout in layouts] if offsets else []
+    if offsets:
+        # The topics of groups whose offsets are in Kafka are known from their first offsets.
+        trees += [path for layout in layouts for path in (layout.offsets, layout.config, layout.starts)]
     found = _read_trees(client, trees)
-    return found | _read(client, [path for layout in layouts for path in (layout.root, layout.group_state)])
+    begun = {
+        parts[4]
+        for parts in (path.split("/") for path in found)
+        if parts[1:2] == [ROOT[1:]] and "starts" in parts[3:4] and parts[4:]
+    }
+    further = [path for layout in layouts for path in (layout.root, layout.group_state)]
+    return found | _read(client, further + [topic_path(topic) for topic in sorted(begun)])
 
 
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:

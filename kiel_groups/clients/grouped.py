@@ -71,8 +71,9 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
             raises a BadRecordError, again and again until the record is passed by ``seek()``; ``"skip"`` logs and
             counts it; a function, plain or ``async``, is called with the record (in bytes) and the error, and the
             record is finished when it has returned. ``consume()`` skips values that fail even with ``"raise"``.
-        store: How offsets are written: by the members, with fencing (``zookeeper``), or by the brokers on request, as
-            with kiel (``broker-v0``). All members of a group must agree.
+        store: Where offsets are written, and how: to ZooKeeper by the members, with fencing (``zookeeper``), or by the
+            brokers on request, as with kiel (``broker-v0``); or to Kafka, from 0.8.2 on, by the coordinator of the
+            group (``broker-v1``). All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.

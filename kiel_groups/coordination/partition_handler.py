@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Coroutine, Mapping
+from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.listeners import Stall, StallKind
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
 
-__all__ = ["Gate", "LogOffsets", "PartitionHandler", "Work"]
+__all__ = ["Gate", "KafkaOffsets", "LogOffsets", "PartitionHandler", "ReadOffsets", "StoreAnswer", "Work"]
 
 
 class Work(NamedTuple):
@@ -26,6 +27,39 @@ class LogOffsets(NamedTuple):
 
     found: Mapping[TopicPartition, int]
     failures: Mapping[TopicPartition, KielGroupsError]
+
+
+class StoreAnswer(Enum):
+    """What became of an offset that the coordinator of a group was asked to store."""
+
+    STORED = auto()
+    #: No answer, or one after which the same request may succeed. The offset may be stored, or may still be.
+    UNKNOWN = auto()
+    #: The text is too long; nothing was stored.
+    TOO_LONG = auto()
+    #: The coordinator refuses for good; the log has the reason.
+    REFUSED = auto()
+
+
+class ReadOffsets(NamedTuple):
+    """
+    The offsets that a coordinator has ``found``, and the error of each partition that it has not answered for.
+
+    A partition without an offset is in neither.
+    """
+
+    found: Mapping[TopicPartition, OffsetAndMetadata]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
+class KafkaOffsets(Protocol):
+    """The offsets of the member's group in Kafka, which the coordinator of the group stores and returns."""
+
+    async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
+        """Read offsets; repeat that, for some seconds, while the coordinator moves or loads them."""
+
+    async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
+        """Ask the coordinator once to store offsets, and return what became of each."""
 
 
 class Gate(Protocol):
@@ -81,6 +115,10 @@ class PartitionHandler(Protocol):
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
+
+    @property
+    def kafka_offsets(self) -> KafkaOffsets:
+        """The group's offsets in Kafka; used only with the ``broker-v1`` offset store."""
 
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """

@@ -6,9 +6,11 @@ Missing or unreadable znodes raise no error, because operators need the view of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kiel_groups.config import BROKER_V1
+from kiel_groups.group.member.commit_note import NotedOffset
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry
@@ -26,10 +28,12 @@ class PartitionView:
     One partition, its owner and the group's offset in it.
 
     ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
-    ``committed`` if there is no readable offset, ``log_end`` if the brokers were not asked or did not answer.
+    ``committed`` if there is no readable offset, or if it is in Kafka and the coordinator was not asked,
+    ``log_end`` if the brokers were not asked or did not answer.
     ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
     None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
-    a claim writes the offset before it delivers any record; an operator's change of the offset counts, too.
+    a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
+    is the czxid of the owner znode.
     """
 
     topic_partition: TopicPartition
@@ -40,6 +44,7 @@ class PartitionView:
     claimed_ms: int | None = None
     committed_ms: int | None = None
     opened: bool = False
+    claim: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -156,16 +161,36 @@ class GroupView:
         """The slots of the group's members, and of absent static members that may return."""
         return frozenset(member.info.slot for member in self.members) | self.away.keys()
 
+    @property
+    def offsets_in_kafka(self) -> bool:
+        """Whether the group's offsets are in Kafka, so that the znodes do not show them."""
+        return self.settings is not None and self.settings.store == BROKER_V1
+
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
         """Return the view with these log ends, and with the number of registered brokers."""
-        known = {
-            each.topic_partition: replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions
-        }
+        ended = [replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions]
+        return replace(self._with_partitions(ended), brokers=brokers)
+
+    def with_kafka_offsets(self, offsets: Mapping[TopicPartition, NotedOffset]) -> GroupView:
+        """Return the view with the offsets that the coordinator of the group has returned."""
+        return self._with_partitions([_committed(each, offsets.get(each.topic_partition)) for each in self.partitions])
+
+    def _with_partitions(self, partitions: Sequence[PartitionView]) -> GroupView:
+        known = {each.topic_partition: each for each in partitions}
         members = tuple(
             replace(member, owned=tuple(known[each.topic_partition] for each in member.owned))
             for member in self.members
         )
-        return replace(self, partitions=tuple(known.values()), members=members, brokers=brokers)
+        return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def _committed(partition: PartitionView, found: NotedOffset | None) -> PartitionView:
+    if found is None:
+        return partition
+    # An offset without a note is an operator's.
+    opened = partition.claim is not None and (found.note is None or found.note.claim == partition.claim)
+    at_ms = None if found.note is None else found.note.at_ms
+    return replace(partition, committed=found.offset, committed_ms=at_ms, opened=opened)
 
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:
@@ -187,8 +212,9 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     candidates, members = reading.candidates(), reading.members()
     leader = candidates[0] if candidates else None
     targets = {info.member_id: reading.target(info) for info in members}
-    partitions = _partitions(reading, members, targets, log_ends or {})
     settings = reading.settings()
+    in_kafka = settings is not None and settings.store == BROKER_V1
+    partitions = _partitions(reading, members, targets, log_ends or {}, in_kafka=in_kafka)
     dynamic_config = reading.dynamic_config()
     return GroupView(
         group=group,
@@ -226,11 +252,17 @@ def _partitions(
     members: list[MemberInfo],
     targets: Mapping[MemberId, frozenset[TopicPartition]],
     log_ends: Mapping[TopicPartition, int],
+    *,
+    in_kafka: bool,
 ) -> tuple[PartitionView, ...]:
-    """Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end."""
-    owners, committed = reading.owners(), reading.offsets()
+    """
+    Return every partition that is subscribed to, assigned or owned, or that has an offset or a known log end.
+
+    If the offsets are ``in_kafka``, those are the partitions of topics that the group has begun to read.
+    """
+    owners, committed = reading.owners(), {} if in_kafka else reading.offsets()
     target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
-    subscribed = {topic for info in members for topic in info.subscription}
+    subscribed = {topic for info in members for topic in info.subscription} | set(reading.begun_topics())
     known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
     found = []
     for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
@@ -245,6 +277,7 @@ def _partitions(
                 claim.znode.created_ms if claim else None,
                 commit.znode.modified_ms if commit else None,
                 opened=claim is not None and commit is not None and commit.znode.mzxid >= claim.znode.czxid,
+                claim=claim.znode.czxid if claim else None,
             )
         )
     return tuple(found)

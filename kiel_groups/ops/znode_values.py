@@ -183,6 +183,10 @@ class GroupReader:
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 
+    def begun_topics(self) -> list[str]:
+        """Return the topics that the group has begun to read, if its offsets are in Kafka."""
+        return [_name(path) for path, _ in self._children(self._layout.starts)]
+
     def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
         znode = self._znodes.get(path)
         if znode is None:

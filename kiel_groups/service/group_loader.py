@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_summaries
+from kiel_groups.clients.coordinated.stored_in_kafka import find_kafka_offsets
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
+from kiel_groups.group.member.commit_note import NotedOffset, NotedText
 from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.ops.group_view import GroupView, view_group
@@ -118,9 +120,26 @@ def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
     }
     ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    return LoadedGroups(
-        tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in views), _count(brokers), ends.problem
+    known = tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in views)
+    return _with_kafka_offsets(
+        LoadedGroups(known, _count(brokers), ends.problem), _addresses(brokers), existing, timeout_s
     )
+
+
+def _with_kafka_offsets(
+    loaded: LoadedGroups, brokers: list[HostPort], topics: Collection[str], timeout_s: float
+) -> LoadedGroups:
+    """Add the offsets of groups that have them in Kafka."""
+    groups, problem = [], loaded.lag_problem
+    for view in loaded.groups:
+        if view.offsets_in_kafka:
+            wanted = [each.topic_partition for each in view.partitions if each.topic_partition.topic in topics]
+            read = asyncio.run(find_kafka_offsets(brokers, view.group, wanted, timeout_s=timeout_s))
+            problem = problem or read.problem
+            found = {each: NotedOffset(at, NotedText.parse(text).note) for each, (at, text) in read.offsets.items()}
+            view = view.with_kafka_offsets(found)
+        groups.append(view)
+    return replace(loaded, groups=tuple(groups), lag_problem=problem)
 
 
 def _addresses(brokers: Snapshot) -> list[HostPort]:

@@ -41,6 +41,7 @@ LAYERS = (
     "coordination/zookeeper",
     "coordination/session",
     "coordination/offsets",
+    "coordination/kafka_offsets",
     "coordination/leader",
     "coordination/member",
     "admin",

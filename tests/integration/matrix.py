@@ -18,15 +18,16 @@ from typing import TypeAlias
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError
-from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.cluster_data import committed as in_zookeeper
 from tests.helpers.members import Group, group_of
+from tests.helpers.offsets_in_kafka import OffsetsInKafka
 from tests.helpers.servers import EARLY_KAFKAS
 from tests.helpers.waiting import eventually
 
 __all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]
 
 CODECS = ("none", "gzip", "snappy", "lz4")
-STORES = ("zookeeper", "broker-v0")
+STORES = ("zookeeper", "broker-v0", "broker-v1")
 RELEASES = EARLY_KAFKAS
 PAGE = Path(__file__).parents[2] / "docs" / "matrix.rst"
 PARTITIONS = 2
@@ -73,12 +74,15 @@ async def try_store(cluster: Cluster, store: str, unique: Callable[[str], str]) 
             sent[codec] += await produced(cluster, topic, codec, RECORDS)
         late = {codec: set(values[RECORDS:]) for codec, values in sent.items()}
         moved = await codecs_done(sent, lambda codec: once(group, sent[codec]) and late[codec] <= set(successor.values))
-    with zookeeper(cluster) as client:
-        total = 2 * RECORDS
-        committed = await codecs_done(
-            sent, lambda codec: sum(stored_offsets(client, name, topics[codec]).values()) == total
-        )
-    return Works(consumed, moved, committed)
+    committed = {codec: await committed_in(cluster, store, name, topic) for codec, topic in topics.items()}
+    return Works(consumed, moved, frozenset(codec for codec, total in committed.items() if total == 2 * RECORDS))
+
+
+async def committed_in(cluster: Cluster, store: str, group: str, topic: str) -> int:
+    """Return the number of records of a topic that a group has committed, after its members have left."""
+    if store == "broker-v1":
+        return sum((await OffsetsInKafka(cluster, group, topic, PARTITIONS).offsets()).values())
+    return await asyncio.to_thread(in_zookeeper, cluster, group, topic)
 
 
 async def produced(cluster: Cluster, topic: str, codec: str, first: int) -> list[bytes]:

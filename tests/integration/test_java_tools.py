@@ -61,6 +61,19 @@ async def test_the_offset_checker_shows_offsets_lag_and_owners(
     assert [row.owner for row in rows] == ["none"] * PARTITIONS
 
 
+async def test_the_offset_checker_shows_offsets_in_kafka(cluster_39: Cluster, unique: Unique) -> None:
+    """The tool of 0.8.2.2 asks the coordinator of a group whose store is ``broker-v1``."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    values = await produce(cluster_39, topic, 40)
+    async with group_of(cluster_39, name, [topic], store="broker-v1") as group:
+        await group.join()
+        await group.delivered(values)
+    rows = offset_table((await asyncio.to_thread(offset_checker, "0.8.2.2", cluster_39.zk_hosts, name)).stdout)
+    assert sum(int(row.offset) for row in rows) == sum(int(row.log_size) for row in rows) == 40
+    assert {row.lag for row in rows} == {"0"}
+
+
 @pytest.mark.parametrize("tool", ["0.8.1.1", "0.8.2.2"])
 async def test_exported_offsets_are_changed_and_imported(
     cluster_39: Cluster, unique: Unique, tmp_path: Path, tool: str

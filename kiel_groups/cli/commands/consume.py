@@ -113,7 +113,7 @@ _WITHOUT_A_GROUP = ("partitions",)
 )
 @click.option(
     "--store",
-    type=click.Choice(["zookeeper", "broker-v0"]),
+    type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
     default="zookeeper",
     show_default=True,
     help="Where offsets are committed; all members of a group must agree.",

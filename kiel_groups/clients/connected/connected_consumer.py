@@ -15,7 +15,7 @@ from kiel_groups.clients.delivery.delivery_handler import DeliveryHandler
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
 from kiel_groups.clients.delivery.position_reset import PositionReset, ResetBrokers
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.config import BROKER_V0, GroupConfig, HostPort
+from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig, HostPort
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -194,7 +194,7 @@ class ConnectedConsumer:
         """
         if partitions is None:
             partitions = await self.member.partitions_with_offsets()
-        if self._settings.group.store == BROKER_V0:
+        if self._settings.group.store in (BROKER_V0, BROKER_V1):
             return await self._group_offsets(partitions) if partitions else {}
         return await self.member.stored_offsets(partitions)
 

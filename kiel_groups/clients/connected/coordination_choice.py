@@ -76,7 +76,7 @@ class CoordinationChoice:
         )
         # ``allocator_of`` refuses what only coordinating brokers accept.
         chosen = cast(Allocator | str | None, self.partition_allocator)
-        return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"))
+        return ZooKeeperCoordination(zookeeper, allocator_of(chosen, "partition_allocator"), self.group.store)
 
     def _by_brokers(self) -> BrokerCoordination:
         if self.zk_hosts is not None:

@@ -10,12 +10,21 @@ from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.coordinated.consumer_member import ConsumerMember
 from kiel_groups.clients.coordinated.offset_reads import read_offsets
+from kiel_groups.clients.coordinated.stored_in_kafka import check_kafka_offsets
 from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import check_offset_api, fetch_offsets
-from kiel_groups.config import BROKER_V0, CoordinatorConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import (
+    BROKER_V0,
+    BROKER_V1,
+    ZOOKEEPER_STORE,
+    CoordinatorConfig,
+    GroupConfig,
+    HostPort,
+    ZooKeeperConfig,
+)
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.close_limit import CloseLimit
@@ -104,11 +113,12 @@ class ZooKeeperCoordination:
     """
     The members coordinate themselves through ZooKeeper.
 
-    ``allocator`` computes the assignments while this process leads.
+    ``allocator`` computes the assignments while this process leads, and ``store`` is where the group's offsets are.
     """
 
     zookeeper: ZooKeeperConfig
     allocator: Allocator = round_robin
+    store: str = ZOOKEEPER_STORE
 
     def new_member(self, process: Process) -> Member:
         """Return a member with a session in ZooKeeper."""
@@ -116,14 +126,18 @@ class ZooKeeperCoordination:
         return GroupMember(context, process.handler, process.subscription, process.on_failure)
 
     async def check_brokers(self, process: Process) -> None:
-        """Check that brokers store offsets, if they are to do so; raises as ``check_offset_api``."""
+        """Check that brokers store offsets where they are to do so."""
         if process.group.store == BROKER_V0:
             await check_offset_api(process.cluster, process.group.group)
+        if process.group.store == BROKER_V1:
+            await check_kafka_offsets(process.cluster, process.group.group)
 
     async def group_offsets(
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Ask the brokers, which read the offset znodes; raises as ``Coordination.group_offsets``."""
+        """Ask the brokers, which read the offset znodes, or Kafka; raises as ``Coordination.group_offsets``."""
+        if self.store == BROKER_V1:
+            return await _offsets_in_kafka(cluster, group, partitions)
         try:
             return await fetch_offsets(cluster, group, partitions)
         except KielGroupsError as error:
@@ -171,10 +185,16 @@ class BrokerCoordination:
         self, cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Ask the group's coordinator; raises as ``read_offsets``."""
-        transport = CoordinatorBrokers(cluster, group)
-        timeout_s = cluster.config.request_timeout_ms / 1000
+        return await _offsets_in_kafka(cluster, group, partitions)
 
-        async def send(request: OffsetFetchRequestV1) -> Mapping[TopicPartition, FetchedOffset]:
-            return await transport.send(await transport.find(), request, timeout_s, aside=True)
 
-        return await read_offsets(group, partitions, send)
+async def _offsets_in_kafka(
+    cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    transport = CoordinatorBrokers(cluster, group)
+    timeout_s = cluster.config.request_timeout_ms / 1000
+
+    async def send(request: OffsetFetchRequestV1) -> Mapping[TopicPartition, FetchedOffset]:
+        return await transport.send(await transport.find(), request, timeout_s, aside=True)
+
+    return await read_offsets(group, partitions, send)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Coroutine
 from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.coordinated.stored_in_kafka import StoredInKafka
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.owned_records import OwnedRecords
 from kiel_groups.clients.delivery.value_delivery import ValueDelivery
@@ -36,7 +37,7 @@ class DeliveryHandler(GroupBrokers):
         group: str,
         metrics: Metrics,
     ) -> None:
-        super().__init__(cluster, group, metrics)
+        super().__init__(cluster, group, metrics, StoredInKafka(cluster, group, metrics))
         self._owned = owned
         self._values = values
         self._calls = calls

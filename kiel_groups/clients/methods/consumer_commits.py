@@ -66,8 +66,8 @@ class ConsumerCommits(GroupMembership):
                 beyond the end of a log that was truncated.
             CommitFailedError: A partition is not owned (the message names its owner), its topic was created again,
                 another writer has changed its offset, from which delivery continues, or the offset was delivered
-                before the claim was lost and taken again. Or brokers (``store="broker-v0"``) have not stored an offset,
-                chosen or not. The message says which offsets were stored.
+                before the claim was lost and taken again. Or brokers have not stored an offset,
+                chosen or not (``store="broker-v0"`` and ``"broker-v1"``). The message says which offsets were stored.
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             CoordinationError: ZooKeeper refused the write because rights are missing. The member stops.
             IllegalStateError: The application has assigned the partitions: no claim protects a commit.
@@ -96,7 +96,7 @@ class ConsumerCommits(GroupMembership):
         due = tracker.commits().keys()
         stored = await connected.commit_shielded()
         left = tracker.commits(due - stored)
-        if left and tracker.rules.through_brokers:
+        if left and tracker.rules.asks_brokers:
             raise CommitFailedError(
                 f"group {self.group_name}: commit(): {some(sorted(left))} not stored: brokers did not confirm it in"
                 f" time, or refused it as the log says; they may still store it. Commit again"
@@ -220,8 +220,8 @@ class ConsumerCommits(GroupMembership):
         """
         Return the offset that the group has committed, whether or not this member owns the partition.
 
-        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"``, and after
-        ``assign``.
+        It is read from the group's store: from ZooKeeper, or from the brokers with ``store="broker-v0"`` and
+        ``"broker-v1"``, and after ``assign``.
 
         Args:
             partition: A partition, or several, which are read in one round trip.

@@ -8,7 +8,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import policy_offsets
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.coordination.partition_handler import KafkaOffsets, LogOffsets
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
@@ -23,12 +23,14 @@ class GroupBrokers:
         cluster: The brokers that look up and store offsets.
         group: The group's name.
         metrics: Counts commits that brokers refuse.
+        kafka_offsets: The group's offsets in Kafka.
     """
 
-    def __init__(self, cluster: ClusterMetadata, group: str, metrics: Metrics) -> None:
+    def __init__(self, cluster: ClusterMetadata, group: str, metrics: Metrics, kafka_offsets: KafkaOffsets) -> None:
         self._cluster = cluster
         self._group = group
         self._metrics = metrics
+        self.kafka_offsets = kafka_offsets
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """Look up the first offsets ("earliest") or next offsets ("latest") of partitions whose leaders answer."""

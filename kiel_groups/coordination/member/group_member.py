@@ -155,8 +155,8 @@ class GroupMember:
         return await self._write(lambda role: role.offsets.chosen.commit(offsets))
 
     async def partitions_with_offsets(self) -> list[TopicPartition]:
-        """Return the partitions that have an offset znode of the group; raises as ``stored_offsets``."""
-        return await self._readable().offsets.znodes.partitions()
+        """Return the partitions in which the group may have an offset; raises as ``stored_offsets``."""
+        return await self._readable().offsets.partitions()
 
     async def stored_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
         """

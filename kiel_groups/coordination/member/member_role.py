@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from kiel_groups.config import GroupConfig, HostPort
 from kiel_groups.coordination.member.admission import check_admission
+from kiel_groups.coordination.member.member_offsets import MemberOffsets
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
-from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
 from kiel_groups.coordination.session.session_context import MemberContext, SessionContext
 from kiel_groups.coordination.session.zk_session import Session

@@ -13,13 +13,13 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.coordination.member.member_offsets import MemberOffsets
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.rebalance_times import RebalanceTimes
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
-from kiel_groups.coordination.offsets.claim_opening import Starts
-from kiel_groups.coordination.offsets.member_offsets import MemberOffsets
+from kiel_groups.coordination.offsets.offset_store import Starts
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import (
@@ -96,6 +96,8 @@ class OwnedPartitions:
         # Claims of an earlier session that it never opened.
         self._tracker.end_unopened()
         self._tasks.start(self._offsets.recreated_topics.run())
+        if self._offsets.renewal is not None:
+            self._tasks.start(self._offsets.renewal.run())
         self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
@@ -420,7 +422,11 @@ class OwnedPartitions:
             if self._tracker.rules.autocommit and self._tracker.rules.through_brokers:
                 # Without resets: the release itself writes their positions, which a late broker must not overwrite.
                 await self._offsets.owned.store_finished(partitions - self._tracker.resetting())
-            done = await self._owner_znodes.release(partitions)
+            if self._tracker.rules.in_kafka:
+                await self._offsets.owned.store_left(partitions)
+                done = await self._owner_znodes.release_stored(partitions)
+            else:
+                done = await self._owner_znodes.release(partitions)
         self._feed(claims.ClaimGone(done.gone))
         self._feed(claims.Released(done.released))
 

@@ -189,6 +189,27 @@ class OwnerZnodes:
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
+    async def release_stored(self, partitions: Collection[TopicPartition]) -> Releases:
+        """
+        Delete the owner znodes of partitions whose offsets are stored elsewhere already.
+
+        No transaction can check the offset with it. So the owner znodes are read first: an operator may have deleted
+        one, and another member may have created its own.
+        """
+        await self._writer.prove()
+        waiting = (await self._read_owners(partitions)).mine
+        gone, released = frozenset(partitions) - waiting, frozenset[TopicPartition]()
+        while waiting:
+            deletions = {each: (Delete(self._layout.owner(each)),) for each in sorted(waiting)}
+            outcome = await self._writer.write(deletions, lambda *_: None)
+            # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
+            waiting = (await self._read_owners(outcome.unknown)).mine
+            released |= outcome.done.keys() | (outcome.unknown - waiting)
+            gone |= outcome.dropped.keys()
+        self._tracker.end(partitions)
+        self._metrics.count("partitions_released", len(released))
+        return Releases(released, gone)
+
     async def _read_unopened(self, partitions: Collection[TopicPartition]) -> _UnopenedClaims:
         """
         Read the offsets of claims that were never opened, and after that the owner znodes of these claims.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kiel_groups.coordination.offsets.broker_commits import BrokerCommits
 from kiel_groups.coordination.offsets.new_logs import NewLogs
+from kiel_groups.coordination.offsets.offset_store import Starts
 from kiel_groups.coordination.offsets.offset_znodes import OffsetZnodes
 from kiel_groups.coordination.offsets.start_offsets import StartOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
@@ -23,18 +24,7 @@ from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 
-__all__ = ["ClaimOpener", "Starts"]
-
-
-class Starts(NamedTuple):
-    """
-    The start positions of claims, and the reason for each claim whose position is not known yet.
-
-    A claim that is in neither is opened by a later call, or its owner znode is gone.
-    """
-
-    found: dict[TopicPartition, StartPosition]
-    failures: dict[TopicPartition, KielGroupsError]
+__all__ = ["ClaimOpener"]
 
 
 class _ClaimOffsets(NamedTuple):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
+from kiel_groups.coordination.session.fenced_writes import Renew
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.member.partition_offsets import Commit, StartPosition, StoredOffset
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetStore", "Written"]
+__all__ = ["NewLogStore", "OffsetStore", "Starts", "Written"]
 
 
 class Written(NamedTuple):
@@ -21,6 +23,41 @@ class Written(NamedTuple):
 
     stored: dict[TopicPartition, StoredOffset]
     found: dict[TopicPartition, StoredOffset]
+
+
+class Starts(NamedTuple):
+    """
+    The start positions of claims, and the reason for each claim whose position is not known yet.
+
+    A claim that is in neither is opened by a later call, or its owner znode is gone.
+    """
+
+    found: dict[TopicPartition, StartPosition]
+    failures: dict[TopicPartition, KielGroupsError]
+
+
+class NewLogStore(Protocol):
+    """Stores the start offsets of new logs, after a topic was deleted and created again."""
+
+    async def store_starts(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
+    ) -> Mapping[TopicPartition, StoredOffset]:
+        """
+        Store the ``earliest`` offsets, except where an operator has set one in the new log.
+
+        Args:
+            topic: The topic.
+            earliest: The first offset of each partition's new log.
+            is_known: Returns whether this member has seen, or written, a stored offset in the old log.
+            renew: Drops the writes once the topic was created again.
+
+        Returns:
+            The offsets that are stored now, without those that were dropped or not stored.
+        """
 
 
 class OffsetStore(Protocol):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.coordination.offsets.new_logs import NewLogs
+from kiel_groups.coordination.offsets.offset_store import NewLogStore
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_context import MemberContext
 from kiel_groups.errors import CoordinationError, KielGroupsError
@@ -36,7 +36,7 @@ class RecreatedTopics:
     """
 
     def __init__(
-        self, context: MemberContext, topics: TopicIncarnations, new_logs: NewLogs, writing: asyncio.Lock
+        self, context: MemberContext, topics: TopicIncarnations, new_logs: NewLogStore, writing: asyncio.Lock
     ) -> None:
         self._group = context.group
         self._handler = context.handler

@@ -97,6 +97,14 @@ class GroupLayout:
         return f"{self.root}/weights"
 
     @cached_property
+    def starts(self) -> str:
+        """The path above the first offsets of a group whose offsets are in Kafka, by topic."""
+        return f"{self.root}/starts"
+
+    def topic_starts(self, topic: str) -> str:
+        return f"{self.starts}/{topic}"
+
+    @cached_property
     def history(self) -> str:
         """The path of the parent of the history entries, one per generation."""
         return f"{self.root}/history"

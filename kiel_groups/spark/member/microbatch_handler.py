@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kiel_groups.clients.coordinated.stored_in_kafka import StoredInKafka
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.group_brokers import GroupBrokers
 from kiel_groups.coordination.partition_handler import Gate, Work
@@ -62,7 +63,7 @@ class BatchHandler(GroupBrokers):
     """
 
     def __init__(self, group: str, cluster: ClusterMetadata, subscription: SubscriptionState, metrics: Metrics) -> None:
-        super().__init__(cluster, group, metrics)
+        super().__init__(cluster, group, metrics, StoredInKafka(cluster, group, metrics))
         self._subscription = subscription
         self._intervals: dict[TopicPartition, _Interval] = {}
         self._stopped: set[TopicPartition] = set()

@@ -14,8 +14,11 @@ from enum import Enum
 
 from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
+from kiel_groups.config import BROKER_V1
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.offsets.log_view import LogView
@@ -60,7 +63,8 @@ def refuse_live_group(options: ReadOptions) -> None:
     Check that the group of the options has no live member; do nothing if the query does not commit for a named group.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would move; or the options do not name its ZooKeeper.
+        ConfigError: The group has live members, whose offsets would move, or has its offsets in Kafka. Or the options
+            do not name its ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
@@ -71,7 +75,14 @@ def refuse_live_group(options: ReadOptions) -> None:
             f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, is recorded"
             " in ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
         )
-    if members := _live_members(options.zookeeper.hosts, group):
+    with group_reader(options.zookeeper.hosts, group) as read:
+        znodes = read()
+    if _is_in_kafka(znodes, group):
+        raise ConfigError(
+            f"kafka.group.id: group {group} has its offsets in Kafka (store {BROKER_V1!r}), where this query would not"
+            " commit; join it with membership=join, choose another id, or set kiel.commit to false"
+        )
+    if members := _live_members(znodes, group):
         named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
         raise ConfigError(
             f"kafka.group.id: group {group} has live members ({named}), whose offsets this query would move; join it"
@@ -79,11 +90,18 @@ def refuse_live_group(options: ReadOptions) -> None:
         )
 
 
-def _live_members(hosts: str, group: str) -> list[str]:
+def _is_in_kafka(znodes: Snapshot, group: str) -> bool:
+    """Return whether the members of the group store its offsets in Kafka, where OffsetCommit v0 does not."""
+    path = GroupLayout(group).config
+    try:
+        return path in znodes and GroupSettings.parse(znodes[path].data, path).store == BROKER_V1
+    except ProtocolError:
+        return False
+
+
+def _live_members(znodes: Snapshot, group: str) -> list[str]:
     layout = GroupLayout(group)
     folders = (f"{layout.members}/", f"{layout.ids}/", f"{layout.kiel_members}/")
-    with group_reader(hosts, group) as read:
-        znodes = read()
     return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
 
 

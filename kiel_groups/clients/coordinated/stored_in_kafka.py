@@ -1,0 +1,236 @@
+"""
+Store and read the offsets of a group in Kafka, for a group that ZooKeeper coordinates: OffsetCommit and OffsetFetch v1.
+
+The group has no members at its coordinator, so nothing fences its commits there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from kiel_groups.clients.coordinated.offset_reads import REPEATED, fetch_stored
+from kiel_groups.clients.coordinator.coordinator_brokers import CoordinatorBrokers
+from kiel_groups.clients.coordinator.group_transport import FindError
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.coordination.partition_handler import ReadOffsets, StoreAnswer
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+)
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    NO_ERROR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_MEMBER_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+)
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV1
+from kiel_groups.wording import counted
+
+__all__ = ["FoundOffsets", "StoredInKafka", "check_kafka_offsets", "find_kafka_offsets"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long the coordinator may take for an answer, in milliseconds. It waits for the replicas of its log.
+_ANSWER_MS = 3_000
+
+#: How long a tool waits for a connection, in milliseconds.
+_CONNECT_MS = 2_000
+
+#: Tries before brokers that close the connection count as too old; one that is starting closes it, too.
+_TRIES = 6
+
+#: The generation and the member id of a commit that comes from no member.
+_NO_GENERATION, _NO_MEMBER = -1, ""
+
+#: After these codes, the same request may succeed later. A coordinator does not know a topic until the controller has
+#: told it, and has no leader for its own log while that log moves.
+_PASSING = REPEATED | {
+    UNKNOWN_TOPIC_OR_PARTITION.number,
+    LEADER_NOT_AVAILABLE.number,
+    NOT_ENOUGH_REPLICAS.number,
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND.number,
+}
+
+
+#: After these codes, another broker may be the coordinator.
+_DOUBTFUL = frozenset({CoordinatorCode.UNKNOWN, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
+
+
+class StoredInKafka:
+    """
+    The offsets of a group that its coordinator stores; see ``KafkaOffsets``.
+
+    Args:
+        cluster: The brokers.
+        group: The group's name.
+        metrics: Counts commits that the coordinator refuses.
+    """
+
+    def __init__(self, cluster: ClusterMetadata, group: str, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._metrics = metrics
+        self._transport = CoordinatorBrokers(cluster, group)
+        #: The broker that was last named as the coordinator, and the one that then failed or denied being it.
+        self._coordinator: int | None = None
+        self._doubted: int | None = None
+
+    async def read(self, partitions: Collection[TopicPartition]) -> ReadOffsets:
+        """Read offsets; see ``KafkaOffsets.read``."""
+        found, failures = await fetch_stored(self._group, partitions, self._ask, self._note, _PASSING)
+        return ReadOffsets({p: OffsetAndMetadata(each.offset, each.metadata) for p, each in found.items()}, failures)
+
+    async def store(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, StoreAnswer]:
+        """Ask the coordinator once to store offsets; see ``KafkaOffsets.store``."""
+        request = OffsetCommitRequestV1(self._group, _NO_GENERATION, _NO_MEMBER, offsets)
+        try:
+            answers = await self._ask(request)
+        except KielGroupsError as error:
+            log.info("group %s: no answer to a commit: %s", self._group, error)
+            return dict.fromkeys(offsets, StoreAnswer.UNKNOWN)
+        for code in {each.number for each in answers.values()}:
+            self._note(code)
+        found = {partition: answers.get(partition) for partition in offsets}
+        self._report({p: code for p, code in found.items() if code is not None and _meaning(code) is _REFUSED})
+        return {partition: _meaning(code) for partition, code in found.items()}
+
+    async def _ask(self, request: Request[T]) -> T:
+        """Send a request to the coordinator, which is found first if it is not known."""
+        if self._coordinator is None:
+            self._coordinator = await self._transport.find(self._doubted)
+        timeout_s = min(_ANSWER_MS, self._cluster.config.request_timeout_ms) / 1000
+        try:
+            return await self._transport.send(self._coordinator, request, timeout_s, aside=True)
+        except (KielGroupsError, asyncio.CancelledError):
+            self._doubt()
+            raise
+
+    def _note(self, code: int) -> None:
+        if code in _DOUBTFUL:
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Find the coordinator before the next request, from another broker if there is one."""
+        if self._coordinator is not None:
+            self._coordinator, self._doubted = None, self._coordinator
+
+    def _report(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+        for code in sorted(set(refused.values()), key=lambda each: each.number):
+            partitions = [partition for partition, each in refused.items() if each == code]
+            self._metrics.count("commits_refused", len(partitions), error=code.name)
+            log.error(
+                "group %s: the offsets of %s, first %s, were not stored: %s: %s",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+                code,
+                _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
+            )
+
+
+_REFUSED = StoreAnswer.REFUSED
+
+_LIVE_GROUP = (
+    "brokers coordinate a group of this name, and take commits of its members only; stop those consumers, or choose"
+    " another group"
+)
+
+
+def _meaning(code: ErrorCode | None) -> StoreAnswer:
+    if code == NO_ERROR:
+        return StoreAnswer.STORED
+    if code == OFFSET_METADATA_TOO_LARGE:
+        return StoreAnswer.TOO_LONG
+    return StoreAnswer.UNKNOWN if code is None or code.number in _PASSING else _REFUSED
+
+
+
+async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
+    """
+    Check that the brokers keep offsets in Kafka. Those of 0.8.0 and 0.8.1 close the connection instead of answering.
+
+    Raises:
+        ConfigError: The brokers keep no offsets in Kafka.
+        NoBrokersError: No broker answers.
+    """
+    transport, backoff = CoordinatorBrokers(cluster, group), cluster.new_backoff()
+    failure: FindError | None = None
+    for attempt in range(_TRIES):
+        await asyncio.sleep(backoff.delay_s(attempt))
+        try:
+            await transport.find()
+            return
+        except FindError as error:
+            if error.code is not None:
+                # A broker that answers at all has a coordinator, if not now: a new cluster creates its log first.
+                return
+            failure = error
+        if isinstance(failure.__cause__, BrokerConnectionError):
+            # Only a live broker answers the metadata request.
+            await cluster.refresh((), "offsets in Kafka")
+    assert failure is not None
+    if not isinstance(failure.__cause__, BrokerConnectionError):
+        raise NoBrokersError(f"no broker answers for offsets in Kafka: {failure}") from failure
+    raise ConfigError(
+        "store: 'broker-v1' needs brokers that keep offsets in Kafka, from 0.8.2 on, and these close the connection on"
+        " being asked, as those of Kafka 0.8.0 and 0.8.1 do; use store='zookeeper', or upgrade the brokers"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffsets:
+    """
+    The offset of each partition that has one.
+
+    ``problem`` is the reason why offsets may be missing, or "" if the coordinator has answered for all partitions.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_kafka_offsets(
+    brokers: Collection[HostPort], group: str, partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
+) -> FoundOffsets:
+    """
+    Read a group's offsets for the tools. Errors are returned as the ``problem``.
+
+    Args:
+        brokers: Addresses of brokers, to ask for the coordinator.
+        group: The group's name.
+        partitions: Partitions of existing topics.
+        timeout_s: Time for the whole look-up, in seconds.
+    """
+    if not partitions:
+        return FoundOffsets()
+    if not brokers:
+        return FoundOffsets(problem="no broker is registered in ZooKeeper")
+    cluster = ClusterMetadata(BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS), Metrics())
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({partition.topic for partition in partitions}, "asked")
+            found, failures = await StoredInKafka(cluster, group, Metrics()).read(partitions)
+            return FoundOffsets(found, str(failures[min(failures)]) if failures else "")
+    except TimeoutError:
+        return FoundOffsets(problem=f"the coordinator of group {group} did not answer within {timeout_s:g} s")
+    except KielGroupsError as error:
+        return FoundOffsets(problem=str(error))
+    finally:
+        cluster.close()
