@@ -302,7 +302,8 @@ class CoordinatedMember:
             case events.Fail(request, code):
                 self._fail(refusal(request, code, self._context, self._requests.offered))
             case events.Ended():
-                self._end(None)
+                if not self._over.done():
+                    self._over.set_result(None)
                 self._ended.set()
 
     def _drop(self) -> None:
@@ -446,8 +447,4 @@ class CoordinatedMember:
         self._metrics.count("member_failures")
         log.error("group %s: this member stops: %s", self._name, error, extra={"reports": error})
         self._on_failure(error)
-        self._end(error)
-
-    def _end(self, error: KielGroupsError | None) -> None:
-        if not self._over.done():
-            self._over.set_result(error)
+        self._over.set_result(error)
