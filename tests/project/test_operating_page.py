@@ -14,7 +14,7 @@ from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
 from kiel_groups.kafka_metrics import KAFKA_METRICS
-from kiel_groups.ops import checks, partition_progress
+from kiel_groups.ops import checks, findings, partition_progress
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
@@ -47,7 +47,7 @@ def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_each_kind_of_finding_is_explained() -> None:
     """The page's table explains all kinds of findings, and no others."""
-    sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
+    sources = "".join(map(inspect.getsource, (checks, findings, partition_progress)))
     found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
     kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]
     explained = set(re.findall(r"^``([a-z-]+)``  ", kinds, re.MULTILINE))

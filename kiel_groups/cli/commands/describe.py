@@ -17,8 +17,8 @@ from kiel_groups.cli.terminal.messages import Lines
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from kiel_groups.ops.checks import Finding
-    from kiel_groups.ops.report import Listed
+    from kiel_groups.ops.findings import Finding
+    from kiel_groups.ops.report_parts import Listed
     from kiel_groups.service.group_loader import LoadedGroups
 
 __all__ = ["describe"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.report import Listed
+    from kiel_groups.ops.report_parts import Listed
     from kiel_groups.service.group_loader import LoadedGroups
 
 __all__ = ["clock", "show_next", "watch"]
