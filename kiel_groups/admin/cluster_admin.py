@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
+from kiel_groups.admin.topic_refusals import existing_topics, unknown_topics
 from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
 from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
 from kiel_groups.errors import (
@@ -30,7 +30,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.group.znodes.contents import parse_broker
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted
 
 __all__ = [
     "Client",
@@ -217,9 +217,7 @@ def check_absent(client: Client, names: Collection[str]) -> None:
     """
     found = set(topics(client))
     if there := [name for name in names if name in found]:
-        one = len(there) == 1
-        do = "exists already; delete it first, or choose another name"
-        raise ConfigError(f"{_named(there)} {do if one else 'exist already; delete them first, or choose other names'}")
+        raise existing_topics(there)
 
 
 def check_present(client: Client, names: Collection[str]) -> None:
@@ -235,15 +233,7 @@ def check_present(client: Client, names: Collection[str]) -> None:
 
 
 def _unknown(client: Client, missing: Sequence[str]) -> UnknownTopicError:
-    found = topics(client)
-    near = [match for name in missing for match in get_close_matches(name, found, 1)]
-    hint = f" (did you mean {some(map(repr, near))}?)" if near else ""
-    do = "does" if len(missing) == 1 else "do"
-    return UnknownTopicError(f"{_named(missing)} {do} not exist in ZooKeeper at {_place(client)}{hint}")
-
-
-def _named(names: Sequence[str]) -> str:
-    return f"{'topic' if len(names) == 1 else 'topics'} {some(map(repr, names), 10)}"
+    return unknown_topics(missing, topics(client), f"in ZooKeeper at {_place(client)}")
 
 
 def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, *, timeout_s: float = 30.0) -> None:

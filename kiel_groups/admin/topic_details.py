@@ -31,12 +31,17 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic; ``config`` has the settings that override the brokers' defaults; ``partitions`` are in order."""
+    """
+    One topic; ``partitions`` are in order.
+
+    ``config`` has the settings that override the brokers' defaults. It is None, as is ``is_being_deleted``, if brokers
+    were asked, which say neither.
+    """
 
     topic: str
     partitions: tuple[PartitionState, ...]
-    config: Mapping[str, str]
-    is_being_deleted: bool
+    config: Mapping[str, str] | None
+    is_being_deleted: bool | None
 
     @property
     def leaderless(self) -> tuple[int, ...]:

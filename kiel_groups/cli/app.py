@@ -35,6 +35,7 @@ _COMMANDS = {
     "consume": "Print records, as a member of a group or alone.",
     "groups": "List the groups of a cluster.",
     "describe": "Show a group: its problems, members, owners and lag.",
+    "lag": "Show how far a group is behind, by partition.",
     "weights": "Show and set the weights of partitions, for fair shares.",
     "release": "Take partitions from a member that does not release them.",
     "serve": "Allocate the partitions of a group without consuming.",
@@ -81,7 +82,7 @@ class _LazyGroup(click.Group):
 @click.pass_context
 def app(context: click.Context) -> int:
     """
-    Consumer groups for Kafka 0.8.x, on ZooKeeper.
+    Consumer groups for Kafka 0.8 to 3.9, on ZooKeeper or, from Kafka 0.9 on, on the brokers.
 
     Options can also be set in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER, or in a file.
     """

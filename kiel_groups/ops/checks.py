@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.model import MemberId
+from kiel_groups.ops.findings import Finding, beyond_end, missing_topics, partition_names, short_name, unconsumed
+from kiel_groups.ops.group_view import GroupView
+from kiel_groups.ops.partition_view import PartitionView
 from kiel_groups.wording import counted, some
 
-__all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group"]
+__all__ = ["SETTLING_MS", "UNOPENED_MS", "check_group"]
 
 #: For this long after a plan, partitions without their owner are part of a normal rebalance.
 SETTLING_MS = 10_000
 #: A claim that is still unopened after this time is a problem. This is the default of ``drain_alarm_ms``, after which
 #: the owner logs an error.
 UNOPENED_MS = 30_000
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """
-    One problem of a group.
-
-    ``kind`` is one word for programs; ``text`` and ``remedy`` are for people. ``passing`` means that the problem should
-    disappear without an operator. ``partitions`` and ``members`` list all that are affected; the text names only some.
-    """
-
-    kind: str
-    text: str
-    remedy: str = ""
-    passing: bool = False
-    partitions: tuple[TopicPartition, ...] = ()
-    members: tuple[MemberId, ...] = ()
 
 
 def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
@@ -61,17 +45,10 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    behind = [each for each in view.partitions if each.lag]
     # A group that never had a member belongs to a program that only commits offsets, such as an archive between two of
     # its runs; a member that joins would take over its partitions.
-    if behind and view.was_joined and not view.members and not view.foreign_members:
-        yield Finding(
-            "unconsumed",
-            f"the group has no members; its lag is {sum(each.lag or 0 for each in behind):,}, in "
-            f"{counted(behind, 'partition', 'partitions')}",
-            "start a member; if a Spark job commits these offsets, start that job instead: a member would take over",
-            partitions=_names(behind),
-        )
+    if view.was_joined and not view.members and not view.foreign_members:
+        yield from unconsumed(view.partitions)
 
 
 def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -151,10 +128,10 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(unassigned, "partition is", "partitions are")
         yield Finding(
             "unassigned",
-            f"{what} assigned to no member: {some(_names(unassigned))}{f' ({reasons})' if reasons else ''}",
+            f"{what} assigned to no member: {some(partition_names(unassigned))}{f' ({reasons})' if reasons else ''}",
             "" if reasons else "the leader plans again when it sees them; its log says what delays it",
             passing=not reasons and _is_young(view, now_ms),
-            partitions=_names(unassigned),
+            partitions=partition_names(unassigned),
         )
 
 
@@ -178,10 +155,10 @@ def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         members = tuple(sorted({each.target for each in unowned if each.target is not None}))
         yield Finding(
             "unowned",
-            f"{what} no owner: {some(_names(unowned))}, to be claimed by {some(map(short_name, members))}",
+            f"{what} no owner: {some(partition_names(unowned))}, to be claimed by {some(map(short_name, members))}",
             "look at the log of that member; a healthy member claims within a second",
             _is_young(view, now_ms),
-            _names(unowned),
+            partition_names(unowned),
             members,
         )
 
@@ -199,10 +176,11 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "unopened",
             f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
-            f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the offset",
+            f"{some(partition_names(unopened))}; the owner cannot find out where to start, or an operator deleted the"
+            " offset",
             f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
             " leader: start their brokers",
-            partitions=_names(unopened),
+            partitions=partition_names(unopened),
             members=tuple(sorted({each.owner for each in unopened if each.owner is not None})),
         )
 
@@ -218,11 +196,11 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "wrongly-owned",
             f"{what} owned by {short_name(owner)}, but assigned to {some(targets) or 'no member'}: "
-            f"{some(_names(partitions))}",
+            f"{some(partition_names(partitions))}",
             f"the owner finishes its record in flight first, and its log says how long that has taken; 'kiel-groups"
             f" release {view.group} {short_name(owner)}' takes the partitions from it",
             _is_young(view, now_ms),
-            _names(partitions),
+            partition_names(partitions),
             (owner,),
         )
 
@@ -238,37 +216,19 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         what = counted(partitions, "partition is", "partitions are")
         yield Finding(
             "orphans",
-            f"{what} owned by {owner}, which is no longer a member: {some(_names(partitions))}",
+            f"{what} owned by {owner}, which is no longer a member: {some(partition_names(partitions))}",
             f"its session may still be open: end that process, or run 'kiel-groups release {view.group} {owner}'",
-            partitions=_names(partitions),
+            partitions=partition_names(partitions),
             members=(owner,),
         )
 
 
 def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    beyond = [
-        each
-        for each in view.partitions
-        if each.committed is not None and each.log_end is not None and each.committed > each.log_end
-    ]
-    if beyond:
-        what = counted(beyond, "committed offset is", "committed offsets are")
-        yield Finding(
-            "beyond-end",
-            f"{what} beyond the end of the log: {some(_names(beyond))}",
-            "the topic was created again, or a broker lost records; set the offset, or let the reset policy act",
-            partitions=_names(beyond),
-        )
+    yield from beyond_end(view.partitions)
 
 
 def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if view.missing_topics:
-        what = counted(view.missing_topics, "subscribed topic does", "subscribed topics do")
-        yield Finding(
-            "missing-topic",
-            f"{what} not exist: {some(view.missing_topics)}",
-            "create the topic, or correct its name in the subscription; it is consumed as soon as it exists",
-        )
+    yield from missing_topics(view.missing_topics)
 
 
 _Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
@@ -295,15 +255,6 @@ _RULES: tuple[_Rule, ...] = (
 _RULES_WHEN_CLOSED: tuple[_Rule, ...] = (_brokerless, _closed, _unreadable)
 
 
-def short_name(member_id: MemberId) -> str:
-    """Return the session id at the end of a member id, which is enough to identify the member."""
-    return member_id.rpartition("-")[2] or member_id
-
-
 def _is_young(view: GroupView, now_ms: int) -> bool:
     """Return whether the plan is so new that members may still be claiming and releasing."""
     return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
-
-
-def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
-    return tuple(each.topic_partition for each in partitions)

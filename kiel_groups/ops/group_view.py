@@ -6,7 +6,7 @@ Missing or unreadable znodes raise no error, because operators need the view of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.config import BROKER_V1
@@ -17,41 +17,10 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
+from kiel_groups.ops.partition_view import PartitionView, lag_of
 from kiel_groups.ops.znode_values import GroupReader
 
-__all__ = ["ForeignMember", "GroupView", "MemberView", "PartitionView", "lag_of", "view_group"]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionView:
-    """
-    One partition, its owner and the group's offset in it.
-
-    ``owner`` is None if no member has claimed the partition, ``target`` if the plan assigns it to no member,
-    ``committed`` if there is no readable offset, or if it is in Kafka and the coordinator was not asked,
-    ``log_end`` if the brokers were not asked or did not answer.
-    ``claimed_ms`` and ``committed_ms`` are the times of the claim and of the commit, in epoch milliseconds; each is
-    None if its znode does not exist. ``opened`` is True if the offset was written after the claim. An owner that opens
-    a claim writes the offset before it delivers any record; an operator's change of the offset counts, too. ``claim``
-    is the czxid of the owner znode.
-    """
-
-    topic_partition: TopicPartition
-    owner: MemberId | None
-    committed: int | None
-    log_end: int | None
-    target: MemberId | None = None
-    claimed_ms: int | None = None
-    committed_ms: int | None = None
-    opened: bool = False
-    claim: int | None = None
-
-    @property
-    def lag(self) -> int | None:
-        """The number of records from the committed offset to the log end, at least 0, or None if either is unknown."""
-        if self.log_end is None or self.committed is None:
-            return None
-        return max(0, self.log_end - self.committed)
+__all__ = ["ForeignMember", "GroupView", "MemberView", "view_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +160,6 @@ def _committed(partition: PartitionView, found: NotedOffset | None) -> Partition
     opened = partition.claim is not None and (found.note is None or found.note.claim == partition.claim)
     at_ms = None if found.note is None else found.note.at_ms
     return replace(partition, committed=found.offset, committed_ms=at_ms, opened=opened)
-
-
-def lag_of(partitions: Collection[PartitionView]) -> int | None:
-    """Return the total lag of partitions in records. Unknown lags count as 0; if all are unknown, return None."""
-    known = [partition.lag for partition in partitions if partition.lag is not None]
-    return sum(known) if known or not partitions else None
 
 
 def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:

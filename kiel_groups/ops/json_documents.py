@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from kiel_groups.group.znodes.history import HistoryEntry
-from kiel_groups.ops.checks import Finding
-from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+from kiel_groups.ops.findings import Finding
+from kiel_groups.ops.group_view import GroupView, MemberView
+from kiel_groups.ops.partition_view import PartitionView, lag_of
 
-__all__ = ["group_document", "outline_document"]
+__all__ = ["finding_document", "group_document", "lag_document", "outline_document", "partition_lag", "unknown_lags"]
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
@@ -75,10 +76,10 @@ def group_document(
         "weights": view.weights,
         "brokers": view.brokers,
         "lag": view.known_lag,
-        "partitions_of_unknown_lag": _unknown(view.partitions),
+        "partitions_of_unknown_lag": unknown_lags(view.partitions),
         "lag_problem": lag_problem or None,
         "closed": list(view.closed),
-        "wrong": [_finding(finding) for finding in findings],
+        "wrong": [finding_document(finding) for finding in findings],
         "members": [_member(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
         "partitions": [_partition(partition) for partition in view.partitions],
@@ -111,11 +112,36 @@ def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
     }
 
 
-def _unknown(partitions: Iterable[PartitionView]) -> int:
+def lag_document(group: str, partitions: Collection[PartitionView], lag_problem: str) -> dict[str, Any]:
+    """Return the document of a group's lag; ``lag_problem`` is as for ``group_document``."""
+    return {
+        "group": group,
+        "lag": lag_of(partitions),
+        "partitions_of_unknown_lag": unknown_lags(partitions),
+        "lag_problem": lag_problem or None,
+        "partitions": [partition_lag(each) for each in partitions],
+    }
+
+
+def partition_lag(partition: PartitionView) -> dict[str, Any]:
+    """Return the fields of a partition that its lag consists of."""
+    topic, number = partition.topic_partition
+    return {
+        "topic": topic,
+        "partition": number,
+        "committed": partition.committed,
+        "log_end": partition.log_end,
+        "lag": partition.lag,
+    }
+
+
+def unknown_lags(partitions: Iterable[PartitionView]) -> int:
+    """Return the number of partitions whose lag is unknown."""
     return sum(partition.lag is None for partition in partitions)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a problem of a group."""
     return {
         "kind": finding.kind,
         "text": finding.text,
@@ -141,7 +167,7 @@ def _member(member: MemberView) -> dict[str, Any]:
         "target": [str(partition) for partition in sorted(member.target)],
         "owned": [str(partition.topic_partition) for partition in member.owned],
         "lag": member.lag,
-        "partitions_of_unknown_lag": _unknown(member.owned),
+        "partitions_of_unknown_lag": unknown_lags(member.owned),
     }
 
 

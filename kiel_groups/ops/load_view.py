@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.partition_weights import Weights, printed_weights
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import Allocation, MemberId, TopicPartition
-from kiel_groups.ops.checks import short_name
+from kiel_groups.ops.findings import short_name
 from kiel_groups.wording import counted
 
 __all__ = ["PlanView", "view_plan", "weights_report"]

@@ -7,8 +7,9 @@ One view cannot distinguish a stuck partition from an idle one whose next record
 from __future__ import annotations
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import Finding, short_name
-from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.ops.findings import Finding, short_name
+from kiel_groups.ops.group_view import GroupView
+from kiel_groups.ops.partition_view import PartitionView
 from kiel_groups.wording import counted, some
 
 __all__ = ["STUCK_MS", "WATCHED_MS", "ProgressTracker"]

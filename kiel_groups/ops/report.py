@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import groupby, islice
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
-from kiel_groups.model import MemberId, TopicPartition
-from kiel_groups.ops.checks import Finding, short_name
-from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
+from kiel_groups.model import MemberId
+from kiel_groups.ops.findings import Finding, short_name
+from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.json_documents import outline_state
+from kiel_groups.ops.partition_view import PartitionView
+from kiel_groups.ops.report_parts import (
+    Column,
+    Listed,
+    ago,
+    facts_grid,
+    findings_grid,
+    lag_text,
+    listed_partitions,
+    report_table,
+    topic_parts,
+    whole_lag,
+)
 from kiel_groups.wording import counted, some
 
-__all__ = ["Listed", "ago", "group_report", "groups_table"]
-
-#: Which partitions a report lists: all, only those with a problem, none, or at most this number (problems first).
-Listed: TypeAlias = Literal["all", "wrong", "none"] | int
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+__all__ = ["group_report", "groups_table"]
 
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
     """Return a table with a row for each group of a cluster; ``with_lag`` requires views with offsets."""
-    table = _table()
+    table = report_table()
     table.add_column("group", overflow="fold")
     for column in ("members", "foreign", "generation"):
         table.add_column(column, justify="right", overflow="fold")
@@ -73,52 +78,19 @@ def group_report(
     at = f", {clock}" if clock else ""
     parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
     if findings:
-        parts += ["", _findings(findings)]
-    parts += ["", _summary(view, lag_problem, now_ms)]
+        parts += ["", findings_grid(findings)]
+    parts += ["", facts_grid(_facts(view, lag_problem, now_ms))]
     if generations:
         parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
     if view.members:
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
     elif view.partitions:
         parts.append("")
-    shown = _listed(view.partitions, findings, listed)
-    for _, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
-        parts += _topic(list(partitions), shown, view.member_ids, now_ms)
+    shown = listed_partitions(view.partitions, findings, listed)
+    commit: Column = ("commit", lambda each: ago(each.committed_ms, now_ms))
+    owner: Column = ("owner", lambda each: _owner(each, view.member_ids))
+    parts += topic_parts(view.partitions, shown, commit, owner)
     return parts
-
-
-def ago(then_ms: int | None, now_ms: int) -> str:
-    """
-    Return a text such as ``14 s ago``; "" if the time is unknown.
-
-    A time in the future counts as now, because the clocks of two machines may differ.
-    """
-    if not then_ms:
-        return ""
-    seconds = max(0, now_ms - then_ms) // 1000
-    for size, unit in _UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
-
-
-def _findings(findings: Sequence[Finding]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for finding in findings:
-        word, style = ("settling", "yellow") if finding.passing else ("wrong", "bold red")
-        grid.add_row(Text(word, style=style), Text(finding.text, overflow="fold"))
-        if finding.remedy and not finding.passing:
-            grid.add_row("", Text(f"→ {finding.remedy}", overflow="fold"))
-    return grid
-
-
-def _summary(view: GroupView, lag_problem: str, now_ms: int) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim")
-    grid.add_column(overflow="fold")
-    for name, text in _facts(view, lag_problem, now_ms):
-        grid.add_row(name, Text(text, overflow="fold"))
-    return grid
 
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
@@ -141,7 +113,7 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     if view.weights:
         weighed = counted(view.weights, "partition", "partitions")
         yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
-    yield "lag", "".join(_whole_lag(view, lag_problem))
+    yield "lag", whole_lag(_group_lag(view), view.partitions, lag_problem)
 
 
 def _committer(group: str) -> str:
@@ -174,24 +146,8 @@ def _follows(view: GroupView) -> Iterator[str]:
             yield f"drained {slot}"
 
 
-def _whole_lag(view: GroupView, problem: str) -> Iterator[str]:
-    yield _group_lag(view)
-    if problem:
-        yield f" (not fully known: {problem})"
-    uncommitted = [each for each in view.partitions if each.committed is None]
-    if uncommitted:
-        yield f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}"
-
-
 def _group_lag(view: GroupView) -> str:
-    return "?" if view.known_lag is None else _lag(view.partitions)
-
-
-def _lag(partitions: Collection[PartitionView]) -> str:
-    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known."""
-    whole = all(each.lag is not None for each in partitions)
-    lag = lag_of(partitions)
-    return _number(lag) if whole or lag is None else f"≥ {lag:,}"
+    return "?" if view.known_lag is None else lag_text(view.partitions)
 
 
 def _leader(view: GroupView) -> str:
@@ -204,7 +160,7 @@ def _leader(view: GroupView) -> str:
 
 
 def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
-    table = _table()
+    table = report_table()
     table.add_column("generation", justify="right", overflow="fold")
     table.add_column("planned", overflow="fold")
     for column in ("moved", "members", "took"):
@@ -217,7 +173,7 @@ def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
 
 
 def _members(view: GroupView, now_ms: int) -> Table:
-    table = _table()
+    table = report_table()
     table.add_column("member", overflow="fold")
     table.add_column("host", overflow="fold", max_width=20)
     table.add_column("pid", justify="right", overflow="fold")
@@ -233,58 +189,7 @@ def _members(view: GroupView, now_ms: int) -> Table:
             str(info.pid),
             ago(info.started_at_ms, now_ms),
             member.share,
-            _lag(member.owned),
-        )
-    return table
-
-
-def _listed(
-    partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
-) -> Collection[TopicPartition]:
-    named = {partition for finding in findings for partition in finding.partitions}
-    # A dict keeps the order of the partitions, and has each partition once.
-    wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
-    wrong_first = wrong | {each.topic_partition: None for each in partitions}
-    match listed:
-        case "all":
-            return wrong_first
-        case "wrong":
-            return wrong
-        case "none":
-            return set()
-        case count:
-            return set(islice(wrong_first, count))
-
-
-def _topic(
-    partitions: Sequence[PartitionView],
-    listed: Collection[TopicPartition],
-    members: frozenset[MemberId],
-    now_ms: int,
-) -> Iterator[RenderableType]:
-    shown = [each for each in partitions if each.topic_partition in listed]
-    hidden = len(partitions) - len(shown)
-    aside = f": {hidden:,} of {len(partitions):,} partitions are not listed; lag of all: {_lag(partitions)}"
-    topic = partitions[0].topic_partition.topic
-    yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
-    if shown:
-        yield _partitions(shown, members, now_ms)
-
-
-def _partitions(partitions: Iterable[PartitionView], members: frozenset[MemberId], now_ms: int) -> Table:
-    table = _table()
-    for column in ("partition", "committed", "log end", "lag"):
-        table.add_column(column, justify="right", overflow="fold")
-    for column in ("commit", "owner"):
-        table.add_column(column, overflow="fold")
-    for each in partitions:
-        table.add_row(
-            str(each.topic_partition.partition),
-            _number(each.committed),
-            _number(each.log_end),
-            _number(each.lag),
-            ago(each.committed_ms, now_ms),
-            _owner(each, members),
+            lag_text(member.owned),
         )
     return table
 
@@ -296,12 +201,3 @@ def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:
     if partition.target in (None, partition.owner):
         return owner
     return f"{owner} → {short_name(partition.target)}"
-
-
-def _number(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
-
-
-def _table() -> Table:
-    # Rich would wrap a title to the width of the table, so a heading is a text above the table.
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False)

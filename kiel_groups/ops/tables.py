@@ -9,7 +9,8 @@ from rich import box
 from rich.table import Table
 
 from kiel_groups.model import MemberId
-from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.ops.group_view import GroupView
+from kiel_groups.ops.partition_view import PartitionView
 from kiel_groups.wording import counted
 
 __all__ = ["member_table", "offset_table", "status_line"]

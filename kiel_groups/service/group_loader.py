@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from kiel_groups.admin import cluster_admin
@@ -19,26 +18,12 @@ from kiel_groups.group.member.commit_note import NotedOffset, NotedText
 from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.service.loaded_groups import LoadedGroups
 
-__all__ = ["LoadedGroups", "load_group", "load_groups", "follow_group"]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedGroups:
-    """
-    The views of groups at one moment.
-
-    ``brokers`` is the number of registered brokers, ``lag_problem`` the reason why some log ends are unknown ("" if all
-    are known), and ``seen_ms`` the time at which the groups were read, in epoch milliseconds.
-    """
-
-    groups: tuple[GroupView, ...]
-    brokers: int
-    lag_problem: str = ""
-    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+__all__ = ["load_group", "load_groups", "follow_group"]
 
 
-def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups:
+def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
     """
     Load one group with its lag.
 
@@ -60,7 +45,7 @@ def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Loaded
 
 def follow_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
-) -> Generator[LoadedGroups | KielGroupsError, None, None]:
+) -> Generator[LoadedGroups[GroupView] | KielGroupsError, None, None]:
     """
     Load the group whenever the caller requests the next item, and yield the views, or the error if the load failed.
 
@@ -81,13 +66,13 @@ def follow_group(
 
 
 @contextmanager
-def _loader(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], LoadedGroups]]:
+def _loader(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], LoadedGroups[GroupView]]]:
     check_name(group, "group")
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         yield partial(_load, client, zookeeper, group, timeout_s)
 
 
-def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> LoadedGroups:
+def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> LoadedGroups[GroupView]:
     if not client.connected:
         # A read would wait without limit for a new connection.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
@@ -97,7 +82,7 @@ def _load(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
     return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s)
 
 
-def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups:
+def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> LoadedGroups[GroupView]:
     """
     Load an outline of all groups: their members, the states of their plans and, with ``with_lag``, offsets and lag.
 
@@ -113,7 +98,9 @@ def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> L
     return _with_lag(views, brokers, topics, timeout_s)
 
 
-def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> LoadedGroups:
+def _with_lag(
+    views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float
+) -> LoadedGroups[GroupView]:
     """Add the log ends of existing topics only, because a broker may create a missing topic when asked for it."""
     existing = frozenset(topics)
     partitions = {
@@ -127,8 +114,8 @@ def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[
 
 
 def _with_kafka_offsets(
-    loaded: LoadedGroups, brokers: list[HostPort], topics: Collection[str], timeout_s: float
-) -> LoadedGroups:
+    loaded: LoadedGroups[GroupView], brokers: list[HostPort], topics: Collection[str], timeout_s: float
+) -> LoadedGroups[GroupView]:
     """Add the offsets of groups that have them in Kafka."""
     groups, problem = [], loaded.lag_problem
     for view in loaded.groups:

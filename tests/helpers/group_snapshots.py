@@ -10,7 +10,8 @@ from rich.console import Console
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
+from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, check_group
+from kiel_groups.ops.findings import Finding
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.report import group_report, groups_table
 

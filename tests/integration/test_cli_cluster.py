@@ -72,6 +72,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
     assert cluster("env")[1].splitlines() == [
         f"export KIEL_GROUPS_BROKERS={first['brokers'][0]}",
         f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}",
+        "unset KIEL_GROUPS_COORDINATION",
     ]
     assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
     cluster_admin.create_topic(first["zookeeper"], "kept", 1)
@@ -115,6 +116,7 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
     assert cluster("env")[1].splitlines() == [
         f"export KIEL_GROUPS_BROKERS={','.join(first['brokers'])}",
         "unset KIEL_GROUPS_ZOOKEEPER",
+        "export KIEL_GROUPS_COORDINATION=brokers",
     ]
     status, table, err = cluster("status")
     assert (status, err, table.count("3.9.1")) == (0, "", len(servers))

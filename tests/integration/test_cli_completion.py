@@ -12,6 +12,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import environment, kiel_groups
+from tests.helpers.completion import completed
 
 pytestmark = pytest.mark.integration
 
@@ -21,22 +22,6 @@ def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Remove the user's settings from the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
-
-
-def completed(line: str, **variables: str) -> list[str]:
-    """Return the words that bash suggests after this line, by its completion script."""
-    words = line.split(" ")
-    asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-m", "kiel_groups"],
-        env=environment() | asking | variables,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    assert done.stderr == ""
-    return [offered.partition(",")[2] for offered in done.stdout.splitlines() if offered]
 
 
 @pytest.mark.parametrize(

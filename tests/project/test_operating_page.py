@@ -6,6 +6,7 @@ import inspect
 import io
 import re
 import shlex
+from types import ModuleType
 
 import click
 import pytest
@@ -14,7 +15,8 @@ from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
 from kiel_groups.kafka_metrics import KAFKA_METRICS
-from kiel_groups.ops import checks, partition_progress
+from kiel_groups.ops import checks, findings, partition_progress
+from kiel_groups.ops.coordinated import coordinated_checks, coordinated_progress
 from tests.helpers.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
@@ -46,13 +48,11 @@ def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_each_kind_of_finding_is_explained() -> None:
-    """The page's table explains all kinds of findings, and no others."""
-    sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
-    found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
-    kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]
-    explained = set(re.findall(r"^``([a-z-]+)``  ", kinds, re.MULTILINE))
+    """The page's tables explain all kinds of findings, and no others; that of brokers, those not in the other."""
+    found, of_brokers = kinds(checks, findings, partition_progress), kinds(coordinated_checks, coordinated_progress)
     assert len(found) >= 13
-    assert explained == found
+    assert explained("kind               meaning") == found
+    assert explained("kind                meaning") == (of_brokers - found) | {"stuck"}
 
 
 def test_the_metrics_of_a_member_are_explained() -> None:
@@ -62,3 +62,13 @@ def test_the_metrics_of_a_member_are_explained() -> None:
     rows = [[cell.astext() for cell in row.children] for row in tables[0].findall(nodes.row)]
     found = [(name, " ".join(meaning.split())) for name, meaning in rows[1:]]
     assert found == [(metric.name, metric.meaning) for metric in KAFKA_METRICS]
+
+
+def kinds(*modules: ModuleType) -> set[str]:
+    """Return the kinds of the findings that modules make."""
+    return set(re.findall(r'Finding\(\s*"([a-z-]+)"', "".join(map(inspect.getsource, modules))))
+
+
+def explained(heading: str) -> set[str]:
+    """Return the kinds in the table with this heading."""
+    return set(re.findall(r"^``([a-z-]+)``  ", PAGE.partition(heading)[2].split("=====\n\n")[0], re.MULTILINE))

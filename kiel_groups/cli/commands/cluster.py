@@ -223,12 +223,12 @@ def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> No
     )
 
 
-def _exports(running: RunningCluster) -> tuple[str, str]:
-    # Without ZooKeeper, the shell must not keep the address of an earlier cluster's.
-    zookeeper = (
-        f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}" if running.zookeeper else "unset KIEL_GROUPS_ZOOKEEPER"
-    )
-    return f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}", zookeeper
+def _exports(running: RunningCluster) -> tuple[str, str, str]:
+    # The shell must not keep the settings of an earlier cluster.
+    brokers = f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}"
+    if not running.zookeeper:
+        return brokers, "unset KIEL_GROUPS_ZOOKEEPER", "export KIEL_GROUPS_COORDINATION=brokers"
+    return brokers, f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}", "unset KIEL_GROUPS_COORDINATION"
 
 
 def _as_json(running: RunningCluster) -> dict[str, Any]:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import refuse_given, refuse_zookeeper
 from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.parameters.option_sources import source_of
 from kiel_groups.cli.parameters.shared_options import (
-    ZOOKEEPER_WAIT_S,
+    BROKERS,
+    SERVER_WAIT_S,
     brokers_option,
+    coordination_option,
     json_lines_option,
     key_separator_option,
     optional_zookeeper_option,
@@ -36,11 +39,19 @@ __all__ = ["consume"]
 #: The options that need --group, and those that --group excludes.
 _OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
 _WITHOUT_A_GROUP = ("partitions",)
+#: The options that need a group in ZooKeeper.
+_IN_ZOOKEEPER = {
+    "store": "brokers store the offsets of their groups",
+    "instance_id": "groups of brokers have no static members yet",
+}
+
+_ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 
 
 @click.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @brokers_option
+@coordination_option("What coordinates the group: ZooKeeper, or the brokers (Kafka 0.9 or later).")
 @optional_zookeeper_option
 @click.option(
     "--group",
@@ -95,16 +106,16 @@ _WITHOUT_A_GROUP = ("partitions",)
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="Used if this member leads: round_robin, sticky, weighted, range, or your MODULE:FUNCTION.",
+    help="Used if this member leads: round_robin, sticky, weighted, range, or your MODULE:FUNCTION. With brokers also"
+    " Java's roundrobin, and several by commas, of which the group takes the first that all members offer.",
     shell_complete=complete_allocators,
 )
 @click.option(
     "--session-timeout-ms",
     type=int,
-    default=10_000,
-    show_default=True,
     metavar="MS",
-    help="How long a dead member keeps its partitions.",
+    help=f"How long a dead member keeps its partitions.  [default: {_ZOOKEEPER_SESSION_MS}; with brokers,"
+    f" {_BROKERS_SESSION_MS}]",
 )
 @click.option(
     "--instance-id",
@@ -161,7 +172,7 @@ def consume(
         check_name(topic, "topic")
     line = _line(context, template, separator_bytes(key_separator), as_json=as_json)
     if options.pop("no_group"):
-        _refuse(context, ("group",), "does not go with '--no-group'")
+        refuse_given(context, ("group",), "does not go with '--no-group'")
         options["group"] = None
     reader = (_alone if options["group"] is None else _in_group)(context, topics, options)
     printing = RecordPrinter(reader.consumer, standard_output(), line, most=most, timeout_s=timeout_s)
@@ -180,7 +191,7 @@ def _line(context: click.Context, template: str | None, key_separator: bytes | N
 
     if template is None:
         return json_line if as_json else plain_line(key_separator)
-    _refuse(context, ("as_json", "key_separator"), "does not go with '--format'")
+    refuse_given(context, ("as_json", "key_separator"), "does not go with '--format'")
     return parse_format(template)
 
 
@@ -199,31 +210,28 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         click.UsageError: An option is missing, has no effect in a group, or has an invalid value.
         KielGroupsError: A topic does not exist, ZooKeeper does not answer, or a setting is not valid.
     """
-    from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
     aside = _named_elsewhere(context)
-    _refuse(context, _WITHOUT_A_GROUP, f"does not go with '--group'; a group shares all partitions{aside}")
-    zookeeper, start = options["zookeeper"], options["start"]
-    if zookeeper is None:
-        parameter = next(each for each in context.command.params if each.name == "zookeeper")
-        raise click.MissingParameter("A group needs it.", context, parameter)
+    refuse_given(context, _WITHOUT_A_GROUP, f"does not go with '--group'; a group shares all partitions{aside}")
+    start = options["start"]
+    by_brokers = options["coordination"] == BROKERS
+    coordination = _by_brokers(context, options) if by_brokers else _by_zookeeper(context, options)
     if start not in (None, "earliest", "latest"):
         why = f"{start!r} given; a group resumes at its offsets; without any it starts 'earliest' or 'latest'{aside}."
         raise click.BadParameter(why, context, param_hint="'--from'")
     consumer = GroupedConsumer(
         options["brokers"],
         options["group"],
-        zookeeper,
-        partition_allocator=load_allocator(options["allocator"], "--allocator"),
         session_timeout_ms=options["session_timeout_ms"],
-        instance_id=options["instance_id"],
-        store=options["store"],
         on_bad_record=options["on_bad_record"],
         auto_offset_reset="latest" if start == "latest" else "earliest",
-        zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
+        **coordination,
     )
-    notice = _checked_names(zookeeper, topics, options["group"])
+    if by_brokers:
+        notice = _checked_by_brokers(options["brokers"], topics, options["group"])
+    else:
+        notice = _checked_names(options["zookeeper"], topics, options["group"])
 
     async def join() -> None:
         await consumer.subscribe(topics)
@@ -231,6 +239,36 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
             context.ensure_object(Lines).say("info", notice)
 
     return _Reader(consumer, join)
+
+
+def _by_zookeeper(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the consumer's arguments about a group in ZooKeeper. Raise an error for a wrong option."""
+    from kiel_groups.cli.parameters.function_loading import load_allocator
+
+    if options["zookeeper"] is None:
+        parameter = next(each for each in context.command.params if each.name == "zookeeper")
+        why = "A group needs it. If brokers coordinate the group, give '--coordination brokers'."
+        raise click.MissingParameter(why, context, parameter)
+    return {
+        "zk_hosts": options["zookeeper"],
+        "partition_allocator": load_allocator(options["allocator"], "--allocator"),
+        "instance_id": options["instance_id"],
+        "store": options["store"],
+        "zk_timeout_ms": round(SERVER_WAIT_S * 1000),
+    }
+
+
+def _by_brokers(context: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the consumer's arguments about a group of brokers. Raise an error for a wrong option."""
+    from kiel_groups.cli.parameters.function_loading import load_assignors
+
+    refuse_zookeeper(context)
+    for name, why in _IN_ZOOKEEPER.items():
+        refuse_given(context, (name,), f"does not go with '--coordination brokers': {why}")
+    return {
+        "coordination": BROKERS,
+        "partition_allocator": load_assignors(options["allocator"], "--allocator"),
+    }
 
 
 def _named_elsewhere(context: click.Context) -> str:
@@ -251,7 +289,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
     from kiel_groups.cli.parameters.start_option import parse_position
     from kiel_groups.clients import SingleConsumer
 
-    _refuse(context, _OF_A_GROUP, "goes with '--group' only")
+    refuse_given(context, _OF_A_GROUP, "goes with '--group' only")
     start = parse_position(options["start"] or "latest")
     consumer = SingleConsumer(options["brokers"], on_bad_record=options["on_bad_record"], auto_offset_reset="none")
     return _Reader(consumer, lambda: _start(consumer, options["brokers"], topics, start, options["partitions"] or None))
@@ -294,14 +332,6 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     return {partition: (await consumer.position(partition), end) for partition, end in ends.offsets.items()}
 
 
-def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Raise UsageError for options on the command line that would have no effect; ``why`` ends its message."""
-    for parameter in context.command.params:
-        given = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"'{max(parameter.opts, key=len)}' {why}.", context)
-
-
 def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
     Check that the topics exist, and whether the group is new: a new name is often a misspelt one.
@@ -316,7 +346,7 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
     from kiel_groups.admin import cluster_admin, group_inspection
     from kiel_groups.ops.group_view import view_group
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         cluster_admin.check_present(client, topics)
         groups = group_inspection.list_groups(client)
         if group in groups:
@@ -325,3 +355,14 @@ def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
             return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)
     return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"
+
+
+def _checked_by_brokers(brokers: str, topics: Sequence[str], group: str) -> str:
+    """Check and return the same for a group of brokers; these are asked for all topics, so that they create none."""
+    from kiel_groups.service.coordinated_loader import look_up_group
+
+    found = look_up_group(brokers, group, topics, timeout_s=SERVER_WAIT_S)
+    if found.view is None:
+        return f"group {group!r} is new{f'; did you mean {found.similar!r}?' if found.similar else ''}"
+    is_new = found.view.state == "memberless"
+    return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""

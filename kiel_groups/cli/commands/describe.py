@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options, refuse_given
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.parameters.optional_numbers import OptionalNumber
+from kiel_groups.cli.parameters.shared_options import json_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
 from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from kiel_groups.ops.checks import Finding
-    from kiel_groups.ops.report import Listed
-    from kiel_groups.service.group_loader import LoadedGroups
+    from kiel_groups.cli.sources.group_sources import GroupSource
+    from kiel_groups.ops.findings import Finding
+    from kiel_groups.ops.report_parts import Listed
+    from kiel_groups.service.loaded_groups import LoadedGroups
 
 __all__ = ["describe"]
 
@@ -30,36 +31,14 @@ _PLANS = 10
 _WATCHED_S = 16.0
 
 
-class _Seconds(click.FloatRange):
-    """An optional number of seconds. If GROUP follows the option, click takes it as the value; the error says so."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(
-                f"{value!r} is not a number of seconds ≥ {self.min:g}; GROUP goes before this option.", param, ctx
-            )
-
-
-class _Plans(click.IntRange):
-    """An optional number of plans, with the same error as ``_Seconds``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not a number of plans ≥ {self.min}; GROUP goes before this option.", param, ctx)
-
-
 @click.command(epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
-@zookeeper_option
+@cluster_options
 @json_option
 @click.option(
     "--watch",
     "interval_s",
-    type=_Seconds(min=0.1),
+    type=OptionalNumber("seconds", least=0.1),
     is_flag=False,
     flag_value=_INTERVAL_S,
     metavar="[SECONDS]",
@@ -75,18 +54,19 @@ class _Plans(click.IntRange):
 @click.option(
     "--history",
     "generations",
-    type=_Plans(min=1),
+    type=OptionalNumber("plans", least=1, whole=True),
     is_flag=False,
     flag_value=_PLANS,
     metavar="[N]",
-    help=f"Also show the last N plans ({_PLANS} if omitted).",
+    help=f"Also show the last N plans ({_PLANS} if omitted), which only ZooKeeper has.",
 )
-@click.pass_obj
+@click.pass_context
 def describe(
-    lines: Lines,
+    context: click.Context,
+    /,
     *,
     group: str,
-    zookeeper: str,
+    cluster: ClusterAddress,
     as_json: bool,
     interval_s: float | None,
     listed: str | None,
@@ -96,25 +76,29 @@ def describe(
     """
     Show a group: what is wrong with it, its members, their partitions and the lag.
 
-    Offsets and owners come from ZooKeeper, the ends of logs from the brokers that are registered there.
+    If ZooKeeper coordinates the group, offsets and owners come from there; otherwise, members, partitions and offsets
+    come from the group's coordinator. The ends of logs come from the brokers.
     """
+    from kiel_groups.cli.sources.group_sources import group_source
     from kiel_groups.cli.terminal.watch import watch
-    from kiel_groups.service.group_loader import follow_group, load_group
 
     if as_json and listed:
         raise click.UsageError("--partitions does not go with --json, which has all partitions.")
     if check and interval_s is not None:
         raise click.UsageError("--check does not go with --watch.")
-    wanted = cast("Listed | None", listed)
-    presenter = _Presenter(zookeeper, as_json=as_json, listed=wanted, generations=generations or 0)
+    if cluster.is_of_brokers:
+        refuse_given(context, ("generations",), "does not go with '--coordination brokers': brokers keep no plans")
+    lines = context.ensure_object(Lines)
+    source = group_source(cluster, group, generations=generations or 0)
+    presenter = _Presenter(source, as_json=as_json, listed=cast("Listed | None", listed))
     if interval_s is not None:
-        with closing(follow_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as loads:
+        with closing(source.follow()) as loads:
             watch(lines, loads, presenter.show_next, interval_s)
-    loaded = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    if check and presenter.needs_time(loaded):
-        lines.say("info", f"some partitions are behind without a recent commit; looking again in {_WATCHED_S:g} s")
+    loaded = source.load()
+    if check and (why := source.needs_time(loaded)):
+        lines.say("info", f"{why}; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
-        loaded = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
+        loaded = source.load()
     is_well = presenter.show(loaded)
     return FAILED if check and not is_well else DONE
 
@@ -123,72 +107,33 @@ class _Presenter:
     """
     Shows successive loads of a group, each with the problems that all loads so far have revealed.
 
-    ``listed`` selects the partitions to list; None means the default. ``generations`` is the number of plans to show.
+    ``listed`` selects the partitions to list; None means the default.
     """
 
-    def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
-        from kiel_groups.ops.partition_progress import ProgressTracker
-
-        self._zookeeper = zookeeper
+    def __init__(self, source: GroupSource[Any], *, as_json: bool, listed: Listed | None) -> None:
+        self._source = source
         self._as_json = as_json
         self._listed = listed
-        self._generations = generations
-        self._progress = ProgressTracker()
 
-    def needs_time(self, loaded: LoadedGroups) -> bool:
-        """Return whether a second load, ``_WATCHED_S`` later, may reveal a problem that a single load cannot."""
-        self._progress.take(loaded.groups[0], loaded.seen_ms)
-        return self._progress.suspects(loaded.seen_ms)
-
-    def show(self, loaded: LoadedGroups) -> bool:
+    def show(self, loaded: LoadedGroups[Any]) -> bool:
         """Show a single load. Return True if there is no problem that needs an operator."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
-        findings = self._findings(loaded)
+        findings: Sequence[Finding] = self._source.findings(loaded)
         if self._as_json:
-            show_json(self._document(loaded, findings))
+            show_json(self._source.document(loaded, findings))
         else:
-            show(*self._report(loaded, findings, self._listed or "all"))
+            show(*self._source.report(loaded, findings, self._listed or "all"))
         return all(finding.passing for finding in findings)
 
-    def show_next(self, loaded: LoadedGroups, first: bool) -> None:
+    def show_next(self, loaded: LoadedGroups[Any], first: bool) -> None:
         """Show one of the loads of ``--watch``."""
         from kiel_groups.cli.terminal.rendering import show_json
         from kiel_groups.cli.terminal.watch import clock, show_next
 
-        findings = self._findings(loaded)
+        findings = self._source.findings(loaded)
         if self._as_json:
-            show_json(self._document(loaded, findings), on_one_line=True)
+            show_json(self._source.document(loaded, findings), on_one_line=True)
             return
         now = clock()
-        show_next(lambda listed: self._report(loaded, findings, listed, now), self._listed, first=first)
-
-    def _findings(self, loaded: LoadedGroups) -> Sequence[Finding]:
-        from kiel_groups.ops.checks import check_group
-
-        view = loaded.groups[0]
-        return (*self._progress.take(view, loaded.seen_ms), *check_group(view, loaded.seen_ms))
-
-    def _report(
-        self, loaded: LoadedGroups, findings: Sequence[Finding], listed: Listed, clock: str = ""
-    ) -> Sequence[RenderableType]:
-        from kiel_groups.ops.report import group_report
-
-        return group_report(
-            loaded.groups[0],
-            findings,
-            place=self._zookeeper,
-            lag_problem=loaded.lag_problem,
-            now_ms=loaded.seen_ms,
-            clock=clock,
-            listed=listed,
-            generations=self._generations,
-        )
-
-    def _document(self, loaded: LoadedGroups, findings: Sequence[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.json_documents import group_document
-
-        document = group_document(
-            loaded.groups[0], findings, lag_problem=loaded.lag_problem, generations=self._generations
-        )
-        return {**document, "looked_at": loaded.seen_ms}
+        show_next(lambda listed: self._source.report(loaded, findings, listed, now), self._listed, first=first)

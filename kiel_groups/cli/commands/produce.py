@@ -8,6 +8,7 @@ import click
 
 from kiel_groups.cli.parameters.shared_options import (
     brokers_option,
+    coordination_option,
     key_separator_option,
     quiet_option,
     separator_bytes,
@@ -30,6 +31,7 @@ _REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.
 @topic_argument
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @brokers_option
+@coordination_option("Where names of topics are completed from; records go to brokers anyway.")
 @key_separator_option
 @click.option(
     "--codec",
@@ -63,6 +65,7 @@ def produce(
     topic: str,
     file: Path | None,
     brokers: str,
+    coordination: str,
     key_separator: str | None,
     codec: str,
     acks: str,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_members
-from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
@@ -16,6 +17,7 @@ __all__ = ["release"]
 @click.command(epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
 @click.argument("member", shell_complete=complete_members)
+@in_zookeeper_only("a coordinator removes a dead member when its session times out, and no other on request")
 @zookeeper_option
 @json_option
 @click.option(
@@ -42,7 +44,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     from kiel_groups.cli.terminal.rendering import show_json
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
-    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         check_group(client, group, zookeeper)
         member = find_member_id(client, group, member)
         released = force_release(client, group, member, wait_ms=wait_ms, report=lambda text: lines.say("info", text))

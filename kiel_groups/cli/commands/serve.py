@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
-from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
+from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, quiet_option, verbose_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.termination import Termination
@@ -30,6 +31,7 @@ _CLEANUP_TIMEOUT_S = 1.0
 
 
 @click.command(epilog=EPILOG)
+@in_zookeeper_only("in a group of brokers, a member allocates")
 @zookeeper_option
 @click.option(
     "--group",
@@ -122,7 +124,7 @@ def serve(
         logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
     debounce = DebounceConfig(quiet_ms=debounce_ms, bound_ms=debounce_bound_ms, initial_delay_ms=initial_delay_ms)
     settings = ZooKeeperConfig.parse(
-        zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000)
+        zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(SERVER_WAIT_S * 1000)
     )
     function = load_allocator(allocator, "--allocator") or round_robin
     config = GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms)
@@ -139,7 +141,7 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
     from kiel_groups.admin.group_inspection import list_groups, read_group
     from kiel_groups.group.znodes.layout import GroupLayout
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         groups = list_groups(client)
         config = read_group(client, group).get(GroupLayout(group).config) if group in groups else None
     if group not in groups:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
 from kiel_groups.cli.parameters.name_completion import complete_topics
-from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.parameters.shared_options import json_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted, some
@@ -32,23 +33,20 @@ def topics() -> None:
 
 
 @topics.command("list", epilog=EPILOG)
-@zookeeper_option
+@cluster_options
 @json_option
-def list_topics(*, zookeeper: str, as_json: bool) -> int:
+def list_topics(*, cluster: ClusterAddress, as_json: bool) -> int:
     """List all topics, by name."""
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.cli.sources.topic_sources import topic_source
     from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        found = {topic: cluster_admin.partitions_of(client, topic) for topic in cluster_admin.topics(client)}
+    found = topic_source(cluster).sizes()
     if as_json:
-        show_json(
-            [{"topic": topic, "partitions": len(p), "replication": _replication(p)} for topic, p in found.items()]
-        )
+        show_json([{"topic": topic, **size._asdict()} for topic, size in found.items()])
     elif found:
         table = plain_table("topic", "partitions", "replication", right=("partitions", "replication"))
-        for topic, partitions in found.items():
-            table.add_row(topic, f"{len(partitions):,}", str(_replication(partitions)))
+        for topic, size in found.items():
+            table.add_row(topic, f"{size.partitions:,}", str(size.replication))
         show(table)
     else:
         show("there is no topic; 'kiel-groups topics create' creates one")
@@ -57,7 +55,7 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
-@zookeeper_option
+@cluster_options
 @click.option(
     "--partitions",
     type=_AT_LEAST_ONE,
@@ -88,37 +86,33 @@ def create(
     /,
     *,
     names: tuple[str, ...],
-    zookeeper: str,
+    cluster: ClusterAddress,
     partitions: int,
     replication: int,
     if_missing: bool,
     wait_s: float | None,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.admin.cluster_admin import check_topic
+    from kiel_groups.cli.sources.topic_sources import topic_source
 
-    wanted = list(dict.fromkeys(names))
+    wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
     for name in wanted:
-        cluster_admin.check_topic(name, partitions)
+        check_topic(name, partitions)
     if wait_s is not None:
-        cluster_admin.await_brokers(zookeeper, replication, timeout_s=wait_s)
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        if if_missing:
-            existing = {
-                name: len(cluster_admin.partitions_of(client, name))
-                for name in cluster_admin.topics(client)
-                if name in wanted
-            }
-        else:
-            existing = {}
-            cluster_admin.check_absent(client, wanted)
+        found.await_brokers(replication, wait_s)
+    existing: dict[str, int] = {}
+    if if_missing:
+        existing = {name: size.partitions for name, size in found.sizes().items() if name in wanted}
+    else:
+        found.check_absent(wanted)
     source = click.get_current_context().get_parameter_source("partitions")
     asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
         if name in existing:
             _say_existing(lines, name, existing[name], asked)
         else:
-            cluster_admin.create_topic(zookeeper, name, partitions, replication)
+            found.create(name, partitions, replication)
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     return DONE
 
@@ -138,54 +132,50 @@ def _partitions(count: int) -> str:
 
 @topics.command(epilog=EPILOG)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@zookeeper_option
+@cluster_options
 @click.option(
     "--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new number of partitions in all."
 )
 @click.pass_obj
-def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
+def grow(lines: Lines, /, *, name: str, cluster: ClusterAddress, partitions: int) -> int:
     """Add partitions to a topic. Keys may map to other partitions from then on."""
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.cli.sources.topic_sources import topic_source
 
-    cluster_admin.grow_topic(zookeeper, name, partitions)
+    topic_source(cluster).grow(name, partitions)
     lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
-@zookeeper_option
+@cluster_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
-def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
+def delete(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, yes: bool) -> int:
     """Delete topics with all their records."""
-    from kiel_groups.admin import cluster_admin
+    from kiel_groups.cli.sources.topic_sources import topic_source
 
-    wanted = list(dict.fromkeys(names))
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        cluster_admin.check_present(client, wanted)
+    wanted, found = list(dict.fromkeys(names)), topic_source(cluster)
+    found.check_present(wanted)
     if not yes:
         _confirm(wanted)
     for name in wanted:
-        cluster_admin.delete_topic(zookeeper, name)
+        found.delete(name)
         lines.say("info", f"topic {name} deleted")
     return DONE
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
-@zookeeper_option
+@cluster_options
 @json_option
 @click.pass_obj
-def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json: bool) -> int:
+def describe(lines: Lines, /, *, names: tuple[str, ...], cluster: ClusterAddress, as_json: bool) -> int:
     """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
-    from kiel_groups.admin import cluster_admin
-    from kiel_groups.admin.topic_details import read_topics
+    from kiel_groups.cli.sources.topic_sources import topic_source
     from kiel_groups.cli.terminal.rendering import show, show_json
 
-    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        states = read_topics(client, names)
-        brokers, alive = cluster_admin.broker_addresses(client), frozenset(cluster_admin.broker_ids(client))
+    states, brokers, alive = topic_source(cluster).describe(names)
     logs = _logs(lines, brokers, states)
     if as_json:
         show_json([_as_json(state, logs, alive) for state in states])
@@ -232,14 +222,10 @@ def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState
     return asyncio.run(ask())
 
 
-def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
-    return max((len(replicas) for replicas in partitions.values()), default=0)
-
-
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
     """Yield a line that describes the topic, and a line for each problem."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
-    config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
+    config = "".join(f", {key}={value}" for key, value in sorted((state.config or {}).items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
     if state.is_being_deleted:
         yield "  it is being deleted"
@@ -292,7 +278,7 @@ def _as_json(state: TopicState, logs: _Logs, alive: Container[int]) -> dict[str,
         )
     return {
         "topic": state.topic,
-        "config": dict(state.config),
+        "config": None if state.config is None else dict(state.config),
         "being_deleted": state.is_being_deleted,
         "partitions": partitions,
     }

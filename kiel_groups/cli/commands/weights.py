@@ -7,8 +7,9 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.parameters.cluster_options import in_zookeeper_only
 from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
-from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.parameters.shared_options import SERVER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["weights"]
 
+_coordination_option = in_zookeeper_only("weights are kept there, and the groups of brokers have none")
 group_argument = click.argument("group", shell_complete=complete_groups)
 
 
@@ -29,6 +31,7 @@ def weights() -> None:
 
 @weights.command(epilog=EPILOG)
 @group_argument
+@_coordination_option
 @zookeeper_option
 @json_option
 @click.pass_obj
@@ -45,7 +48,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.group.znodes.partition_weights import printed_weights
     from kiel_groups.ops.load_view import view_plan, weights_report
 
-    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
         found = read_weights(client, group)
         plan = view_plan(
@@ -71,6 +74,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     metavar="FILE",
     help='Replace all weights, in JSON: {"page-views:0": 12.5}; - is standard input.',
 )
+@_coordination_option
 @zookeeper_option
 @click.pass_context
 def set_weights(
@@ -90,7 +94,7 @@ def set_weights(
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
     given = _from_file(file) if file is not None else _from_arguments(changes)
-    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
         check_partitions(client, given)
         if file is None:
@@ -113,6 +117,7 @@ def set_weights(
 @weights.command(epilog=EPILOG)
 @group_argument
 @click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION...]", shell_complete=complete_topics)
+@_coordination_option
 @zookeeper_option
 @click.pass_obj
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
@@ -121,7 +126,7 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.stored_weights import remove_weights
 
-    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
         if partitions:
             left = _remove_some(client, group, partitions)

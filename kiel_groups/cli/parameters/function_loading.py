@@ -10,9 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from kiel_groups.allocators import ALLOCATORS, Allocator, named_allocator
+from kiel_groups.allocators.assignors import assignors_of
 from kiel_groups.errors import ConfigError
 
-__all__ = ["load_allocator", "load_function"]
+__all__ = ["load_allocator", "load_assignors", "load_function"]
 
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
@@ -36,6 +37,24 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
         text = str(error)
         joint = " A" if text.endswith("?") else "; a"
         raise ConfigError(f"{text}{joint} function of yours is named 'module:function'") from None
+
+
+def load_assignors(names: str | None, setting: str) -> list[str | Allocator] | None:
+    """
+    Load what a member offers to a group of brokers: names of assignors, and a user's functions, separated by commas.
+
+    Args:
+        names: The names, the preferred one first. For None, the function returns None.
+        setting: The name of the setting in errors.
+
+    Raises:
+        ConfigError: There is no assignor of a name, one is named twice, or a function cannot be loaded.
+    """
+    if names is None:
+        return None
+    chosen = [load_function(name, setting) if ":" in name else name for name in map(str.strip, names.split(","))]
+    assignors_of(chosen, setting)
+    return chosen
 
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:

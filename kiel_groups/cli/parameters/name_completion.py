@@ -1,7 +1,8 @@
-"""Complete names for a shell after TAB; if ZooKeeper fails or is slow, there are no names to complete."""
+"""Complete names for a shell after TAB; if a server fails or is slow, there are no names to complete."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,30 @@ __all__ = ["complete_allocators", "complete_clusters", "complete_groups", "compl
 
 _TIMEOUT_S = 1.0
 
+_BROKERS = "brokers"
+
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the topics with this prefix, if the command line, the environment or the file names a ZooKeeper."""
+    """
+    Return the topics with this prefix: those that brokers know, if these coordinate groups, or those in ZooKeeper.
+
+    The command line, the environment or the file names the servers.
+    """
+    if _setting(context, "coordination") == _BROKERS:
+        from kiel_groups.broker_admin.topic_states import topic_names
+
+        return _from_brokers(context, typed, topic_names)
     from kiel_groups.admin import cluster_admin
 
     return _from_zookeeper(context, typed, cluster_admin.topics)
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the groups with this prefix, of all clients; ZooKeeper is found as in ``complete_topics``."""
+    """Return the groups with this prefix, of all clients; the servers are found as in ``complete_topics``."""
+    if _setting(context, "coordination") == _BROKERS:
+        from kiel_groups.service.coordinated_loader import names_of_coordinated_groups
+
+        return _from_brokers(context, typed, names_of_coordinated_groups)
     from kiel_groups.admin.group_inspection import list_groups
 
     return _from_zookeeper(context, typed, list_groups)
@@ -38,7 +53,11 @@ def complete_members(context: click.Context, parameter: click.Parameter, typed: 
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Return the built-in allocators with this prefix."""
+    """Return the built-in allocators with this prefix; with those of Java, if brokers coordinate groups."""
+    if _setting(context, "coordination") == _BROKERS:
+        from kiel_groups.allocators.assignors.assignor_registry import ASSIGNORS
+
+        return _matching(typed, ASSIGNORS)
     from kiel_groups.allocators import ALLOCATORS
 
     return _matching(typed, ALLOCATORS)
@@ -52,8 +71,8 @@ def complete_clusters(context: click.Context, parameter: click.Parameter, typed:
 
 
 def _from_zookeeper(context: click.Context, typed: str, names: Callable[[Client], list[str]]) -> list[str]:
-    hosts = context.params.get("zookeeper") or context.lookup_default("zookeeper") or _from_environment()
-    if not isinstance(hosts, str) or not hosts:
+    hosts = _setting(context, "zookeeper")
+    if not hosts:
         return []
     from kiel_groups.admin import cluster_admin
     from kiel_groups.errors import KielGroupsError
@@ -66,11 +85,26 @@ def _from_zookeeper(context: click.Context, typed: str, names: Callable[[Client]
         return []
 
 
+def _from_brokers(context: click.Context, typed: str, names: Callable[[str, float], list[str]]) -> list[str]:
+    hosts = _setting(context, "brokers")
+    if not hosts:
+        return []
+    from kiel_groups.errors import KielGroupsError
+
+    try:
+        return _matching(typed, names(hosts, _TIMEOUT_S))
+    except KielGroupsError:
+        return []
+
+
 def _matching(typed: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(typed)]
 
 
-def _from_environment() -> str | None:
-    import os
-
-    return os.environ.get("KIEL_GROUPS_ZOOKEEPER")
+def _setting(context: click.Context, name: str) -> str:
+    """Return a setting of all commands from the command line, the file or the environment, or ""."""
+    given = context.params.get(name)
+    if name == "coordination" and given != _BROKERS:
+        given = None  # The default: a command may lack the option, or not have parsed it yet.
+    value = given or context.lookup_default(name) or os.environ.get(f"KIEL_GROUPS_{name.upper()}")
+    return value if isinstance(value, str) else ""

@@ -13,9 +13,13 @@ from kiel_groups.errors import ConfigError
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
 __all__ = [
-    "ZOOKEEPER_WAIT_S",
+    "BROKERS",
+    "SERVER_WAIT_S",
     "SHARED",
+    "ZOOKEEPER",
     "brokers_option",
+    "coordination_option",
+    "optional_brokers_option",
     "zookeeper_option",
     "optional_zookeeper_option",
     "json_option",
@@ -27,20 +31,45 @@ __all__ = [
     "topic_argument",
 ]
 
-#: How long a command waits for ZooKeeper's first answer, in seconds; short, because a person is waiting.
-ZOOKEEPER_WAIT_S: Final = 5.0
+#: How long a command waits for ZooKeeper's first answer, or for one of a broker, in seconds: a person is waiting.
+SERVER_WAIT_S: Final = 5.0
 
 #: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
-SHARED: Final = ("brokers", "zookeeper")
+SHARED: Final = ("brokers", "zookeeper", "coordination")
 
-brokers_option = click.option(
-    "--brokers",
-    required=True,
-    envvar="KIEL_GROUPS_BROKERS",
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="One or more brokers, separated by commas.",
-)
+#: The names of what coordinates a group.
+BROKERS, ZOOKEEPER = "brokers", "zookeeper"
+
+
+def _brokers_option(*, required: bool) -> Callable[[FC], FC]:
+    return click.option(
+        "--brokers",
+        required=required,
+        envvar="KIEL_GROUPS_BROKERS",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="One or more brokers, separated by commas.",
+    )
+
+
+brokers_option = _brokers_option(required=True)
+
+#: For commands that need brokers only if these coordinate the groups.
+optional_brokers_option = _brokers_option(required=False)
+
+
+def coordination_option(help_text: str, **settings: Any) -> Callable[[FC], FC]:
+    """Return the option that says what coordinates groups; ``settings`` are further ones of ``click.option``."""
+    return click.option(
+        "--coordination",
+        type=click.Choice([ZOOKEEPER, BROKERS]),
+        default=ZOOKEEPER,
+        show_default=True,
+        envvar="KIEL_GROUPS_COORDINATION",
+        show_envvar=True,
+        help=help_text,
+        **settings,
+    )
 
 
 def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.ops.report import Listed
-    from kiel_groups.service.group_loader import LoadedGroups
+    from kiel_groups.ops.report_parts import Listed
+    from kiel_groups.service.loaded_groups import LoadedGroups, ViewT
 
 __all__ = ["clock", "show_next", "watch"]
 
@@ -29,8 +29,8 @@ _SPARE_ROWS: Final = 2
 
 def watch(
     lines: Lines,
-    loads: Iterator[LoadedGroups | KielGroupsError],
-    show: Callable[[LoadedGroups, bool], object],
+    loads: Iterator[LoadedGroups[ViewT] | KielGroupsError],
+    show: Callable[[LoadedGroups[ViewT], bool], object],
     interval_s: float,
 ) -> NoReturn:
     """

@@ -161,7 +161,6 @@ def _meaning(code: ErrorCode | None) -> StoreAnswer:
     return StoreAnswer.UNKNOWN if code is None or code.number in _PASSING else _REFUSED
 
 
-
 async def check_kafka_offsets(cluster: ClusterMetadata, group: str) -> None:
     """
     Check that the brokers keep offsets in Kafka. Those of 0.8.0 and 0.8.1 close the connection instead of answering.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from kiel_groups.backoff import Backoff
@@ -11,7 +12,7 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
-from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse
+from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse, VersionRange
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 
@@ -41,6 +42,7 @@ class GroupVersions:
     What the brokers know of the group protocol.
 
     ``has_rebalance_timeout``: they know JoinGroup v1. Until ``probe`` has returned, the oldest version is assumed.
+    ``ranges``: what the asked broker knows, by API key; empty if it is of 0.9, which does not say.
 
     Args:
         api_version: The brokers' release, such as ``(0, 9)``; None to ask them.
@@ -59,6 +61,7 @@ class GroupVersions:
                 raise ConfigError(f"api_version: {api_version} given, whose brokers {_TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
+        self.ranges: Mapping[int, VersionRange] = {}
 
     async def probe(self, brokers: _Brokers) -> None:
         """
@@ -101,6 +104,7 @@ class GroupVersions:
         if found is None:
             self.has_rebalance_timeout = False
             return
+        self.ranges = found.versions
         fetches, joins = found.versions.get(FetchRequest.API_KEY), found.versions.get(JoinGroupRequestV1.API_KEY)
         if fetches is None or fetches.least > FetchRequest.API_VERSION:
             raise ConfigError(f"brokers: {address} and the other brokers of its release {_TOO_NEW}")

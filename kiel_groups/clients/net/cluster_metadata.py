@@ -34,7 +34,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wording import counted
@@ -186,9 +186,13 @@ class ClusterMetadata:
         Raises:
             NoBrokersError: No broker answered.
         """
+        return frozenset(topic.topic for topic in (await self.all_metadata()).topics if topic.topic in self._topics)
+
+    async def all_metadata(self) -> MetadataResponse:
+        """Ask for the live brokers and all topics of the cluster. Raise NoBrokersError if no broker answers."""
         answer = await self._sources.ask(MetadataRequest(()))
         self._apply(frozenset(self._tracked), answer)
-        return frozenset(topic.topic for topic in answer.response.topics if topic.topic in self._topics)
+        return answer.response
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """

@@ -15,7 +15,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.partition_progress import STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.service import group_loader
-from kiel_groups.service.group_loader import LoadedGroups
+from kiel_groups.service.loaded_groups import LoadedGroups
 
 pytestmark = pytest.mark.unit
 

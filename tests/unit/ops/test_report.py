@@ -15,7 +15,8 @@ from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.ops.checks import check_group
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.json_documents import group_document, outline_document
-from kiel_groups.ops.report import Listed, ago, group_report
+from kiel_groups.ops.report import group_report
+from kiel_groups.ops.report_parts import Listed, ago
 from tests.helpers.group_snapshots import (
     HEALTHY,
     LATER_MS,

@@ -10,9 +10,10 @@ import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
-from kiel_groups.ops.group_view import view_group
+from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.service import group_loader
-from kiel_groups.service.group_loader import LoadedGroups, follow_group
+from kiel_groups.service.group_loader import follow_group
+from kiel_groups.service.loaded_groups import LoadedGroups
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +37,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         finally:
             session.closed = True
 
-    def load(client: SimpleNamespace, *args: object) -> LoadedGroups:
+    def load(client: SimpleNamespace, *args: object) -> LoadedGroups[GroupView]:
         if client.connected:
             return LOADED
         raise CoordinationError("connection lost")
@@ -68,7 +69,7 @@ def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], mon
     An unknown group ends the readings with an error. It was deleted, or its name is wrong, so a retry would not help.
     """
 
-    def unknown(*args: object) -> LoadedGroups:
+    def unknown(*args: object) -> LoadedGroups[GroupView]:
         raise UnknownGroupError("there is none")
 
     monkeypatch.setattr(group_loader, "_load", unknown)

@@ -90,7 +90,7 @@ def test_another_file_is_read(tmp_path: Path, given: Given, monkeypatch: pytest.
         ("[consmue]", ": there is no 'consmue'; did you mean 'consume'?"),
         ("[consume]\ngruop = 'g'", ": [consume]: there is no 'gruop'; did you mean 'group'?"),
         ("[consume]\nsession_timeout_ms = 5", "there is no 'session_timeout_ms'; did you mean 'session-timeout-ms'?"),
-        ("[consume]\nqqq = 5", "there is no 'qqq'; known: brokers, zookeeper, "),
+        ("[consume]\nqqq = 5", "there is no 'qqq'; known: brokers, coordination, zookeeper, "),
         ("[brokers]\nx = 5", ": brokers: a table given; expected a value"),
         ("consume = 5", ": [consume]: 5 given; expected a table"),
         ("brokers = ", " is not TOML: Invalid value (at end of document)"),

@@ -13,8 +13,8 @@ from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.watch import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.ops.group_view import view_group
-from kiel_groups.ops.report import Listed
-from kiel_groups.service.group_loader import LoadedGroups
+from kiel_groups.ops.report_parts import Listed
+from kiel_groups.service.loaded_groups import LoadedGroups
 
 pytestmark = pytest.mark.unit
 

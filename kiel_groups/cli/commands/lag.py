@@ -1,0 +1,48 @@
+"""``kiel-groups lag``."""
+
+from __future__ import annotations
+
+import click
+
+from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
+from kiel_groups.cli.parameters.name_completion import complete_groups
+from kiel_groups.cli.parameters.optional_numbers import OptionalNumber
+from kiel_groups.cli.parameters.shared_options import json_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+
+__all__ = ["lag"]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("group", shell_complete=complete_groups)
+@cluster_options
+@json_option
+@click.option(
+    "--check",
+    "most",
+    type=OptionalNumber("records", least=0, whole=True),
+    is_flag=False,
+    flag_value=0,
+    metavar="[RECORDS]",
+    help="Exit with 1 if the lag is more than RECORDS (0 if omitted), or if not all of it is known.",
+)
+def lag(*, group: str, cluster: ClusterAddress, as_json: bool, most: int | None) -> int:
+    """
+    Show how far a group is behind in each partition, and in all.
+
+    The lag of a partition is the end of its log less the committed offset; it is '?' without a committed offset.
+    """
+    from kiel_groups.cli.sources.group_sources import group_source
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.ops.json_documents import lag_document
+    from kiel_groups.ops.lag_report import lag_report
+
+    loaded = group_source(cluster, group).load()
+    partitions = loaded.groups[0].partitions
+    if as_json:
+        show_json(lag_document(group, partitions, loaded.lag_problem))
+    else:
+        show(*lag_report(group, partitions, loaded.lag_problem))
+    is_known = all(each.lag is not None for each in partitions)
+    is_well = is_known and sum(each.lag for each in partitions) <= (most or 0)
+    return FAILED if most is not None and not is_well else DONE
