@@ -47,7 +47,7 @@ class Own:
         (("roundrobin", "weighted", mine, Own()), ["roundrobin", "kiel-weighted", "kiel-mine", "own"]),
         (["range"], ["range"]),
     ],
-    ids=str,
+    ids=["default", "java", "ours", "underscore", "object", "allocator", "function", "several", "list"],
 )
 def test_chosen_assignors(given: Any, names: list[str]) -> None:
     """
