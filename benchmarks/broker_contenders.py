@@ -18,8 +18,8 @@ __all__ = ["BROKER_CONTENDERS", "INITIAL_DELAY_MS", "BrokerContender"]
 #: The default of all three clients, and a short interval: a member notices a rebalance by its next heartbeat.
 DEFAULT_HEARTBEAT_MS, SHORT_HEARTBEAT_MS = 3_000, 100
 
-#: The shortest session that fits the default interval of heartbeats in all three clients.
-SESSION_TIMEOUT_MS = 9_000
+#: The session of a killed member ends this long after its last heartbeat: between two heartbeats of the others.
+SESSION_TIMEOUT_MS = 10_500
 
 #: How long the brokers of this benchmark wait for further members of an empty group; 3,000 by default from 0.11 on.
 INITIAL_DELAY_MS = 0
@@ -46,7 +46,8 @@ _Command = Callable[[BrokerGroup, int, MemberSettings], list[str]]
 def _contender(
     client: str, command: _Command, heartbeat_ms: int, assignor: str = "range", *, one_process: bool = False
 ) -> BrokerContender:
-    settings = MemberSettings((assignor,), SESSION_TIMEOUT_MS, heartbeat_ms)
+    # Without commits, each owner of a partition delivers the same record of it again.
+    settings = MemberSettings((assignor,), SESSION_TIMEOUT_MS, heartbeat_ms, autocommit=False)
 
     def for_members(group: BrokerGroup, members: int) -> list[str]:
         return command(group, members, settings)

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from statistics import median
 
 import click
@@ -14,16 +15,22 @@ import click
 from benchmarks.broker_contenders import BROKER_CONTENDERS, INITIAL_DELAY_MS, SESSION_TIMEOUT_MS, BrokerContender
 from benchmarks.coordinated_group import CoordinatedFigures, CoordinatedGroup, coordinated_group
 from benchmarks.member_commands import BrokerGroup
+from kiel_groups.clients import Producer
+from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
+from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
+from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 
 __all__ = ["BROKER_CONTENDERS", "KAFKAS", "named_contenders", "run", "show_titles"]
 
 #: The first release whose brokers coordinate groups, and the last one that knows the requests of 0.8.
 KAFKAS = ("0.9.0.1", "3.9.1")
 
-TITLES = ("size", "kafka", "group", "event", "s", "begun", "stopped", "unowned", "moved", "cores")
-_WIDTHS = "{:>9} {:<8} {:<31} {:<6} {:>7} {:>7} {:>7} {:>9} {:>5} {:>5}"
+TITLES = ("size", "kafka", "group", "event", "s", "begun", "stopped", "assigned", "unowned", "moved", "cores")
+_WIDTHS = "{:>9} {:<8} {:<31} {:<6} {:>7} {:>7} {:>7} {:>8} {:>9} {:>5} {:>5}"
 
 
 def named_contenders(name: str) -> list[BrokerContender]:
@@ -51,11 +58,9 @@ def run(
     rows: list[dict[str, object]] = []
     for release in releases:
         for members, partitions in sizes:
-            uses_zookeeper = kafka_release(release).uses_zookeeper
+            # 0.9 has no such setting, and waits for no further members.
             overrides = {"group.initial.rebalance.delay.ms": INITIAL_DELAY_MS} if release != "0.9.0.1" else {}
-            with Cluster(
-                kafka=release, broker_overrides=overrides, **({} if uses_zookeeper else {"zookeeper": None})
-            ) as cluster:
+            with Cluster(kafka=release, broker_overrides=overrides) as cluster:
                 topics = _create_topics(cluster, partitions)
                 deadline_s = time.monotonic() + patience_s * len(contenders)
                 found: dict[BrokerContender, dict[str, list[CoordinatedFigures]]] = {
@@ -68,6 +73,7 @@ def run(
                         click.echo(f"round {number + 1}: {release}, {members} members: {contender.name}", err=True)
                         name = f"group-{number}-{contenders.index(contender)}"
                         group = BrokerGroup(cluster.brokers[0], name, topics, release)
+                        _commit_starts(cluster, group, partitions)
                         with coordinated_group(contender, group, partitions, cluster) as running:
                             _round(running, members, (number + 0.5) / rounds, found[contender])
             for contender, events in found.items():
@@ -78,10 +84,35 @@ def run(
 
 
 def _create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
+    """Create topics with a record in each partition."""
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))
-    for topic in topics:
-        asyncio.run(cluster.create_topic(topic, partitions // len(topics)))
+
+    async def fill() -> None:
+        async with Producer(cluster.brokers) as producer:
+            for topic in topics:
+                await cluster.create_topic(topic, partitions // len(topics))
+                numbers = range(partitions // len(topics))
+                await asyncio.gather(*(producer.produce(topic, b"record", partition=number) for number in numbers))
+
+    asyncio.run(fill())
     return topics
+
+
+def _commit_starts(cluster: Cluster, group: BrokerGroup, partitions: int) -> None:
+    """Commit the beginning of each partition, so that no member has to look it up."""
+    numbers = range(partitions // len(group.topics))
+    offsets = {TopicPartition(topic, n): OffsetAndMetadata(0, "") for topic in group.topics for n in numbers}
+    request = OffsetCommitRequestV2(group.name, -1, "", offsets)
+    (broker,) = parse_hosts(cluster.brokers, 9092, "broker")
+    connection = HeartbeatConnection("benchmark")
+    deadline_s = time.monotonic() + 30
+    while any(code != NO_ERROR for code in connection.request(broker, request, 10.0).values()):
+        # The broker has yet to create the topic of offsets, and to load it.
+        connection.request(broker, FindCoordinatorRequest(group.name), 10.0)
+        if time.monotonic() > deadline_s:
+            raise click.ClickException("the coordinator does not accept offsets")
+        time.sleep(0.1)
+    connection.close()
 
 
 def _round(running: CoordinatedGroup, members: int, phase: float, found: dict[str, list[CoordinatedFigures]]) -> None:
@@ -92,11 +123,11 @@ def _round(running: CoordinatedGroup, members: int, phase: float, found: dict[st
     """
     running.gather(members - 1)
     for event, end in (("leave", running.leave), ("kill", running.kill)):
-        started: list[int] = []
+        member = running.prepared()
         running.rest(phase)
-        found["join"].append(running.measure("join", members, lambda: started.append(running.start())))  # noqa: B023
+        found["join"].append(running.measure("join", members, partial(running.join, member)))
         running.rest(phase)
-        found[event].append(running.measure(event, members - 1, lambda: end(started[0])))  # noqa: B023
+        found[event].append(running.measure(event, members - 1, partial(end, member)))
 
 
 def _row(
@@ -125,6 +156,6 @@ def _row(
 
 def _show(row: Mapping[str, object]) -> None:
     size = f"{row['members']}×{row['partitions']}"
-    times = [f"{row[name]:.3f}" for name in ("s", "begun", "stopped", "unowned")]
+    times = [f"{row[name]:.3f}" for name in ("s", "begun", "stopped", "assigned", "unowned")]
     counts = [f"{row['moved']:g}", f"{row['cores']:.2f}"]
     click.echo(_WIDTHS.format(size, row["kafka"], row["group"], row["event"], *times, *counts))

@@ -41,13 +41,15 @@ class MemberSettings:
     assignors: Sequence[str] = ("range",)
     session_timeout_ms: int | None = None
     heartbeat_interval_ms: int | None = None
+    autocommit: bool | None = None
 
-    def named(self, assignors: str, session: str, heartbeat: str) -> dict[str, Any]:
+    def named(self, assignors: str, session: str, heartbeat: str, autocommit: str) -> dict[str, Any]:
         """Return the settings that are given, under a client's names for them."""
         values = {
             assignors: list(self.assignors),
             session: self.session_timeout_ms,
             heartbeat: self.heartbeat_interval_ms,
+            autocommit: self.autocommit,
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -56,13 +58,13 @@ def kiel_command(
     group: BrokerGroup, members: int, settings: MemberSettings, more: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return the command of a process with members of kiel-groups; ``more`` are further settings of the consumer."""
-    named = settings.named("partition_allocator", "session_timeout_ms", "heartbeat_interval_ms")
+    named = settings.named("partition_allocator", "session_timeout_ms", "heartbeat_interval_ms", "autocommit")
     return _python(sys.executable, "kiel_group_member", group, members, {**named, **(more or {})})
 
 
 def kafka_python_command(group: BrokerGroup, members: int, settings: MemberSettings) -> list[str]:
     """Return the command of a process with members of kafka-python, whose environment the first call installs."""
-    named = settings.named("assignors", "session_timeout_ms", "heartbeat_interval_ms")
+    named = settings.named("assignors", "session_timeout_ms", "heartbeat_interval_ms", "enable_auto_commit")
     if group.release.startswith("0.9"):
         # Brokers of 0.9 do not say their versions.
         named["api_version"] = [0, 9]
@@ -71,11 +73,17 @@ def kafka_python_command(group: BrokerGroup, members: int, settings: MemberSetti
 
 def java_command(group: BrokerGroup, members: int, settings: MemberSettings) -> list[str]:
     """Return the command of a process with members of the release's kafka-clients, which needs a JDK."""
-    named = settings.named("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
-    words = [f"{name}={','.join(value) if isinstance(value, list) else value}" for name, value in named.items()]
+    named = settings.named(
+        "partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "enable.auto.commit"
+    )
+    words = [f"{name}={_java_word(value)}" for name, value in named.items()]
     classes = java_class_path(kafka_class_path(group.release))
     program = str(MEMBERS / "GroupMember.java")
     return ["java", *_JAVA, "-cp", classes, program, *group.arguments, str(members), *words]
+
+
+def _java_word(value: object) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value).lower()
 
 
 def _python(python: str, module: str, group: BrokerGroup, members: int, settings: Mapping[str, Any]) -> list[str]:

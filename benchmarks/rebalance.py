@@ -21,21 +21,25 @@ time in milliseconds:
 
 kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default) at every change; tuned, for 0.1 s.
 
-Groups that brokers coordinate leave no such trace. Their members report, with the time of the system's monotonic clock,
-when their listener is notified of a revocation, and when they know the positions of new partitions. Each contender is
-measured in each round, and only one group is alive at a time:
+Groups that brokers coordinate leave no such trace. Their members report what happens with the time of the system's
+monotonic clock. Each partition has one record, and no member commits, so each new owner delivers this record. A member
+owns a partition from that delivery until its listener is notified of the revocation. Each contender is measured in each
+round, and only one group is alive at a time:
 
 - ``s``: a join counts from the new member's call to subscribe, a leave from its call to close, a death from the end of
-  its session. Each ends when members know the positions of all partitions.
-- ``begun``: until the coordinator rebalances, to 10 ms. For a join, that is the new member's search for the
+  its session. Each ends when every partition has an owner.
+- ``begun``: until the coordinator rebalances, to some milliseconds. For a join, that is the new member's search for the
   coordinator, with the first use of most classes in Java.
 - ``stopped``: until the last member has stopped delivering. Members learn of a rebalance by the answer to their next
   heartbeat, so that takes up to an interval. The members of a group beat in step, from the rebalance before on. Each
   round begins its events at another moment of the interval, which is the same for all contenders.
+- ``assigned``: until the last listener was notified of its new partitions. Ours is notified when the positions are
+  known, the others before that. From then on, the others' next fetch waits for the answer to the last one, which a
+  broker without new records delays by half a second.
 - ``unowned``, ``moved`` and ``cores``: as above.
 
 The brokers wait for no further members of an empty group (``group.initial.rebalance.delay.ms=0``; 3,000 by default from
-0.11 on), which concerns none of these events. Sessions are of 9 s.
+0.11 on), which concerns none of these events. Sessions are of 10.5 s: they end between two heartbeats of the others.
 
 1,000 partitions are in ten topics. Each member is a process of its own, except that the Java consumers that stay share
 one process, to save the start of the others.

@@ -40,7 +40,7 @@ _ENDS = frozenset({"revoked", "lost", "leaving"})
 
 class ReportedOwnership:
     """
-    The owners of partitions over time.
+    The owners of partitions over time. A member owns a partition from the delivery of the first record to the end.
 
     The lines of one member arrive in order; those of several members may not. So each member has its own history here,
     and the histories are merged by time.
@@ -50,7 +50,9 @@ class ReportedOwnership:
         #: What each member owns: since when, by partition.
         self._owned: dict[Member, dict[str, int]] = {}
         self._past: dict[str, list[_Interval]] = defaultdict(list)
-        self.last_ready_ns = 0
+        #: When the last partition got an owner, and when the last listener was notified of an assignment.
+        self.last_owned_ns = self.last_assigned_ns = 0
+        self.prepared: set[Member] = set()
         #: By member: when it began to join, and to leave.
         self.joining_ns: dict[Member, int] = {}
         self.leaving_ns: dict[Member, int] = {}
@@ -73,14 +75,19 @@ class ReportedOwnership:
     def take(self, reports: Iterable[MemberReport]) -> None:
         """Add lines, which are in order for each member."""
         for member, event in reports:
-            if event.kind == "joining":
+            if event.kind == "prepared":
+                self.prepared.add(member)
+            elif event.kind == "joining":
                 self.joining_ns[member] = event.at_ns
             elif event.kind == "leaving":
                 self.leaving_ns[member] = event.at_ns
-            if event.kind == "ready":
+            elif event.kind == "assigned":
+                self.last_assigned_ns = max(self.last_assigned_ns, event.at_ns)
+            if event.kind == "record":
                 owned = self._owned.setdefault(member, {})
-                owned |= dict.fromkeys(event.partitions - owned.keys(), event.at_ns)
-                self.last_ready_ns = max(self.last_ready_ns, event.at_ns)
+                if event.words[0] not in owned:
+                    owned[event.words[0]] = event.at_ns
+                    self.last_owned_ns = max(self.last_owned_ns, event.at_ns)
             elif event.kind in _ENDS:
                 ended = event.partitions if event.kind != "leaving" else self._owned.get(member, {}).keys()
                 self._end(member, frozenset(ended), event.at_ns)

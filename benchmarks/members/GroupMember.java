@@ -12,21 +12,20 @@ import org.apache.kafka.common.errors.WakeupException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Runs members with Java's KafkaConsumer, from 0.9 on, until standard input ends; then they leave.
+ * Runs members with Java's KafkaConsumer, from 0.9 on.
  *
- * Arguments: broker, group, topics with commas between them, the number of members, and further settings of the
+ * They join at a line of input, and leave at its end. Arguments: broker, group, topics with commas between them, the number of members, and further settings of the
  * consumer, each as NAME=VALUE; range and roundrobin name the assignors of these names. The lines of output are those
  * of event_lines.py. Each member has a thread.
  */
 public class GroupMember implements ConsumerRebalanceListener, Runnable {
-    /** How long a poll waits for records, in milliseconds: the accuracy of the time at which positions are known. */
-    private static final long POLL_MS = 10;
+    /** How long a poll waits for records, in milliseconds. The end of the input interrupts it. */
+    private static final long POLL_MS = 100;
     private static volatile boolean over = false;
 
     private final int number;
     private final List<String> topics;
     private final KafkaConsumer<byte[], byte[]> consumer;
-    private List<TopicPartition> fresh = new ArrayList<>();
 
     private GroupMember(int number, List<String> topics, Properties properties) {
         this.number = number;
@@ -50,10 +49,13 @@ public class GroupMember implements ConsumerRebalanceListener, Runnable {
             members.add(member);
             threads.add(new Thread(member));
         }
+        for (GroupMember member : members)
+            member.report("prepared", new ArrayList<>());
+        int typed = System.in.read();
         for (Thread thread : threads)
             thread.start();
-        while (System.in.read() >= 0) {
-        }
+        while (typed >= 0)
+            typed = System.in.read();
         over = true;
         for (GroupMember member : members)
             member.consumer.wakeup();
@@ -87,14 +89,7 @@ public class GroupMember implements ConsumerRebalanceListener, Runnable {
     @SuppressWarnings("deprecation")
     private void poll() {
         try {
-            Iterable<ConsumerRecord<byte[], byte[]>> records = consumer.poll(POLL_MS);
-            if (!fresh.isEmpty()) {
-                for (TopicPartition partition : fresh)
-                    consumer.position(partition);
-                report("ready", words(fresh));
-                fresh.clear();
-            }
-            for (ConsumerRecord<byte[], byte[]> record : records)
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL_MS))
                 report("record", Arrays.asList(record.topic() + ":" + record.partition(), "" + record.offset()));
         } catch (WakeupException closing) {
             // Only the end of standard input wakes the consumer.
@@ -104,13 +99,11 @@ public class GroupMember implements ConsumerRebalanceListener, Runnable {
     @Override
     public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
         report("assigned", words(partitions));
-        fresh = new ArrayList<>(partitions);
     }
 
     @Override
     public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
         report("revoked", words(partitions));
-        fresh.clear();
     }
 
     private static List<String> words(Collection<TopicPartition> partitions) {

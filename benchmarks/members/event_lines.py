@@ -24,10 +24,10 @@ class MemberEvent(NamedTuple):
 
     ``kind`` is one of
 
+    - ``prepared``: the member exists, and joins at a line of input.
     - ``joining``: the member is about to subscribe.
     - ``assigned``, ``revoked``, ``lost``: its listener was notified.
-    - ``ready``: the positions of these partitions are known, so that their records can be delivered.
-    - ``record``: a record was delivered; ``offset`` is its offset.
+    - ``record``: a record was delivered; the words are its partition and its offset.
     - ``leaving``, ``left``: the member is about to close, and has closed.
     - ``failed``: the member ends because of an error; ``words`` name it.
     """
@@ -41,11 +41,6 @@ class MemberEvent(NamedTuple):
     def partitions(self) -> frozenset[str]:
         """The partitions of an assignment or a revocation."""
         return frozenset(self.words)
-
-    @property
-    def offset(self) -> int:
-        """The offset of a record, whose partition is the first word."""
-        return int(self.words[1])
 
     @classmethod
     def parse(cls, line: str) -> MemberEvent:

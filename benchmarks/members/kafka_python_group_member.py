@@ -1,8 +1,10 @@
 """
-Run members of kafka-python until standard input ends; then they leave.
+Run members of kafka-python.
 
-Arguments: broker, group, topics with commas between them, the number of members, settings of the consumer as JSON, with
-the assignors by name. The lines of output are those of ``event_lines``. Each member has a thread.
+They join at a line of input, and leave at its end. Arguments: broker, group, topics with commas between them, the
+number of members, settings of the consumer as JSON, with the assignors by name. The lines of output are those of
+``event_lines``. Each member has a thread. Without commits, members of other clients deliver the first record again
+after each rebalance; those of kafka-python do so because they are told to.
 """
 
 from __future__ import annotations
@@ -21,45 +23,43 @@ from benchmarks.members.event_lines import report
 
 ASSIGNORS = {"range": RangePartitionAssignor, "roundrobin": RoundRobinPartitionAssignor}
 
-#: How long a poll waits for records, in milliseconds: the accuracy of the time at which positions are known.
-POLL_MS = 10
+#: How long a poll waits for records, in milliseconds, and so how soon the end of the input is noticed.
+POLL_MS = 100
 
 
 class Reporter(ConsumerRebalanceListener):
-    """A listener that reports what its member is notified of, and remembers that an assignment is new."""
+    """A listener that reports what its member is notified of. Without commits, it has first records delivered again."""
 
-    def __init__(self, member: int) -> None:
+    def __init__(self, member: int, consumer: KafkaConsumer) -> None:
         self._member = member
-        self.new: list[TopicPartition] = []
+        self._consumer = consumer
+        self._revoked: set[TopicPartition] = set()
 
     def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         report(self._member, "assigned", words(assigned))
-        self.new = sorted(assigned)
+        if not self._consumer.config["enable_auto_commit"]:
+            # Unlike the other clients, this one keeps its position in a partition that it gets again.
+            for partition in self._revoked & set(assigned):
+                self._consumer.seek(partition, 0)
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         report(self._member, "revoked", words(revoked))
-        self.new = []
+        self._revoked = set(revoked)
 
     def on_partitions_lost(self, lost: set[TopicPartition]) -> None:
         report(self._member, "lost", words(lost))
-        self.new = []
 
 
-def words(partitions: set[TopicPartition] | list[TopicPartition]) -> list[str]:
+def words(partitions: set[TopicPartition]) -> list[str]:
     return [f"{each.topic}:{each.partition}" for each in sorted(partitions)]
 
 
 def run(number: int, topics: list[str], consumer: KafkaConsumer, over: threading.Event) -> None:
     """Be one member until ``over`` is set."""
-    reporter = Reporter(number)
     report(number, "joining")
-    consumer.subscribe(topics, listener=reporter)
+    consumer.subscribe(topics, listener=Reporter(number, consumer))
     while not over.is_set():
-        found = consumer.poll(POLL_MS)
-        if reporter.new and all(consumer.position(each, timeout_ms=POLL_MS) is not None for each in reporter.new):
-            report(number, "ready", words(reporter.new))
-            reporter.new = []
-        for partition, records in found.items():
+        for partition, records in consumer.poll(POLL_MS).items():
             for record in records:
                 report(number, "record", [f"{partition.topic}:{partition.partition}", record.offset])
     report(number, "leaving")
@@ -71,13 +71,15 @@ def main(broker: str, group: str, topics: str, count: int, settings: dict[str, A
     settings["partition_assignment_strategy"] = [ASSIGNORS[name] for name in settings.pop("assignors")]
     if "api_version" in settings:
         settings["api_version"] = tuple(settings["api_version"])
-    over = threading.Event()
+    over, to_join = threading.Event(), threading.Event()
 
     def guarded(number: int) -> None:
         try:
             consumer = KafkaConsumer(
                 bootstrap_servers=[broker], group_id=group, auto_offset_reset="earliest", **settings
             )
+            report(number, "prepared")
+            to_join.wait()
             run(number, topics.split(","), consumer, over)
         except Exception as error:
             report(number, "failed", [type(error).__name__, *str(error).split()])
@@ -86,6 +88,8 @@ def main(broker: str, group: str, topics: str, count: int, settings: dict[str, A
     members = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
     for member in members:
         member.start()
+    sys.stdin.readline()
+    to_join.set()
     sys.stdin.read()
     over.set()
     for member in members:

@@ -1,8 +1,8 @@
 """
-Run members of kiel-groups in a group that brokers coordinate, until standard input ends; then they leave.
+Run members of kiel-groups in a group that brokers coordinate.
 
-Arguments: broker, group, topics with commas between them, the number of members, settings of the consumer as JSON. The
-lines of output are those of ``event_lines``.
+They join at a line of input, and leave at its end. Arguments: broker, group, topics with commas between them, the
+number of members, settings of the consumer as JSON. The lines of output are those of ``event_lines``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ class Reporter:
         self._member = member
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        # The member knows the positions of these partitions before it notifies its listener.
         report(self._member, "assigned", words(partitions))
-        report(self._member, "ready", words(partitions))
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         report(self._member, "revoked", words(partitions))
@@ -67,6 +65,9 @@ async def main(broker: str, group: str, topics: str, count: int, settings: dict[
         GroupedConsumer([broker], group, coordination="brokers", listener=Reporter(number), **settings)
         for number in range(count)
     ]
+    for number in range(count):
+        report(number, "prepared")
+    await asyncio.to_thread(sys.stdin.readline)
     running = [asyncio.create_task(run(n, topics.split(","), each, over)) for n, each in enumerate(consumers)]
     ending = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     ending.add_done_callback(lambda _: over.set())

@@ -53,6 +53,9 @@ class MemberProcess(Running):
 
     def __init__(self, client: str, command: Sequence[str]) -> None:
         super().__init__(command[1:], program=command[0], typed=True)
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
         self.client = client
         self.is_over = False
 
@@ -65,7 +68,7 @@ class MemberProcess(Running):
         """The partitions that the member delivers at the moment."""
         owned: frozenset[str] = frozenset()
         for event in self.events:
-            if event.kind == "ready":
+            if event.kind == "assigned":
                 owned |= event.partitions
             elif event.kind in ("revoked", "lost"):
                 owned -= event.partitions
@@ -78,7 +81,7 @@ class MemberProcess(Running):
 
     @property
     def delivered(self) -> list[Place]:
-        return [Place(event.words[0], event.offset) for event in self.events if event.kind == "record"]
+        return [Place(event.words[0], int(event.words[1])) for event in self.events if event.kind == "record"]
 
     @property
     def failure(self) -> str:
@@ -135,7 +138,9 @@ class MixedGroup:
 
         The coordinator's description has to say so, and the members have to agree with it.
         """
-        return await eventually(self._settled, f"the members share {self.topic}", _SETTLED_S)
+        found = await eventually(self._settled, f"the members share {self.topic}", _SETTLED_S)
+        assert found is not None
+        return found
 
     def _settled(self) -> DescribedGroup | None:
         running = [member for member in self.members if not member.is_over]

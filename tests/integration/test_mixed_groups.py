@@ -79,7 +79,7 @@ async def test_a_member_without_a_common_assignor_is_refused(
     not announce another try. The group of kafka-python does not notice it.
     """
     with await new_group(coordinating_cluster, coordinating_version, unique) as group:
-        member = group.start("kafka-python", "roundrobin")
+        group.start("kafka-python", "roundrobin")
         found = await group.settled()
         consumer = GroupedConsumer(
             coordinating_cluster.brokers, found.group, coordination="brokers", partition_allocator=["range", "sticky"]
@@ -89,8 +89,7 @@ async def test_a_member_without_a_common_assignor_is_refused(
             await consumer.subscribe(group.topic)
         await consumer.close()
         assert "; retrying" not in caplog.text
-        assert await group.settled() == found
-        assert member.assignments == 1
+        assert (await group.settled()).members == found.members
 
 
 async def test_a_member_of_another_client_without_a_common_assignor_disturbs_no_member_of_ours(

@@ -22,25 +22,29 @@ def seen(*lines: tuple[Member, str]) -> ReportedOwnership:
 JOIN = (
     (ONE, "0 0 joining"),
     (ONE, "5 0 assigned t:0 t:1"),
-    (ONE, "10 0 ready t:0 t:1"),
+    (ONE, "9 0 record t:0 0"),
+    (ONE, "10 0 record t:1 0"),
+    (ONE, "11 0 record t:1 1"),
     (TWO, "100 0 joining"),
     (ONE, "130 0 revoked t:0 t:1"),
-    (ONE, "150 0 ready t:0"),
-    (TWO, "160 0 ready t:1"),
+    (ONE, "140 0 assigned t:0"),
+    (ONE, "150 0 record t:0 0"),
+    (TWO, "160 0 record t:1 0"),
 )
 
 
 def test_a_rebalance_is_measured_from_the_reports_of_members() -> None:
     """
-    A join lasts from the call of the new member to the last partition that is ready. Partitions have no owner from the
-    revocation until a member is ready to deliver them again.
+    A join lasts from the new member's call to the first record of the last partition. A partition has no owner from its
+    revocation until a member delivers a record of it again.
     """
-    alone = seen(*JOIN[:4])
+    alone = seen(*JOIN[:6])
     assert alone.is_shared(partitions=2, members=1)
     before = alone.owners
     found = seen(*JOIN)
     assert found.is_shared(partitions=2, members=2)
-    assert (found.joining_ns[TWO], found.last_ready_ns, found.stopped_ns(100)) == (100, 160, 130)
+    assert (found.joining_ns[TWO], found.stopped_ns(100)) == (100, 130)
+    assert (found.last_assigned_ns, found.last_owned_ns) == (140, 160)
     assert found.unowned_ns(100, 160) == 20 + 30
     assert found.moved(before) == 1
     assert found.overlaps() == []
@@ -67,4 +71,4 @@ def test_a_member_that_leaves_or_is_killed_owns_nothing() -> None:
 
 def test_two_owners_at_once_are_found() -> None:
     """A partition that a member delivers while another one owns it is named."""
-    assert seen(*JOIN, (ONE, "170 0 ready t:1")).overlaps() == ["t:1"]
+    assert seen(*JOIN, (ONE, "170 0 record t:1 0")).overlaps() == ["t:1"]

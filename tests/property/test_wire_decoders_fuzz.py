@@ -28,6 +28,7 @@ from kiel_groups.wire.groups.coordinator_offsets import (
     OffsetFetchRequestV1,
 )
 from kiel_groups.wire.groups.describe_groups_v0 import DescribeGroupsRequest
+from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequest, JoinGroupRequestV1
@@ -157,6 +158,7 @@ REQUESTS: list[Request[Any]] = [
     ListGroupsRequest(),
     DescribeGroupsRequest(()),
     ApiVersionsRequest(),
+    FetchProbeRequest(),
     CreateTopicsRequest({}, 1),
     CreatePartitionsRequest({}, 1),
     DeleteTopicsRequest((), 1),

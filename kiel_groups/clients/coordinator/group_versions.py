@@ -1,4 +1,9 @@
-"""Find out which group requests the brokers know, without waiting for a time-out: 0.9 does not say its versions."""
+"""
+Find out which group requests the brokers know, without waiting for a time-out.
+
+Brokers of 0.9 do not say their versions, and the question costs their other clients requests. So they are recognised by
+another one first: see ``FetchProbeRequest``.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest, ApiVersionsResponse, VersionRange
+from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequestV1
 from kiel_groups.wire.groups.list_groups_v0 import ListGroupsRequest
 
@@ -21,6 +26,10 @@ __all__ = ["GroupVersions"]
 #: How often brokers are asked, and the first pause before they are asked again, in seconds. A broker that starts or
 #: stops may close a connection, as one does that is too old; it does not do so each time.
 _TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 3, 0.1, 1.0
+
+#: How often a broker has to close the connection on the probe before it is asked for its versions at once. It is of
+#: 0.10.0, or of 4.0 or later, then; one of 0.9 that is starting or stopping does not do so each time.
+_REFUSED = 2
 
 #: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, and to refuse the
 #: fetch requests of this package.
@@ -73,21 +82,27 @@ class GroupVersions:
         """
         if self._api_version is not None:
             return
-        backoff, closed = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0
+        backoff, closed, refused = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), 0, 0
+        timeout_ms = brokers.config.connect_timeout_ms
         failure: KielGroupsError = NoBrokersError()
         for attempt in range(_TRIES):
             await asyncio.sleep(backoff.delay_s(attempt))
             address = brokers.some_connection().address
             connection = brokers.connection_to(address, "versions")
-            is_open = False
+            is_open = is_probed = False
             try:
                 await connection.wait_open()
                 is_open = True
-                found = await _ask(connection, brokers.config.connect_timeout_ms)
+                # Brokers answer these requests from memory: one that takes longer than a handshake is stuck.
+                is_later = refused >= _REFUSED or bool(await connection.request(FetchProbeRequest(), timeout_ms))
+                is_probed = True
+                found = await _ask(connection, timeout_ms, is_later=is_later)
             except KielGroupsError as error:
                 failure = error
                 # Brokers of 0.8 close the connection on a request that they do not know.
-                closed += is_open and isinstance(error, BrokerConnectionError)
+                is_closed = is_open and isinstance(error, BrokerConnectionError)
+                closed += is_closed
+                refused += is_closed and not is_probed
                 brokers.note_failure(connection)
             else:
                 self._read(found, address)
@@ -111,21 +126,13 @@ class GroupVersions:
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
 
 
-async def _ask(connection: Connection, timeout_ms: int) -> ApiVersionsResponse | None:
-    """
-    Ask a broker for its versions on an open connection; None if it has no such question, as those of 0.9.
-
-    The question is followed by a request that every coordinating broker answers. Brokers answer in order, so when that
-    answer comes without one to the question, none will come. Brokers answer both from memory: one that takes longer
-    than a handshake is stuck.
-    """
-    asking = spawn(connection.request(ApiVersionsRequest(), timeout_ms), "question for API versions")
-    # The failure is that of the second request, too. Without an answer, the close of the connection ends the first one.
-    asking.add_done_callback(lambda done: done.cancelled() or done.exception())
-    # The task writes its request in its first step, before this one writes the next.
-    await asyncio.sleep(0)
+async def _ask(connection: Connection, timeout_ms: int, *, is_later: bool) -> ApiVersionsResponse | None:
+    """Ask a broker for its versions; None if it is not of a later release than 0.9, and so has no such question."""
+    if is_later:
+        return await connection.request(ApiVersionsRequest(), timeout_ms)
+    # Every coordinating broker answers this request. Brokers of 0.8 close the connection.
     await connection.request(ListGroupsRequest(), timeout_ms)
-    return asking.result() if asking.done() else None
+    return None
 
 
 _TOO_OLD = "brokers coordinate groups from Kafka 0.9 on; with older ones, use coordination='zookeeper'"

@@ -36,17 +36,28 @@ def versions(ranges: Mapping[int, tuple[int, int]]) -> bytes:
     return writer.getvalue()
 
 
-def release(asked: bytes | Fault, listed: bytes | Fault = NO_GROUPS) -> Script:
-    """Return a broker's answers to ApiVersions and to ListGroups."""
-    return lambda request: {API_VERSIONS: asked, LIST_GROUPS: listed}.get(request.api_key)
+#: Answers to the probe: for no topic, as 0.9 reads it, and for one.
+NO_TOPIC, ONE_TOPIC = bytes(8), bytes.fromhex("0000000000000001000161000000010000000000030000000000000000ffffffff")
 
 
-RELEASES: dict[str, tuple[Script, bool]] = {
-    "0.9": (release(Fault.SILENT), False),
-    "0.10.0": (release(versions({FETCH: (0, 2), JOIN_GROUP: (0, 0)})), False),
-    "0.10.1": (release(versions({FETCH: (0, 3), JOIN_GROUP: (0, 1)})), True),
-    "3.9": (release(versions({FETCH: (0, 17), JOIN_GROUP: (0, 9)})), True),
-    "one whose groups are still loading": (release(Fault.SILENT, b"\x00\x0e" + bytes(4)), False),
+def release(probed: bytes | Fault, asked: bytes | Fault = Fault.SILENT, listed: bytes | Fault = NO_GROUPS) -> Script:
+    """Return a broker's answers to the probe, to ApiVersions and to ListGroups."""
+    return lambda request: {FETCH: probed, API_VERSIONS: asked, LIST_GROUPS: listed}.get(request.api_key)
+
+
+OLDER, LATER = [FETCH, LIST_GROUPS], [FETCH, API_VERSIONS]
+
+#: A broker's answers, whether it knows a rebalance timeout, and the requests that it gets.
+RELEASES: dict[str, tuple[Script, bool, list[int]]] = {
+    "0.9": (release(NO_TOPIC), False, OLDER),
+    "0.9 whose groups are still loading": (release(NO_TOPIC, listed=b"\x00\x0e" + bytes(4)), False, OLDER),
+    "0.10.0": (
+        release(Fault.CLOSE, versions({FETCH: (0, 2), JOIN_GROUP: (0, 0)})),
+        False,
+        [FETCH, FETCH, API_VERSIONS],
+    ),
+    "0.10.1": (release(ONE_TOPIC, versions({FETCH: (0, 3), JOIN_GROUP: (0, 1)})), True, LATER),
+    "3.9": (release(ONE_TOPIC, versions({FETCH: (0, 17), JOIN_GROUP: (0, 9)})), True, LATER),
 }
 
 
@@ -61,9 +72,13 @@ async def cluster_of(broker: FakeBroker, **settings: int) -> AsyncIterator[Clust
 
 
 @pytest.mark.parametrize("name", RELEASES)
-async def test_brokers_are_asked_for_their_versions(name: str) -> None:
-    """The answer, or its absence before the answer to another request, says which release it is, without a time-out."""
-    script, expected = RELEASES[name]
+async def test_brokers_are_asked_for_their_versions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A probe tells brokers of 0.9 from later ones. Only the later ones are asked for their versions: the question would
+    cost the other clients of a broker of 0.9 their requests. No answer is waited for that does not come.
+    """
+    monkeypatch.setattr(group_versions, "_FIRST_PAUSE_S", 0.001)
+    script, expected, requests = RELEASES[name]
     left = Leftovers()
     async with FakeBroker(script=script) as broker, cluster_of(broker, request_timeout_ms=60_000) as cluster:
         asked = GroupVersions()
@@ -71,7 +86,7 @@ async def test_brokers_are_asked_for_their_versions(name: str) -> None:
         async with asyncio.timeout(5):
             await asked.probe(cluster)
         assert asked.has_rebalance_timeout is expected
-        assert [request.api_key for request in broker.requests[1:]] == [API_VERSIONS, LIST_GROUPS]
+        assert [request.api_key for request in broker.requests[1:]] == requests
     await left.check(1, 1)
 
 
@@ -90,18 +105,30 @@ async def test_brokers_are_asked_again_by_each_connect() -> None:
     ("script", "kind", "words"),
     [
         (
-            release(Fault.CLOSE),
+            release(bytes(4), listed=Fault.CLOSE),
             ConfigError,
             "does not know group requests: brokers coordinate groups from Kafka 0.9 on",
         ),
-        (release(Fault.SILENT, Fault.CLOSE), ConfigError, "with older ones, use coordination='zookeeper'"),
-        (release(versions({FETCH: (4, 17), JOIN_GROUP: (0, 9)})), ConfigError, "as those of Kafka 4"),
-        (release(versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads from Kafka 0.8 to 3.9"),
-        (release(Fault.SILENT, Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
-        (release(versions({}), b"\x00"), NoBrokersError, "answer to a ListGroupsRequest"),
-        (release(b"\x00", NO_GROUPS), NoBrokersError, "answer to a ApiVersionsRequest"),
+        (release(Fault.CLOSE, Fault.CLOSE), ConfigError, "with older ones, use coordination='zookeeper'"),
+        (release(Fault.CLOSE, versions({FETCH: (4, 17), JOIN_GROUP: (0, 9)})), ConfigError, "as those of Kafka 4"),
+        (release(ONE_TOPIC, versions({JOIN_GROUP: (0, 9)})), ConfigError, "reads from Kafka 0.8 to 3.9"),
+        (release(Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
+        (release(ONE_TOPIC, Fault.SILENT), NoBrokersError, "does not say which requests it knows: .*no answer"),
+        (release(b"\x00"), NoBrokersError, "answer to a FetchProbeRequest"),
+        (release(NO_TOPIC, listed=b"\x00"), NoBrokersError, "answer to a ListGroupsRequest"),
+        (release(ONE_TOPIC, b"\x00"), NoBrokersError, "answer to a ApiVersionsRequest"),
     ],
-    ids=["0.8", "0.8.0", "4.x", "without fetches", "frozen", "half an answer", "no versions"],
+    ids=[
+        "0.8",
+        "0.8.0",
+        "4.x",
+        "without fetches",
+        "frozen",
+        "frozen later",
+        "no probe",
+        "half an answer",
+        "no versions",
+    ],
 )
 async def test_unusable_brokers_are_named(
     script: Script, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +147,7 @@ async def test_a_broker_that_stops_is_not_taken_for_an_old_one() -> None:
     async with FakeBroker() as broker, cluster_of(broker) as cluster:
 
         def stops(request: Request) -> Any:
-            if request.api_key != API_VERSIONS:
+            if request.api_key != FETCH:
                 return None
             broker._server.close()  # type: ignore[union-attr]
             return Fault.CLOSE

@@ -31,6 +31,7 @@ from kiel_groups.wire.groups.coordinator_offsets import (
     OffsetFetchRequestV1,
 )
 from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribedMember, DescribeGroupsRequest
+from kiel_groups.wire.groups.fetch_probe_v3 import FetchProbeRequest
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
@@ -58,6 +59,7 @@ FETCH_OFFSETS = OffsetFetchRequestV1("g", (A0, B0))
 LIST = ListGroupsRequest()
 DESCRIBE = DescribeGroupsRequest(("g", "h"))
 VERSIONS = ApiVersionsRequest()
+PROBE = FetchProbeRequest()
 
 #: A request, its API key and version, and its body in hexadecimal.
 BODIES: list[tuple[Request[Any], int, int, str]] = [
@@ -102,6 +104,11 @@ BODIES: list[tuple[Request[Any], int, int, str]] = [
     (LIST, 16, 0, ""),
     (DESCRIBE, 15, 0, "00000002000167000168"),
     (VERSIONS, 18, 0, ""),
+    (
+        PROBE,
+        *(1, 3),
+        "ffffffff00000000000000000000000000000001000b6b69656c2d67726f7570730000000100000000000000000000000000000001",
+    ),
 ]
 
 #: A request, the payload of its response in hexadecimal, and the decoded response.
@@ -211,6 +218,23 @@ def test_truncated_or_longer_response_is_refused(request_: Request[Any], payload
             request_.decode_response(whole[:end])
     with pytest.raises(ProtocolError, match="1 bytes after its end"):
         request_.decode_response(whole + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ("0000000000000001000b6b69656c2d67726f75707300000001000000000003ffffffffffffffff00000000", True),
+        ("0000000000000000", False),
+        ("00000000", False),
+    ],
+    ids=["0.10.1", "0.9", "0.8"],
+)
+def test_an_answer_to_the_probe_says_whether_the_version_was_understood(payload: str, expected: bool) -> None:
+    """A broker that does not look at the version answers for no topic; one of 0.8 does not say how it has throttled."""
+    assert PROBE.decode_response(bytes.fromhex(payload)) is expected
+    for wrong in (payload[:-2], payload + "00"):
+        with pytest.raises(ProtocolError):
+            PROBE.decode_response(bytes.fromhex(wrong))
 
 
 def test_decoded_metadata_and_assignments_are_copies() -> None:
