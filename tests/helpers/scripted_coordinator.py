@@ -77,6 +77,11 @@ class ScriptedTransport:
         self.sent.append(request)
         self.trace.append(_named(request))
         script = self.script[type(request)]
+        if isinstance(request, SyncGroupRequest) and not script:
+            # What the next heartbeat would get, which a sync that is refused is followed by.
+            script = deque([self.script[HeartbeatRequest][0]]) if self.script[HeartbeatRequest] else script
+            if script and (script[0] == 0 or isinstance(script[0], Exception)):
+                self.script[HeartbeatRequest].popleft()
         given = script.popleft() if script else 0
         if isinstance(given, Exception):
             answered(BeatAnswer(None, str(given)))

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from random import SystemRandom
 
 from tests.helpers.arguments import positive
-from tests.sim.play import Outcome, play
-from tests.sim.report import replay, shortened
-from tests.sim.scenario import make_scenario
+from tests.sim.play import Outcome
+from tests.sim.report import GROUPS, replay, shortened
 
 #: The number of seeds that a process gets at once.
 CHUNK = 20
@@ -24,11 +24,12 @@ SPAN = 1_000
 
 def main() -> int:
     arguments = _parse()
+    groups = GROUPS[arguments.groups]
     if arguments.replay is not None:
-        scenario = make_scenario(arguments.replay)
-        return 1 if replay(scenario if arguments.whole else shortened(scenario), _say).error else 0
+        scenario = groups.make(arguments.replay)
+        return 1 if replay(scenario if arguments.whole else shortened(scenario, groups), groups, _say).error else 0
     base = arguments.seed_base if arguments.seed_base is not None else SystemRandom().randrange(1 << 40)
-    return _play_many(base, arguments.seeds, arguments.jobs, first=arguments.first)
+    return _play_many(arguments.groups, base, arguments.seeds, arguments.jobs, first=arguments.first)
 
 
 def _parse() -> argparse.Namespace:
@@ -36,6 +37,9 @@ def _parse() -> argparse.Namespace:
         prog="scripts/sim", description="Simulated groups, each with faults of its own; every seed is a scenario."
     )
     parser.add_argument("--seeds", type=positive, default=1_000, help="how many to play (1000)")
+    parser.add_argument(
+        "--groups", choices=list(GROUPS), default="zookeeper", help="what coordinates the groups (zookeeper)"
+    )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")
     parser.add_argument("--first", action="store_true", help="stop at the first that fails")
@@ -46,12 +50,12 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
+def _play_many(kind: str, base: int, count: int, jobs: int, *, first: bool) -> int:
     began_s = time.monotonic()
     failed: list[Outcome] = []
     played = steps = events = faults = 0
     cpu_s = 0.0
-    for outcomes in _chunks(base, count, jobs):
+    for outcomes in _chunks(kind, base, count, jobs):
         played += len(outcomes)
         steps += sum(outcome.steps for outcome in outcomes)
         events += sum(len(outcome.scenario.events) for outcome in outcomes)
@@ -61,7 +65,7 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
             if outcome.error:
                 failed.append(outcome)
                 seed = outcome.scenario.seed
-                _say(f"seed {seed}: {outcome.error}\nagain: scripts/sim --replay {seed}", flush=True)
+                _say(f"seed {seed}: {outcome.error}\nagain: scripts/sim --groups {kind} --replay {seed}", flush=True)
                 if first:
                     return 1
         if sys.stderr.isatty():
@@ -74,23 +78,25 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
         f" CPU a seed): {events} events, {faults} faults, {steps} steps; {len(failed)} failed"
     )
     for outcome in failed[:1]:
-        replay(shortened(outcome.scenario), _say)
+        replay(shortened(outcome.scenario, GROUPS[kind]), GROUPS[kind], _say)
     return 1 if failed else 0
 
 
-def _chunks(base: int, count: int, jobs: int) -> Iterator[list[Outcome]]:
+def _chunks(kind: str, base: int, count: int, jobs: int) -> Iterator[list[Outcome]]:
     pieces = [list(range(first, min(first + CHUNK, base + count))) for first in range(base, base + count, CHUNK)]
+    play_chunk = partial(_play_chunk, kind)
     if jobs == 1:
-        yield from map(_play_chunk, pieces)
+        yield from map(play_chunk, pieces)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(_play_chunk, pieces)
+        yield from pool.map(play_chunk, pieces)
 
 
-def _play_chunk(seeds: list[int]) -> list[Outcome]:
+def _play_chunk(kind: str, seeds: list[int]) -> list[Outcome]:
+    groups = GROUPS[kind]
     logging.disable(logging.CRITICAL)
     try:
-        return [play(make_scenario(seed)) for seed in seeds]
+        return [groups.play(groups.make(seed)) for seed in seeds]
     finally:
         logging.disable(logging.NOTSET)
 

@@ -14,7 +14,7 @@ import kazoo.client
 from kiel_groups.group.znodes import transactions
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.operations import perform
-from tests.sim.scenario import Scenario
+from tests.sim.scenario import Eventful, Scenario
 from tests.sim.world import World
 
 __all__ = ["Outcome", "play"]
@@ -34,7 +34,7 @@ class Outcome:
     ``error`` is the text of the error that was found, with its ``traceback``; both are "" if there was none.
     """
 
-    scenario: Scenario
+    scenario: Eventful
     steps: int
     seconds: float
     cpu_s: float

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 from weakref import ref
 
+from tests.sim.coordinated.broker_play import play_brokers
+from tests.sim.coordinated.broker_scenario import make_broker_scenario
 from tests.sim.play import Outcome, play
-from tests.sim.scenario import Scenario, shorten
-from tests.sim.world import World
+from tests.sim.scenario import AnyScenario, Eventful, make_scenario, shorten
 
-__all__ = ["replay", "shortened"]
+__all__ = ["GROUPS", "Groups", "replay", "shortened"]
+
+
+class Groups(NamedTuple):
+    """A kind of groups: how the scenario of a seed is drawn, and how it is played."""
+
+    make: Callable[[int], Any]
+    play: Callable[..., Outcome]
+
+
+#: The kinds of groups, by what coordinates them.
+GROUPS: Mapping[str, Groups] = {
+    "zookeeper": Groups(make_scenario, play),
+    "brokers": Groups(make_broker_scenario, play_brokers),
+}
 
 LOGGER = "kiel_groups"
 
 
-def shortened(scenario: Scenario) -> Scenario:
+def shortened(scenario: AnyScenario, groups: Groups) -> AnyScenario:
     """
     Return the scenario with as few events as possible that still fails in the same way. A passing scenario is
     unchanged.
@@ -23,8 +39,8 @@ def shortened(scenario: Scenario) -> Scenario:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        kind = _kind(play(scenario).error)
-        return shorten(scenario, lambda shorter: _kind(play(shorter).error) == kind) if kind else scenario
+        kind = _kind(groups.play(scenario).error)
+        return shorten(scenario, lambda shorter: _kind(groups.play(shorter).error) == kind) if kind else scenario
     finally:
         logging.disable(disabled)
 
@@ -34,17 +50,15 @@ def _kind(error: str) -> str:
     return " ".join(word for word in error.split() if word.isalpha())
 
 
-def replay(scenario: Scenario, say: Callable[[str], None]) -> Outcome:
+def replay(scenario: Eventful, groups: Groups, say: Callable[[str], None]) -> Outcome:
     """Play a scenario, and report its events, the product's log lines, and the outcome."""
-    settings = f"{scenario.members} members, topics of {scenario.topics} partitions, {scenario.reset}"
-    settings += f", {scenario.allocator}, offsets in {scenario.store}"
-    say(f"seed {scenario.seed}: {settings}, at most {scenario.most_operations} operations a transaction")
+    say(f"seed {scenario.seed}: {scenario.settings}")
     logger, handler = logging.getLogger(LOGGER), _LogLines(say)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        outcome = play(scenario, lambda at_s, done: say(f"{at_s:8.3f}  * {done}"), handler.observe)
+        outcome = groups.play(scenario, lambda at_s, done: say(f"{at_s:8.3f}  * {done}"), handler.observe)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -59,9 +73,9 @@ class _LogLines(logging.Handler):
         super().__init__()
         self._say = say
         #: A weak reference, so that the world can be collected at the end of the scenario.
-        self._world: Callable[[], World | None] = lambda: None
+        self._world: Callable[[], Any] = lambda: None
 
-    def observe(self, world: World) -> None:
+    def observe(self, world: object) -> None:
         self._world = ref(world)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 
-__all__ = ["Event", "Scenario", "FAULTS", "BROKER_FAULTS", "RECONCILE_FAULTS", "make_scenario", "shorten"]
+__all__ = [
+    "AnyScenario",
+    "Event",
+    "Eventful",
+    "Scenario",
+    "FAULTS",
+    "BROKER_FAULTS",
+    "RECONCILE_FAULTS",
+    "make_scenario",
+    "shorten",
+]
 
 #: The ranges of durations of operations, in seconds; the session timeout is 10.
 SHORT_S, LONG_S = (0.05, 4.0), (6.0, 25.0)
@@ -28,6 +38,22 @@ class Event(NamedTuple):
     target: int
     choice: float
     duration_s: float
+
+
+class Eventful(Protocol):
+    """A scenario of any kind of group: a frozen dataclass."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def events(self) -> tuple[Event, ...]: ...
+    @property
+    def faults(self) -> int: ...
+    @property
+    def settings(self) -> str: ...
+
+
+AnyScenario = TypeVar("AnyScenario", bound=Eventful)
 
 
 @dataclass(frozen=True)
@@ -57,6 +83,14 @@ class Scenario:
     autocommit: bool = True
     #: About one record of this number is poisoned; 0 for none.
     poison_every: int = 0
+
+    @property
+    def settings(self) -> str:
+        """The settings, for a report."""
+        return (
+            f"{self.members} members, topics of {self.topics} partitions, {self.reset}, {self.allocator}, offsets in"
+            f" {self.store}, at most {self.most_operations} operations a transaction"
+        )
 
     @property
     def faults(self) -> int:
@@ -217,7 +251,7 @@ def _event(random: Random, at_s: float, operation: str) -> Event:
     return Event(round(at_s, 3), operation, random.randrange(60), random.random(), round(duration_s, 3))
 
 
-def shorten(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int = 400) -> Scenario:
+def shorten(scenario: AnyScenario, fails: Callable[[AnyScenario], bool], tries: int = 400) -> AnyScenario:
     """
     Remove as many events as possible from a scenario that fails, so that it still fails.
 
@@ -241,5 +275,6 @@ def shorten(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int = 
     return _with(scenario, events)
 
 
-def _with(scenario: Scenario, events: list[Event]) -> Scenario:
-    return replace(scenario, events=tuple(events))
+def _with(scenario: AnyScenario, events: list[Event]) -> AnyScenario:
+    changed: Any = replace(scenario, events=tuple(events))  # type: ignore[type-var]
+    return changed  # type: ignore[no-any-return]

@@ -61,6 +61,7 @@ class CoordinatorOffsets:
     def __init__(
         self, context: CoordinatedContext, member: CoordinatedMember, tracker: OffsetTracker, request_timeout_ms: int
     ) -> None:
+        self._context = context
         self._group = context.group.group
         self._runtime = context.runtime
         self._metrics = context.metrics
@@ -164,7 +165,7 @@ class CoordinatorOffsets:
                 " this member's generation; records since the last commit are delivered again"
             )
         if NO_ERROR.number in codes:
-            gate.renew(token, now_s)
+            gate.renew_by_commit(token, now_s, self._context.rebalance_timeout_s)
         return answers
 
     def _retry(

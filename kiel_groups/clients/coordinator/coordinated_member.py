@@ -291,9 +291,7 @@ class CoordinatedMember:
                 self._open()
             case events.Drain():
                 assert self._gate is not None
-                log.info(
-                    "group %s: giving back the partitions of generation %d", self._name, self._gate.token.generation
-                )
+                log.info("group %s: revoking the partitions of generation %d", self._name, self._gate.token.generation)
                 self._run_hook(self._drain(self._gate, self._hook))
             case events.Lose():
                 self._drop()
@@ -343,6 +341,8 @@ class CoordinatedMember:
         self._feed(events.PauseOver(pause))
 
     async def _join(self, join: int, member_id: str) -> None:
+        if self._state.phase is not Phase.JOINING:
+            return  # The member has left, or was given up, before this task began.
         try:
             answer = await self._requests.join(self._coordinator, member_id)
         except (BrokerError, ProtocolError) as error:
@@ -355,8 +355,7 @@ class CoordinatedMember:
             return
         if join == self._state.join:
             self._joined = answer.joined
-        generation, id_ = answer.token
-        self._feed(events.JoinAnswered(join, 0, generation, id_, answer.is_leader))
+        self._feed(events.JoinAnswered(join, 0, *answer.token, answer.is_leader))
 
     async def _assign(self, join: int) -> None:
         try:

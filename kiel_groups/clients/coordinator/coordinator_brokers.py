@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
+from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError, code_of
 from kiel_groups.clients.coordinator.heartbeat_connection import HeartbeatConnection
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import HostPort
@@ -93,14 +93,14 @@ class CoordinatorBrokers:
     ) -> None:
         """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
         try:
-            code = self._beats.request(self._addresses[coordinator], request, timeout_s)
+            answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
         except Exception as error:
             # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
             # case the membership is not proved, and the member asks for its coordinator.
             why = str(error) if isinstance(error, (OSError, ProtocolError)) else repr(error)
             answered(BeatAnswer(None, f"{self._addresses[coordinator]}: {why}"))
             return
-        answered(BeatAnswer(getattr(code, "number", None)))
+        answered(BeatAnswer(code_of(answer)))
 
     def close_beats(self) -> None:
         """Close the connection of heartbeats."""

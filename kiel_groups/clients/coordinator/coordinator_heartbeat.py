@@ -3,6 +3,11 @@ Send the heartbeats of one member, on a thread of its own: a busy event loop mus
 
 The thread renews the gate itself, so that delivery continues at once when the loop is free again. What an answer means
 for the membership is decided on the loop.
+
+A coordinator that loads its log answers every heartbeat as if all were well, because it does not know its members yet.
+While the lease runs, that is true: the former coordinator has not removed the member before its session was over. A
+member whose lease is over may have been removed. So its thread asks for its assignment again, by a sync, which only a
+stable group of the same generation grants; a sync also renews the session.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 
 __all__ = ["BeatTarget", "CoordinatorHeartbeat"]
 
@@ -148,14 +154,34 @@ class CoordinatorHeartbeat:
             return _IDLE_S
         if now_s >= self._due_s:
             self._sent_s, self._due_s, self._is_waiting = now_s, now_s + self._interval_s, True
-            request_ = HeartbeatRequest(self._group, *target.gate.token)
-            self._transport.beat(target.coordinator, request_, self._limit_s, partial(self._answered, target, now_s))
+            if target.gate.is_open(now_s):
+                self._beat(target, now_s, renews=True)
+            else:
+                request_ = SyncGroupRequest(self._group, *target.gate.token, {})
+                self._transport.beat(target.coordinator, request_, self._limit_s, partial(self._synced, target, now_s))
             now_s = self._runtime.boot_time_s()
         return max(0.001, self._due_s - now_s)
 
-    def _answered(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
+    def _beat(self, target: BeatTarget, sent_s: float, *, renews: bool) -> None:
+        """Send a heartbeat; ``renews``: its success extends the lease."""
+        request = HeartbeatRequest(self._group, *target.gate.token)
+        answered = partial(self._answered, target, sent_s, renews)
+        self._transport.beat(target.coordinator, request, self._limit_s, answered)
+
+    def _synced(self, target: BeatTarget, sent_s: float, answer: BeatAnswer) -> None:
+        """Have a granted sync open the gate again. Why it is not granted is a heartbeat's to find out."""
+        if answer.code in (0, None):
+            self._answered(target, sent_s, True, answer)
+        elif self._target != target:
+            # The member has left, or joins again: what the broker thinks of its former membership does not matter.
+            self._is_waiting = False
+            self._ticker.wake()
+        else:
+            self._beat(target, self._runtime.boot_time_s(), renews=False)
+
+    def _answered(self, target: BeatTarget, sent_s: float, renews: bool, answer: BeatAnswer) -> None:
         self._is_waiting = False
-        if answer.code == 0:
+        if answer.code == 0 and renews:
             target.gate.renew(target.gate.token, sent_s)
         if answer.code is not None:
             self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)

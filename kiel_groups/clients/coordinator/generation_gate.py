@@ -6,6 +6,10 @@ that the coordinator has answered for this generation and member. The end of the
 the coordinator still counts on the member later, the lease runs again. Only ``shut`` is final, when the member leaves
 the generation.
 
+An answered sync or heartbeat says that the group was stable. An accepted commit does not: coordinators accept commits
+while the group rebalances, too, and then remove the member at the end of the rebalance timeout, whether or not it beats
+or commits. So commits extend the lease by half that timeout at most, from the last moment when the group was stable.
+
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
 no lock is needed.
 """
@@ -35,16 +39,22 @@ class GenerationGate:
         self.token = token
         self._lease_s = session_timeout_ms / 1000 * LEASE_SHARE
         self._is_shut = False
-        #: When the newest answered request was sent, in seconds of boot time.
+        #: When the newest request was sent whose answer says that the group was stable, in seconds of boot time.
         self.confirmed_s = sent_s
         #: The end of the lease, in seconds of boot time.
         self.deadline_s = sent_s + self._lease_s
 
     def renew(self, token: GenerationToken, sent_s: float) -> None:
-        """Extend the lease after the coordinator has confirmed the membership ``token`` in a request of that time."""
+        """Extend the lease after a heartbeat of that time, whose answer says that the group is stable."""
         if token == self.token:
             self.confirmed_s = max(self.confirmed_s, sent_s)
             self.deadline_s = max(self.deadline_s, sent_s + self._lease_s)
+
+    def renew_by_commit(self, token: GenerationToken, sent_s: float, rebalance_timeout_s: float) -> None:
+        """Extend the lease after an accepted commit of that time, perhaps while the group rebalances."""
+        if token == self.token:
+            removed_s = self.confirmed_s + rebalance_timeout_s * LEASE_SHARE
+            self.extend(min(sent_s + self._lease_s, removed_s))
 
     def extend(self, deadline_s: float) -> None:
         """

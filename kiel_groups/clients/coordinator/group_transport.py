@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from kiel_groups.errors import BrokerError
+from kiel_groups.wire.error_codes import ErrorCode
 from kiel_groups.wire.framing import Request
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupResponse
 
-__all__ = ["BeatAnswer", "FindError", "GroupTransport"]
+__all__ = ["BeatAnswer", "FindError", "GroupTransport", "code_of"]
 
 T = TypeVar("T")
 
@@ -22,6 +24,13 @@ class BeatAnswer(NamedTuple):
 
     code: int | None
     failure: str = ""
+
+
+def code_of(answer: object) -> int:
+    """Return the error code of the answer to a heartbeat, a leave request or a sync."""
+    code = answer.error if isinstance(answer, SyncGroupResponse) else answer
+    assert isinstance(code, ErrorCode), answer
+    return code.number
 
 
 class GroupTransport(Protocol):
@@ -53,7 +62,8 @@ class GroupTransport(Protocol):
         """
         Send a heartbeat, off the event loop; it may block for ``timeout_s``. ``answered`` is called once.
 
-        The event loop may be blocked meanwhile. A leave request may be sent in the same way.
+        The event loop may be blocked meanwhile. A leave request, or the sync of a stable member, may be sent in the
+        same way.
         """
 
     def close_beats(self) -> None:

@@ -18,8 +18,8 @@ __all__ = ["HeartbeatConnection"]
 
 T = TypeVar("T")
 
-#: The largest answer that is accepted, in bytes; those to heartbeats have six.
-_MOST_BYTES = 1 << 16
+#: The largest answer that is accepted, in bytes: a sync brings the member's assignment, of thousands of partitions.
+_MOST_BYTES = 1 << 24
 
 
 class HeartbeatConnection:

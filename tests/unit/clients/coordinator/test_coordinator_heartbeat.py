@@ -18,6 +18,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
+from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.manual_runtime import ManualRuntime
 from tests.helpers.waiting import eventually_blocking, run_ready_tasks
 
@@ -37,6 +38,8 @@ class Bench:
         #: The answer to each request; None: the test answers later by ``unanswered``.
         self.answer: int | Exception | None = 0
         self.unanswered: list[Callable[[BeatAnswer], None]] = []
+        #: The answer to syncs, if it differs.
+        self.sync_answer: int | None = None
         self.reports: list[tuple[BeatTarget, BeatAnswer]] = []
         self.is_closed = False
         self.heartbeat = CoordinatorHeartbeat(
@@ -50,6 +53,8 @@ class Bench:
             raise self.answer
         if self.answer is None:
             self.unanswered.append(answered)
+        elif self.sync_answer is not None and isinstance(request, SyncGroupRequest):
+            answered(BeatAnswer(self.sync_answer))
         else:
             answered(BeatAnswer(self.answer))
 
@@ -70,6 +75,53 @@ async def test_heartbeats_are_an_interval_apart() -> None:
     bench.manual.pass_s(3.5)
     assert bench.times() == [1, 2, 3]
     assert bench.sent[0] == (1, 1, HeartbeatRequest("g", 5, "m"))
+
+
+async def test_a_member_whose_lease_is_over_asks_for_its_assignment() -> None:
+    """The stable group's answer opens the gate again, until half a session after the question."""
+    bench = Bench()
+    target = bench.target()
+    bench.heartbeat.follow(target)
+    bench.answer = 16
+    bench.manual.pass_s(2.5)
+    bench.answer = 0
+    assert not target.gate.is_open(1_003)
+    bench.manual.pass_s(0.5)
+    assert bench.sent[-1] == (3, 1, SyncGroupRequest("g", 5, "m", {}))
+    assert target.gate.deadline_s == 1_006
+    bench.manual.pass_s(1)
+    assert bench.sent[-1] == (4, 1, HeartbeatRequest("g", 5, "m"))
+    await run_ready_tasks()
+    assert [answer.code for _, answer in bench.reports] == [16, 16, 0, 0]
+
+
+async def test_a_coordinator_that_loads_its_log_does_not_open_a_gate() -> None:
+    """It accepts every heartbeat, of members that it has removed, too; it grants no sync."""
+    bench = Bench()
+    target = bench.target()
+    target.gate.deadline_s = 0
+    bench.sync_answer = 27
+    bench.heartbeat.follow(target)
+    bench.manual.pass_s(2.5)
+    sync, beat = SyncGroupRequest("g", 5, "m", {}), HeartbeatRequest("g", 5, "m")
+    assert [request for _, _, request in bench.sent] == [sync, beat, sync, beat, sync, beat]
+    assert not target.gate.is_open(bench.runtime.boot_time_s())
+
+
+async def test_a_membership_that_has_ended_during_the_question_is_asked_for_no_more() -> None:
+    """The refusal of its sync is followed by nothing, and the next membership has heartbeats."""
+    bench = Bench()
+    target = bench.target()
+    target.gate.deadline_s = 0
+    bench.answer = None
+    bench.heartbeat.follow(target)
+    bench.manual.pass_s(0.1)
+    bench.heartbeat.follow(bench.target(2))
+    bench.unanswered[0](BeatAnswer(27))
+    bench.manual.pass_s(1.5)
+    assert [type(request) for _, _, request in bench.sent] == [SyncGroupRequest, HeartbeatRequest]
+    await run_ready_tasks()
+    assert bench.reports == []
 
 
 async def test_nothing_is_sent_without_a_membership() -> None:

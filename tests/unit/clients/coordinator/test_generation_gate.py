@@ -64,3 +64,18 @@ def test_the_time_of_a_drain_extends_the_lease(gate: GenerationGate) -> None:
     gate.extend(SENT_S + 30)
     gate.renew(TOKEN, SENT_S + 2)
     assert gate.deadline_s == SENT_S + 30
+
+
+@pytest.mark.parametrize(("rebalance_timeout_s", "end_s"), [(60.0, 5.5), (6.0, 3.0), (8.0, 4.0)])
+def test_a_commit_renews_a_lease_within_the_rebalance_timeout(
+    gate: GenerationGate, rebalance_timeout_s: float, end_s: float
+) -> None:
+    """
+    The group may rebalance since the last heartbeat, and the coordinator then takes commits until it removes the member
+    at the end of the rebalance timeout. So any number of commits extend the lease by half of that.
+    """
+    for after_s in (1.5, 2.5):
+        gate.renew_by_commit(TOKEN, SENT_S + after_s, rebalance_timeout_s)
+    assert (gate.deadline_s, gate.confirmed_s) == (SENT_S + end_s, SENT_S)
+    gate.renew_by_commit(GenerationToken(6, "m"), SENT_S + 10, 60.0)
+    assert gate.deadline_s == SENT_S + end_s

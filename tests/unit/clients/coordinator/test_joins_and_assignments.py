@@ -229,7 +229,10 @@ async def test_an_error_of_a_hook_stops_the_member(hook: str) -> None:
 
 
 async def test_the_gate_follows_the_heartbeats() -> None:
-    """An answered heartbeat renews the lease, one without an answer does not, and a later one opens the gate again."""
+    """
+    An answered heartbeat renews the lease, one without an answer does not. After the end of the lease, the answer to a
+    sync opens the gate again, and heartbeats follow.
+    """
     bench = await MemberBench().joined()
     gate = bench.member.gate
     assert gate is not None
@@ -239,7 +242,9 @@ async def test_the_gate_follows_the_heartbeats() -> None:
     assert not gate.is_open(bench.runtime.now_s)
     await bench.beat(0)
     assert gate.is_open(bench.runtime.now_s)
-    assert bench.trace == ["beat"]
+    assert bench.trace == ["sync"]
+    await bench.beat(0)
+    assert bench.trace == ["sync", "beat"]
     await bench.member.close()
 
 

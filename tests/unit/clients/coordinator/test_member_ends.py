@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import (
@@ -284,3 +285,20 @@ async def test_a_refusal_is_not_announced_as_repeated(caplog: pytest.LogCaptureF
     lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 1
     assert lines[0].startswith("group g: this member stops: group: the coordinator refuses the name 'g'")
+
+
+async def test_a_member_that_is_given_up_when_it_is_about_to_join_does_not() -> None:
+    """A join of the former membership that has not been sent yet is not sent any more."""
+    bench = await MemberBench().joined()
+
+    async def prepare(gate: GenerationGate) -> None:
+        # Called after the join is decided, and before its task begins.
+        asyncio.get_running_loop().call_soon(bench.member.given_up)
+
+    bench.hooks.prepare = prepare  # type: ignore[method-assign]
+    bench.member.request_rejoin()
+    await run_ready_tasks()
+    bench.member.request_rejoin()
+    await bench.traced("complete")
+    assert bench.trace == ["join anew", "assign", "sync", "complete"]
+    await bench.member.close()

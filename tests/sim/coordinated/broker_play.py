@@ -1,0 +1,84 @@
+"""Play a scenario of a broker-coordinated group from its beginning to its end, and report its outcome."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+
+from tests.sim.coordinated.broker_operations import perform
+from tests.sim.coordinated.broker_scenario import BrokerScenario
+from tests.sim.coordinated.broker_world import BrokerWorld
+from tests.sim.garbage_collection import deferred_collection
+from tests.sim.play import Outcome
+
+__all__ = ["play_brokers"]
+
+#: The time limits, in seconds, after the last fault: for every partition to be owned, for all records to be processed
+#: and committed, and for all members to leave; the time for which nothing may happen after that.
+SETTLED_S, FINISHED_S, LEAVING_S, ENDED_S = 90.0, 60.0, 40.0, 12.0
+
+
+def play_brokers(
+    scenario: BrokerScenario,
+    report: Callable[[float, str], None] = lambda at_s, done: None,
+    observe: Callable[[BrokerWorld], None] = lambda world: None,
+) -> Outcome:
+    """
+    Play a scenario.
+
+    Args:
+        scenario: The scenario.
+        report: Called for each event, with its time in seconds and a description.
+        observe: Called with the world before the first event.
+    """
+    with deferred_collection():
+        return _outcome(scenario, report, observe)
+
+
+def _outcome(
+    scenario: BrokerScenario, report: Callable[[float, str], None], observe: Callable[[BrokerWorld], None]
+) -> Outcome:
+    started_s = time.process_time()
+    world = BrokerWorld(scenario)
+    observe(world)
+    error = trace = ""
+    try:
+        _play(world, scenario, report)
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+        trace = "".join(traceback.format_exception(raised))
+    for consumer in world.consumers:
+        consumer.kill()
+    return Outcome(
+        scenario,
+        world.timeline.steps,
+        world.elapsed_s,
+        time.process_time() - started_s,
+        world.checker.deliveries,
+        world.checker.commits,
+        0,
+        error,
+        trace,
+    )
+
+
+def _play(world: BrokerWorld, scenario: BrokerScenario, report: Callable[[float, str], None]) -> None:
+    for event in scenario.events:
+        world.run_for(max(0.0, event.at_s - world.elapsed_s))
+        report(event.at_s, perform(world, event))
+    if not world.running:
+        world.join(world.topics)
+    world.heal()
+    report(world.elapsed_s, "all faults end")
+    world.wait("unowned", SETTLED_S)
+    for consumer in world.running:
+        consumer.resume()
+    world.wait("unfinished", FINISHED_S)
+    partitions = world.partitions()
+    report(world.elapsed_s, "all members leave")
+    for consumer in world.running:
+        consumer.leave()
+    world.wait("unclosed", LEAVING_S)
+    world.run_for(ENDED_S)
+    world.checker.check_committed(partitions)

@@ -1,0 +1,189 @@
+"""One simulated group that brokers coordinate, with its environment: brokers, topics, consumers, and the checker."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from kiel_groups.config import CoordinatorConfig, GroupConfig
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing import FakeCoordinator, FakeEnsemble, Timeline
+from tests.sim.coordinated.broker_checker import BrokerChecker
+from tests.sim.coordinated.broker_scenario import BrokerScenario
+from tests.sim.coordinated.member_process import BrokerConsumer
+from tests.sim.logs import Log, Logs
+from tests.sim.poison import Poison
+
+__all__ = ["BrokerWorld"]
+
+#: The node ids of the brokers.
+BROKERS = (1, 2)
+#: The session timeout in milliseconds, and the records that a log has at first.
+SESSION_TIMEOUT_MS, FIRST_RECORDS = 10_000, 20
+#: The interval at which an awaited state is checked, in seconds.
+CHECK_S = 0.5
+#: The pause before a broker that has crashed is replaced as the coordinator, in seconds.
+ELECTION_S = 0.5
+
+
+class _GrowingLogs(Logs):
+    """Logs with an end: producers append to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logs = defaultdict(lambda: Log(FIRST_RECORDS, cut=FIRST_RECORDS, ends={FIRST_RECORDS}))
+
+    def append(self, partition: TopicPartition, count: int) -> None:
+        log = self[partition]
+        log.cut = log.grown = log.end + count
+        log._note()
+
+
+class BrokerWorld:
+    """The group of one scenario, with its environment."""
+
+    group = "g"
+
+    def __init__(self, scenario: BrokerScenario) -> None:
+        self.timeline = Timeline(scenario.seed)
+        #: Unused by members; hosts of simulated processes belong to an ensemble.
+        self.ensemble = FakeEnsemble(self.timeline)
+        self.coordinator = FakeCoordinator(
+            self.timeline, BROKERS, early=scenario.early, initial_delay_s=scenario.initial_delay_s
+        )
+        self.scenario = scenario
+        self.autocommit = scenario.autocommit
+        self.assignor = scenario.assignor
+        self.reset = scenario.reset
+        self.hook_s = scenario.hook_s
+        self.poison = Poison(scenario.seed, 0)
+        self.metadata_fails = False
+        self.slow_until_s = 0.0
+        self.group_config = GroupConfig(
+            group=self.group,
+            auto_offset_reset=scenario.reset,  # type: ignore[arg-type]
+            autocommit=scenario.autocommit,
+            max_poll_interval_ms=scenario.max_poll_ms,
+        )
+        self.timing = CoordinatorConfig(
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=scenario.heartbeat_interval_ms,
+            rebalance_timeout_ms=scenario.rebalance_timeout_ms,
+            find_timeout_ms=scenario.request_timeout_ms,
+            offset_refresh_ms=scenario.offset_refresh_ms,
+            metadata_max_age_ms=scenario.metadata_max_age_ms,
+        )
+        self.logs = _GrowingLogs()
+        self.topics = {f"t{number}": partitions for number, partitions in enumerate(scenario.topics)}
+        self.consumers: list[BrokerConsumer] = []
+        self.checker = BrokerChecker(self)
+        self.coordinator.observers.append(self.checker.committed)
+        self.began_s = self.timeline.now_s
+        for member in range(scenario.members):
+            self.join(self.topics if member < 2 else self.some_topics(member / scenario.members))
+
+    # The group
+
+    def join(self, topics: Iterable[str]) -> BrokerConsumer:
+        """Start a consumer."""
+        consumer = BrokerConsumer(self, f"c{len(self.consumers) + 1}", tuple(topics))
+        self.consumers.append(consumer)
+        return consumer
+
+    @property
+    def running(self) -> list[BrokerConsumer]:
+        return [consumer for consumer in self.consumers if consumer.is_running]
+
+    def some_topics(self, choice: float) -> list[str]:
+        """Return all topics, or one. ``choice`` in [0, 1) selects."""
+        names = sorted(self.topics)
+        return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
+
+    def partitions(self) -> list[TopicPartition]:
+        """Return the partitions of the topics that running consumers subscribe to."""
+        subscribed = sorted({topic for consumer in self.running for topic in consumer.topics})
+        return [TopicPartition(topic, number) for topic in subscribed for number in range(self.topics[topic])]
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for topic, count in self.topics.items() for number in range(count)]
+
+    # Brokers
+
+    def way_s(self) -> float:
+        """Return the delay of a message: about a millisecond, and sometimes, or while the network is slow, longer."""
+        draw = self.timeline.random.random()
+        if self.timeline.now_s < self.slow_until_s:
+            return draw * 1.5
+        return 0.0003 + draw / 1000 if draw < 0.98 else draw * 0.1
+
+    def crash(self, broker: int, down_s: float, loading_s: float) -> None:
+        """Stop a broker for a while. If it coordinates, another one takes over, or itself when it runs again."""
+        coordinator = self.coordinator
+        if coordinator.down:
+            return
+        coordinates = coordinator.coordinator == broker
+        coordinator.crash(broker)
+        self.timeline.after(down_s, self._restart, broker)
+        if coordinates and down_s > 1.0:
+            self.timeline.after(ELECTION_S, self._elect, self._other(broker), loading_s)
+        elif coordinates:
+            self.timeline.after(down_s + ELECTION_S, self._elect, broker, loading_s)
+
+    def _restart(self, broker: int) -> None:
+        self.coordinator.restart(broker)
+
+    def _elect(self, broker: int, loading_s: float) -> None:
+        if self.coordinator.coordinator is None and broker not in self.coordinator.down:
+            self.coordinator.elect(broker, loading_s)
+
+    def move(self, loading_s: float) -> None:
+        """Make the other broker the coordinator, if it runs."""
+        if self.coordinator.coordinator is not None and not self.coordinator.down:
+            self.coordinator.elect(self._other(self.coordinator.coordinator), loading_s)
+
+    def _other(self, broker: int) -> int:
+        return next(each for each in BROKERS if each != broker)
+
+    # Time
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds since the scenario started."""
+        return self.timeline.now_s - self.began_s
+
+    def run_for(self, duration_s: float) -> None:
+        """Advance the time by ``duration_s``, and check the invariants after every step."""
+        timeline = self.timeline
+        until_s = timeline.now_s + duration_s
+        while timeline.step(until_s):
+            if timeline.failures:
+                raise timeline.failures[0]
+            self.checker.step()
+        timeline.now_s = until_s
+
+    def heal(self) -> None:
+        """End all faults."""
+        self.slow_until_s, self.metadata_fails = 0.0, False
+        for broker in sorted(self.coordinator.down):
+            self._restart(broker)
+        if self.coordinator.coordinator is None:
+            self.coordinator.elect(BROKERS[0])
+        for consumer in self.consumers:
+            consumer.network.heal()
+            consumer.process.unblock()
+            if consumer.process.frozen:
+                consumer.process.thaw()
+
+    def wait(self, condition_name: str, limit_s: float) -> None:
+        """
+        Advance the time until a condition of the checker is met: it returns what is missing, or "".
+
+        Raises:
+            Violation: It is not met within ``limit_s``.
+        """
+        end_s = self.timeline.now_s + limit_s
+        condition = getattr(self.checker, condition_name)
+        while missing := condition():
+            if self.timeline.now_s > end_s:
+                raise self.checker.violation(f"{limit_s:g} s are over, and {missing}")
+            self.run_for(CHECK_S)
