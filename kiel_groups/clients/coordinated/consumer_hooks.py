@@ -215,6 +215,16 @@ class ConsumerHooks:
         if not partitions:
             return
         started_s = self._context.runtime.boot_time_s()
+        if not gate.is_open(started_s):
+            log.error(
+                "group %s: %s, first %s, were not committed before the rebalance: the coordinator had not confirmed the"
+                " membership for half the session timeout; records since the last commit are delivered again",
+                self._group,
+                counted(partitions, "partition"),
+                min(partitions),
+            )
+            self._lose(partitions)
+            return
         busy = self._handler.stop(partitions)
         parts = [part for part in (partitions - busy, busy) if part]
         late = await self._drain(gate, parts)

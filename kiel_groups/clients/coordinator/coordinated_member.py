@@ -267,7 +267,8 @@ class CoordinatedMember:
         state, gate = self._state, self._gate
         timely = self._context.has_rebalance_timeout
         if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due and timely:
-            gate.extend(gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE)
+            until_s = gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE
+            gate.extend(until_s, self._runtime.boot_time_s())
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
             target = BeatTarget(state.coordinator, gate) if state.beats(while_draining=timely) else None

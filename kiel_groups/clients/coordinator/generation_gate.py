@@ -54,16 +54,17 @@ class GenerationGate:
         """Extend the lease after an accepted commit of that time, perhaps while the group rebalances."""
         if token == self.token:
             removed_s = self.confirmed_s + rebalance_timeout_s * LEASE_SHARE
-            self.extend(min(sent_s + self._lease_s, removed_s))
+            self.deadline_s = max(self.deadline_s, min(sent_s + self._lease_s, removed_s))
 
-    def extend(self, deadline_s: float) -> None:
+    def extend(self, deadline_s: float, now_s: float) -> None:
         """
-        Extend the lease to this boot time, for the commits of a drain.
+        Extend a lease that runs at the boot time ``now_s``, for the commits of a drain.
 
         The coordinator waits for the members of a rebalance until its rebalance timeout is over, so their partitions
-        are not assigned to other members before that.
+        are not assigned to other members before that. A lease that is over stays so: the session may have expired.
         """
-        self.deadline_s = max(self.deadline_s, deadline_s)
+        if self.is_open(now_s):
+            self.deadline_s = max(self.deadline_s, deadline_s)
 
     def shut(self) -> None:
         """Shut the gate for good: the member has left the generation, or was removed from it."""

@@ -246,6 +246,23 @@ async def test_a_partition_that_does_not_drain_is_lost_loudly(
     await bench.member.close()
 
 
+async def test_an_unconfirmed_membership_gives_nothing_back(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    The coordinator has confirmed nothing for half the session timeout, so other members may have the partitions. The
+    error says so, and does not blame the application, which processes nothing.
+    """
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    bench.runtime.sleep_s(60.0)
+    bench.member._member.request_rejoin()
+    await bench.traced("assigned t:0, t:1")
+    assert bench.trace[:2] == ["lost t:0, t:1", "join m-1"]
+    assert bench.stored() == {P0: 100, P1: 100}
+    assert "2 partitions, first t:0, were not committed before the rebalance" in caplog.text
+    assert "still processing" not in caplog.text
+    await bench.member.close()
+
+
 async def test_removal_loses_all_partitions_without_a_commit() -> None:
     """Another member may have the partitions already, so neither a drain nor a commit happens."""
     bench = await ConsumerBench().joined()

@@ -52,18 +52,24 @@ def test_a_gate_that_was_shut_stays_shut(gate: GenerationGate) -> None:
     assert not gate.is_shut
     gate.shut()
     gate.renew(TOKEN, SENT_S + 4)
-    gate.extend(SENT_S + 100)
+    gate.extend(SENT_S + 100, SENT_S)
     assert gate.is_shut
     assert not gate.is_open(SENT_S + 4)
 
 
 def test_the_time_of_a_drain_extends_the_lease(gate: GenerationGate) -> None:
     """The end moves to the later of the two, and a confirmation does not move it back."""
-    gate.extend(SENT_S + 1)
+    gate.extend(SENT_S + 1, SENT_S)
     assert gate.deadline_s == SENT_S + 3
-    gate.extend(SENT_S + 30)
+    gate.extend(SENT_S + 30, SENT_S)
     gate.renew(TOKEN, SENT_S + 2)
     assert gate.deadline_s == SENT_S + 30
+
+
+def test_a_drain_does_not_extend_a_lease_that_is_over(gate: GenerationGate) -> None:
+    """The coordinator may have removed the member: what is not committed is lost."""
+    gate.extend(SENT_S + 30, SENT_S + 3)
+    assert gate.deadline_s == SENT_S + 3
 
 
 @pytest.mark.parametrize(("rebalance_timeout_s", "end_s"), [(60.0, 5.5), (6.0, 3.0), (8.0, 4.0)])
