@@ -327,3 +327,14 @@ def test_mistakes_give_one_line(arguments: list[str], status: int, message: str)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_list_without_groups_says_what_is_not_listed(start_cluster: Callable[..., Cluster]) -> None:
+    """Brokers of 0.9 do not list groups without members, so an empty list does not mean that there are no groups."""
+    cluster = start_cluster(kafka="0.9.0.1")
+    outcome = kiel_groups("groups", *words_of(cluster))
+    assert (outcome.returncode, outcome.stdout) == (0, "")
+    assert outcome.stderr == (
+        f"info: there are no groups at brokers {cluster.brokers[0]}; brokers of Kafka 0.9 list only those that have"
+        " members\n"
+    )
