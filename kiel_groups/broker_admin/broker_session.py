@@ -53,6 +53,11 @@ class BrokerSession:
         return frozenset(self._versions.ranges)
 
     @property
+    def is_of_0_9(self) -> bool:
+        """Whether the brokers are of 0.9, which does not list groups without members."""
+        return not self.ranges
+
+    @property
     def topics(self) -> dict[str, TopicMetadata]:
         """All topics, as last read."""
         return {topic.topic: topic for topic in self.metadata.topics}

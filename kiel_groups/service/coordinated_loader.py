@@ -118,7 +118,8 @@ async def _load_groups(brokers: str, with_lag: bool, timeout_s: float) -> Loaded
         found = await list_groups(session)
         if not with_lag:
             views = tuple(_view(session, each, CommittedOffsets({})) for each in found.groups)
-            return LoadedGroups(views, len(session.brokers), problems=found.problems)
+            lists_empty = not session.is_of_0_9
+            return LoadedGroups(views, len(session.brokers), problems=found.problems, lists_empty=lists_empty)
         offsets = [await _offsets_of(session, each) for each in found.groups]
         views = tuple(_view(session, *pair) for pair in zip(found.groups, offsets, strict=True))
         problems = [each.problem for each in offsets]
@@ -157,6 +158,7 @@ async def _with_lag(
         len(addresses),
         next((problem for problem in (*problems, ends.problem) if problem), ""),
         missing,
+        lists_empty=not session.is_of_0_9,
     )
 
 

@@ -154,9 +154,9 @@ async def test_a_killed_server_is_reported_and_a_killed_supervisor_ends_its_serv
 def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
     """The command prints the addresses of the cluster and how to end it. After its end, no files remain."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
-        printed = command.wait_for_lines(6)
+        printed = command.wait_for_lines(7)
         assert printed[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
-        assert printed[5] == "Ctrl-C stops it and deletes its data."
+        assert printed[6] == "Ctrl-C stops it and deletes its data."
         assert only(cluster)["pid"] == command.process.pid
         assert command.end(signal.SIGINT) == 0
         assert command.errors == []

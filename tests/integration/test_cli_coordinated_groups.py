@@ -15,9 +15,10 @@ from rich.text import Text
 
 from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.jars.kafka_releases import kafka_release
 from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest, FoundCoordinator
-from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest
+from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from tests.helpers.cluster_data import produce
 from tests.helpers.commands import Running, at_a_terminal, kiel_groups
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 PARTITIONS = 6
+#: How long a frozen broker counts as alive: much longer than a command takes.
+SESSION_MS = 60_000
 
 
 def words_of(cluster: Cluster) -> list[str]:
@@ -111,7 +114,7 @@ async def test_a_stopped_member_holds_up_a_rebalance_and_is_removed(
     """
     cluster, topic, name = coordinating_cluster, unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
-    words = ["-m", "kiel_groups", "consume", topic, "--group", name, "--session-timeout-ms=6000", *words_of(cluster)]
+    words = ["-m", "kiel_groups", "consume", topic, "--group", name, "--session-timeout-ms=20000", *words_of(cluster)]
     with Running(words) as stopped:
         await eventually(lambda: _owned(cluster, name, PARTITIONS), "it owns all partitions")
         stopped.process.send_signal(signal.SIGSTOP)
@@ -163,8 +166,14 @@ async def test_a_group_of_another_type_is_shown_with_its_type(coordinating_clust
     cluster, name = coordinating_cluster, unique("group")
     async with connection_to(await coordinator_of(cluster, name)) as connection:
         join = JoinGroupRequest(name, 10_000, "", "connect", (GroupProtocol("default", b"\0\1workers"),))
-        joined = await ask(connection, join)
-        assert joined.error == NO_ERROR
+
+        async def accepted() -> JoinGroupResponse | None:
+            answer = await ask(connection, join)
+            return answer if answer.error == NO_ERROR else None
+
+        # A new coordinator reads its groups before it takes members.
+        joined = await eventually(accepted, "the worker has joined")
+        assert joined is not None
         try:
             listed = json.loads((await run_beside_members(cluster, "groups", "--json")).stdout)
             assert [each["type"] for each in listed if each["group"] == name] == ["connect"]
@@ -224,7 +233,15 @@ async def test_a_broker_that_does_not_answer_is_named(
     start_cluster: Callable[..., Cluster], coordinating_version: str
 ) -> None:
     """The groups of the other broker are listed. The warning names the silent broker, and the exit status is 1."""
-    cluster = start_cluster(2, kafka=coordinating_version, broker_overrides={"offsets.topic.replication.factor": 1})
+    settings: dict[str, object] = {"offsets.topic.replication.factor": 1}
+    if kafka_release(coordinating_version).uses_zookeeper:
+        settings["zookeeper.session.timeout.ms"] = SESSION_MS
+        cluster = start_cluster(
+            2, kafka=coordinating_version, broker_overrides=settings, max_session_timeout_ms=SESSION_MS
+        )
+    else:
+        settings["broker.session.timeout.ms"] = SESSION_MS
+        cluster = start_cluster(2, kafka=coordinating_version, broker_overrides=settings)
     await cluster.create_topic("t", PARTITIONS)
     homes: dict[HostPort, str] = {}
     for number in range(20):
@@ -310,3 +327,14 @@ def test_mistakes_give_one_line(arguments: list[str], status: int, message: str)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1
+
+
+def test_a_list_without_groups_says_what_is_not_listed(start_cluster: Callable[..., Cluster]) -> None:
+    """Brokers of 0.9 do not list groups without members, so an empty list does not mean that there are no groups."""
+    cluster = start_cluster(kafka="0.9.0.1")
+    outcome = kiel_groups("groups", *words_of(cluster))
+    assert (outcome.returncode, outcome.stdout) == (0, "")
+    assert outcome.stderr == (
+        f"info: there are no groups at brokers {cluster.brokers[0]}; brokers of Kafka 0.9 list only those that have"
+        " members\n"
+    )

@@ -69,7 +69,8 @@ def _show_coordinated(lines: Lines, cluster: ClusterAddress, *, with_lag: bool, 
     elif loaded.groups:
         show(coordinated_groups_table(loaded.groups, with_lag=with_lag))
     elif not loaded.problems:
-        lines.say("info", f"there are no groups {cluster.place}")
+        aside = "" if loaded.lists_empty else "; brokers of Kafka 0.9 list only those that have members"
+        lines.say("info", f"there are no groups {cluster.place}{aside}")
     return FAILED if loaded.problems else DONE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -52,6 +53,8 @@ class AssignmentPlanner:
         self._session_s = context.timing.session_timeout_ms / 1000
         #: The partitions of the members' topics in the last assignment of this leader.
         self._planned: Mapping[str, tuple[int, ...]] = {}
+        #: Set while topics of that assignment are missing. It may be made at any time of the pause of ``changed``.
+        self._lacks_topics = asyncio.Event()
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
@@ -67,7 +70,7 @@ class AssignmentPlanner:
         topics = sorted({topic for member in subscriptions.values() for topic in member.topics})
         if topics:
             await self._refresh(topics)
-        self._planned = {topic: self._topics.known_partitions(topic) or () for topic in topics}
+        self._remember({topic: self._topics.known_partitions(topic) or () for topic in topics})
         partitions = {topic: numbers for topic, numbers in self._planned.items() if numbers}
         if missing := [topic for topic in topics if topic not in partitions]:
             log.warning("group %s: no broker knows %s yet; they are looked for", self._group, some(missing))
@@ -125,8 +128,10 @@ class AssignmentPlanner:
     async def changed(self, interval_s: float) -> None:
         """Return when the partitions of the planned topics differ from those of the last assignment."""
         while True:
-            missing = [topic for topic, numbers in self._planned.items() if not numbers]
-            await asyncio.sleep(min(_MISSING_S, interval_s) if missing else interval_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._lacks_topics.wait()
+                    await asyncio.sleep(_MISSING_S)
             planned = self._planned
             try:
                 if planned:
@@ -139,13 +144,20 @@ class AssignmentPlanner:
                 grown := [each for each, numbers in planned.items() if now[each] != numbers]
             ):
                 # Until the next plan, the same change is not reported again.
-                self._planned = now
+                self._remember(now)
                 log.info("group %s: the partitions of %s have changed", self._group, some(grown))
                 return
 
     def forget(self) -> None:
         """Forget the last assignment, because another member leads the group now."""
-        self._planned = {}
+        self._remember({})
+
+    def _remember(self, planned: Mapping[str, tuple[int, ...]]) -> None:
+        self._planned = planned
+        if all(planned.values()):
+            self._lacks_topics.clear()
+        else:
+            self._lacks_topics.set()
 
 
 def _encoded(partitions: Sequence[TopicPartition]) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.allocators.assignors import range_assignor
+from kiel_groups.clients.coordinated import assignment_planner
 from kiel_groups.clients.coordinated.assignment_planner import AssignmentPlanner
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
@@ -16,6 +17,8 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
+from tests.helpers.coordinated_consumer import ConsumerBench
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -50,3 +53,15 @@ async def test_an_outage_of_all_brokers_does_not_stop_the_leader() -> None:
     joined = JoinedGroup("range", "m", {"m": ConsumerSubscription(("known", "unknown")).encode()})
     planned = await planner.plan(joined)
     assert ConsumerAssignment.parse(planned["m"], "the assignment").partitions == {"known": (0, 1)}
+
+
+async def test_a_topic_that_is_missing_in_the_first_plan_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was created just before may be unknown to the broker; the leader does not wait for old metadata."""
+    monkeypatch.setattr(assignment_planner, "_MISSING_S", 0.01)
+    bench = ConsumerBench(metadata_max_age_ms=300_000)
+    bench.topics.counts.clear()
+    await bench.member.start()
+    await eventually(lambda: "assignment" in bench.topics.reasons, "the leader has planned")
+    bench.topics.counts["t"] = 2
+    await bench.traced("assigned t:0, t:1")
+    await bench.member.close()
