@@ -158,6 +158,13 @@ class BrokerLanes:
         """The partitions that wait for a request."""
         return chain.from_iterable(self._ready.values())
 
+    def take_ready(self) -> list[PartitionFetch]:
+        """Remove and return the partitions that wait for a request."""
+        taken = list(self.ready)
+        for ready in self._ready.values():
+            ready.clear()
+        return taken
+
     @property
     def has_free_lane(self) -> bool:
         """Whether another request of some kind may be sent now."""

@@ -29,6 +29,7 @@ from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.config import FetchConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import (
+    BrokerConnectionError,
     BrokerError,
     ClosedError,
     ConfigError,
@@ -266,7 +267,12 @@ class Fetcher(FetchStates):
             for state in shares:
                 self._failed.unreadable(state, error)
         except KielGroupsError as error:
-            self._failed.retry(shares, str(error))
+            failed = list(shares)
+            if isinstance(error, BrokerConnectionError):
+                # If the broker is down, thousands of partitions may wait for it. They would fail one request after the
+                # other, each request with a pause, a refresh of the metadata and a line in the log.
+                failed += broker.take_ready()
+            self._failed.retry(failed, str(error))
         except Exception as error:
             # A bug, or garbage from the broker. Either way, fetching must continue.
             self._failed.retry(shares, f"unexpected: {error!r}", logging.ERROR)

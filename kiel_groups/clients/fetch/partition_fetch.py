@@ -61,7 +61,7 @@ class Phase(Enum):
 
     #: Entry: just assigned, or the buffer has no room for the partition. Duty: none. Exit: a batch is delivered.
     PARKED = "parked"
-    #: Entry: the buffer has room. Duty: wait in the queue of its leader. Exit: a request to that broker is sent.
+    #: Entry: the buffer has room. Duty: wait in its leader's queue. Exit: a request is sent, or the broker is down.
     READY = "ready"
     #: Entry: part of a request. Duty: wait for the answer, and pause if that was empty. Exit: answered, and paused.
     FETCHING = "fetching"
@@ -81,7 +81,7 @@ class Phase(Enum):
 #: The legal changes of a partition's phase.
 MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.PARKED: frozenset({Phase.READY, Phase.RETRYING, Phase.RESETTING, Phase.DROPPED}),
-    Phase.READY: frozenset({Phase.FETCHING, Phase.PARKED, Phase.DROPPED}),
+    Phase.READY: frozenset({Phase.FETCHING, Phase.PARKED, Phase.RETRYING, Phase.DROPPED}),
     Phase.FETCHING: frozenset(
         {Phase.READY, Phase.PARKED, Phase.RETRYING, Phase.RESETTING, Phase.HALTED, Phase.DROPPED}
     ),

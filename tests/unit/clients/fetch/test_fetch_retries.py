@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError
+from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
-from tests.helpers.waiting import throughout
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -80,6 +81,32 @@ async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
             assert isinstance(await bench.next_error(), MessageTooLargeError)
             raised += 1
         assert 5 <= raised <= 0.3 / 0.014 + 8
+
+
+async def test_partitions_that_wait_for_a_broker_that_is_down_are_retried_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A request has some of the partitions that are behind. A try of all of them is a few lines in the log, not 60."""
+    caplog.set_level("INFO", "kiel_groups.clients.fetch")
+    partitions = [TopicPartition("t", number) for number in range(60)]
+    async with fetch_bench(FakeBroker({"t": 60}), max_bytes=8_192) as bench:
+        for partition in partitions:
+            bench.broker.append(partition, message_set(*[b"v" * 1_000] * 20))
+        bench.fetcher.assign(dict.fromkeys(partitions, 0))
+        await bench.next_batch()
+        bench.broker.script = lambda request: Fault.CLOSE if request.api_key == FETCH else None
+
+        def is_down() -> bool:
+            while bench.fetcher.poll() is not None:
+                pass
+            return any("(try 8)" in record.getMessage() for record in caplog.records)
+
+        await eventually(is_down, "the broker was tried eight times")
+        lines = [record for record in caplog.records if record.msg.startswith("cannot fetch")]
+        assert len(lines) <= 8 * 6, [record.getMessage() for record in lines]
+        bench.broker.script = None
+        for _ in partitions:
+            await bench.next_batch()
 
 
 async def test_retriable_errors_refresh_the_metadata() -> None:

@@ -18,7 +18,7 @@ from kiel_groups.clients.fetch.partition_fetch import MOVES, PartitionFetch, Pha
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import ConfigError, NoBrokersError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.errors import BrokerConnectionError, ConfigError, NoBrokersError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchRequest, FetchResponse
@@ -88,7 +88,9 @@ class RandomCluster:
     async def request(self, request: FetchRequest, timeout_ms: int, max_response_bytes: int) -> FetchResponse:
         await self._wait()
         if self._random.random() < 0.1:
-            raise self._random.choice([ConfigError("too large"), ProtocolError("garbage"), NoBrokersError("silent")])
+            raise self._random.choice(
+                [ConfigError("too large"), ProtocolError("garbage"), BrokerConnectionError("down")]
+            )
         return FetchResponse({partition: self._answer_for() for partition in request.partitions})
 
     def _answer_for(self) -> FetchedPartition:
