@@ -38,7 +38,8 @@ class CoordinatorBrokers:
         self._group = group
         #: Where the coordinators are, by node id, as brokers have named them.
         self._addresses: dict[int, HostPort] = {}
-        self._beats = HeartbeatConnection(cluster.config.client_id)
+        #: Opened by the heartbeat's thread, if there is one: clients without a membership send no heartbeats.
+        self._beats: HeartbeatConnection | None = None
         #: The coordinator that a broker has named last.
         self._named: int | None = None
 
@@ -93,6 +94,8 @@ class CoordinatorBrokers:
     ) -> None:
         """Send a heartbeat over a blocking socket, on the calling thread, and wait for its answer."""
         try:
+            if self._beats is None:
+                self._beats = HeartbeatConnection(self._cluster.config.client_id)
             answer = self._beats.request(self._addresses[coordinator], request, timeout_s)
         except Exception as error:
             # Garbage may fail a decoder in any way, and a broker may advertise a name or a port that is none. In any
@@ -104,4 +107,5 @@ class CoordinatorBrokers:
 
     def close_beats(self) -> None:
         """Close the connection of heartbeats."""
-        self._beats.close()
+        if self._beats is not None:
+            self._beats.close()
