@@ -29,6 +29,11 @@ PATIENT = {"zookeeper.session.timeout.ms": 10_000}
 PATIENT_CONTROLLER = {"broker.session.timeout.ms": 10_000}
 
 
+def plays_all_variants() -> bool:
+    """Return whether KAFKA_RELEASES is set: tests then play their slower variants, too."""
+    return "KAFKA_RELEASES" in os.environ
+
+
 def played_kafkas(releases: tuple[str, ...] = COORDINATING_KAFKAS) -> list[str]:
     """Return those of the releases that the environment variable KAFKA_RELEASES selects."""
     asked = os.environ.get("KAFKA_RELEASES", _PLAYED)

@@ -55,6 +55,32 @@ class AssignmentPlanner:
         self._planned: Mapping[str, tuple[int, ...]] = {}
         #: Set while topics of that assignment are missing. It may be made at any time of the pause of ``changed``.
         self._lacks_topics = asyncio.Event()
+        #: The request of the present join, and its topics.
+        self._ahead: asyncio.Future[bool] | None = None
+        self._ahead_topics: frozenset[str] = frozenset()
+
+    async def ask_ahead(self, topics: Collection[str]) -> None:
+        """
+        Ask for the partitions of these topics, and of those planned before, while the coordinator answers a join.
+
+        If this member leads and the members have no other topics, ``plan`` then need not ask. It uses no answer that is
+        older than the join: each join begins with a call of this method, or of ``drop_ahead``.
+        """
+        self._ahead = asked = asyncio.get_running_loop().create_future()
+        self._ahead_topics = frozenset(topics) | self._planned.keys()
+        try:
+            if self._ahead_topics:
+                await self._topics.refresh(self._ahead_topics, "join")
+            asked.set_result(True)
+        except KielGroupsError as error:
+            log.info("group %s: no partitions while joining: %s", self._group, error)
+        finally:
+            if not asked.done():
+                asked.set_result(False)
+
+    def drop_ahead(self) -> None:
+        """Forget what ``ask_ahead`` has asked for an earlier join."""
+        self._ahead, self._ahead_topics = None, frozenset()
 
     async def plan(self, joined: JoinedGroup) -> dict[str, bytes]:
         """
@@ -82,11 +108,19 @@ class AssignmentPlanner:
         limit_s = self._session_s * _METADATA_SHARE
         try:
             async with asyncio.timeout(limit_s):
-                await self._topics.refresh(topics, "assignment")
+                if not await self._known_ahead(topics):
+                    await self._topics.refresh(topics, "assignment")
         except (KielGroupsError, TimeoutError) as error:
             self._context.metrics.count("assignments_of_known_topics")
             why = str(error) or f"no answer within {limit_s:g} s"
             log.warning("group %s: assigning the partitions known before: %s", self._group, why)
+
+    async def _known_ahead(self, topics: Sequence[str]) -> bool:
+        """Return whether the request of this join brings the partitions of all topics, none of which is missing."""
+        if self._ahead is None or not self._ahead_topics.issuperset(topics):
+            return False
+        is_answered = await asyncio.shield(self._ahead)
+        return is_answered and all(self._topics.known_partitions(topic) for topic in topics)
 
     def _subscriptions(self, joined: JoinedGroup) -> dict[str, AssignorMember]:
         """Return the members' subscriptions; a member whose subscription cannot be read gets nothing."""

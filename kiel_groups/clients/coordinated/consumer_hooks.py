@@ -82,6 +82,8 @@ class ConsumerHooks:
         self.offered: frozenset[str] = frozenset()
         #: The partitions of the last assignment, which an assignor may want to keep here.
         self._owned: frozenset[TopicPartition] = frozenset()
+        #: Whether this member may lead the next generation: it has led the last one, or may be the group's first one.
+        self._may_lead = True
         #: The partitions that the application had paused when they were given back.
         self._paused: frozenset[TopicPartition] = frozenset()
 
@@ -98,8 +100,16 @@ class ConsumerHooks:
         return PROTOCOL_TYPE
 
     def protocols(self) -> Sequence[GroupProtocol]:
-        """Return the assignors, each with this member's subscription."""
+        """
+        Return the assignors, each with this member's subscription.
+
+        A member that may lead asks for the partitions of the topics meanwhile, so that its assignment need not wait.
+        """
         self.offered = self._subscription.topics
+        if self._may_lead:
+            self._tasks.start(self.planner.ask_ahead(self.offered))
+        else:
+            self.planner.drop_ahead()
         topics = tuple(sorted(self.offered))
         return [
             GroupProtocol(
@@ -116,6 +126,7 @@ class ConsumerHooks:
 
     async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
         """Open the assigned partitions at their start positions; look up those that are not known yet again."""
+        self._may_lead = joined.leader_id == gate.token.member_id
         read = ConsumerAssignment.parse(assignment, "the assignment of this member")
         partitions = self._accepted(TopicPartition(topic, n) for topic, ns in read.partitions.items() for n in ns)
         self.assigned = self._owned = partitions

@@ -95,15 +95,18 @@ class CoordinatorHeartbeat:
         Beat for this membership from now on; None: do not beat.
 
         The join or the coordinator's discovery counts as the first beat, unless the lease is over already, as after a
-        sync that waited for long. Two heartbeats are an interval apart in any case: a coordinator that refuses
-        connections is found again at once.
+        sync that waited for long. A coordinator that refuses connections is found again at once, and still beaten for
+        an interval after the last heartbeat only.
+
+        Later heartbeats are due at multiples of the interval after that, also if one was late. So the members of a
+        generation, which got their assignments at the same time, learn of the next rebalance at the same time.
         """
         if target == self._target:
             return
         now_s = self._runtime.boot_time_s()
         self._target = target
         is_urgent = target is not None and not target.gate.is_open(now_s)
-        self._due_s = (self._sent_s if is_urgent else now_s) + self._interval_s
+        self._due_s = max(now_s, self._sent_s + self._interval_s) if is_urgent else now_s + self._interval_s
         if target is not None and not self._is_started:
             self._is_started = True
             self._ticker.start()
@@ -152,8 +155,9 @@ class CoordinatorHeartbeat:
         target, now_s = self._target, self._runtime.boot_time_s()
         if target is None or self._is_waiting:
             return _IDLE_S
-        if now_s >= self._due_s:
-            self._sent_s, self._due_s, self._is_waiting = now_s, now_s + self._interval_s, True
+        if now_s >= (due_s := self._due_s):
+            passed = (now_s - due_s) // self._interval_s + 1
+            self._sent_s, self._due_s, self._is_waiting = now_s, due_s + passed * self._interval_s, True
             if target.gate.is_open(now_s):
                 self._beat(target, now_s, renews=True)
             else:

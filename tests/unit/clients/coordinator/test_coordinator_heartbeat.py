@@ -77,6 +77,18 @@ async def test_heartbeats_are_an_interval_apart() -> None:
     assert bench.sent[0] == (1, 1, HeartbeatRequest("g", 5, "m"))
 
 
+async def test_a_late_heartbeat_does_not_move_the_next_ones() -> None:
+    """They stay at multiples of the interval after the join, as those of other members; missed ones are left out."""
+    bench = Bench()
+    bench.heartbeat.follow(bench.target())
+    bench.manual.sleep_s(1.25)
+    bench.manual.pass_s(1)
+    assert bench.times() == [1.25, 2]
+    bench.manual.sleep_s(2)
+    bench.manual.pass_s(1.75)
+    assert bench.times() == [1.25, 2, 4.25, 5, 6]
+
+
 async def test_a_member_whose_lease_is_over_asks_for_its_assignment() -> None:
     """The stable group's answer opens the gate again, until half a session after the question."""
     bench = Bench()
