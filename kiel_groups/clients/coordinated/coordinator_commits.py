@@ -85,14 +85,10 @@ class CoordinatorOffsets:
             CommitFailedError: The coordinator has not confirmed an offset within the request timeout.
         """
         sent = self._tracker.sent(commits)
-        stored: dict[TopicPartition, StoredOffset] = {}
-        try:
-            offsets = {partition: commit.offset for partition, commit in commits.items()}
-            for partition in await self.store(offsets, metadata):
-                stored[partition] = StoredOffset(*commits[partition])
-        finally:
-            # Offsets whose outcome is unknown are stored again by the next commit, whatever became of this one.
-            self._tracker.answered(sent, stored)
+        done = await self.store({partition: commit.offset for partition, commit in commits.items()}, metadata)
+        stored = {partition: StoredOffset(*commits[partition]) for partition in done}
+        # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
+        self._tracker.answered(sent, stored)
         return Written(stored, {})
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
