@@ -50,7 +50,7 @@ async def test_an_offset_that_may_be_stored_is_not_overwritten_by_a_renewal() ->
     committing = asyncio.ensure_future(bench.member.commit_on_session())
     await bench.traced("commit")
     bench.runtime.sleep_s(0.5)
-    with pytest.raises(CommitFailedError, match="t:0 not stored within 0.001 s"):
+    with pytest.raises(CommitFailedError, match=r"t:0 not stored within 0\.001 s"):
         await committing
     before = len(commits(bench))
     await eventually(lambda: len(commits(bench)) > before + 1, "other offsets are renewed")
@@ -71,4 +71,20 @@ async def test_a_renewal_that_fails_is_tried_again() -> None:
     before = len(commits(bench))
     await eventually(lambda: len(commits(bench)) > before + 1, "offsets are renewed")
     assert bench.failures == []
+    await bench.member.close()
+
+
+# Commits
+
+
+@pytest.mark.parametrize("code", [24, 30])
+async def test_a_commit_that_stops_the_member_is_raised(code: int) -> None:
+    """Its partitions are lost at once, and so nothing uncommitted is found any more; the caller gets an error."""
+    bench = await ConsumerBench(group={"autocommit": False}).joined()
+    bench.finish(P0, 150)
+    bench.transport.script[OffsetCommitRequestV2].append(code)
+    with pytest.raises(CommitFailedError, match=rf"group g: offsets were not stored: .*\({code}\)"):
+        await bench.member.commit_on_session()
+    assert len(bench.failures) == 1
+    assert "lost t:0, t:1" in bench.trace
     await bench.member.close()
