@@ -1,4 +1,4 @@
-"""The member of a consumer between its rebalances: renewed offsets, stalls of the application, and its close."""
+"""The member of a consumer beside its rebalances: renewed offsets, subscriptions, stalls, and its close."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 
-from kiel_groups.errors import BrokerConnectionError, CommitFailedError
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.coordination.session.close_limit import CloseLimit
+from kiel_groups.errors import BrokerConnectionError, ClosedError, CommitFailedError, SessionLostError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2
 from tests.helpers.coordinated_consumer import P0, P1, ConsumerBench
+from tests.helpers.scripted_coordinator import FIND
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -87,4 +90,169 @@ async def test_a_commit_that_stops_the_member_is_raised(code: int) -> None:
         await bench.member.commit_on_session()
     assert len(bench.failures) == 1
     assert "lost t:0, t:1" in bench.trace
+    await bench.member.close()
+
+
+async def test_a_member_without_a_membership_commits_nothing() -> None:
+    """The caller may try again later: the member has not joined yet, or not again."""
+    bench = ConsumerBench()
+    with pytest.raises(SessionLostError, match="group g: no membership to commit with at the moment"):
+        await bench.member.commit_on_session()
+    await bench.member.close()
+
+
+# Subscriptions and topics
+
+
+async def test_a_member_joins_when_it_has_topics() -> None:
+    """Before, no coordinator is looked for. Later it stays a member without topics, too."""
+    bench = ConsumerBench()
+    bench.subscription.unsubscribe()
+    await bench.member.start()
+    await bench.member.resubscribe()
+    assert (bench.trace, bench.member.member_id) == ([], None)
+    bench.subscription.subscribe(["t"])
+    await bench.member.resubscribe()
+    await bench.traced("assigned t:0, t:1")
+    assert (bench.member.member_id, bench.member.leads) == ("m-1", True)
+    bench.trace.clear()
+    bench.subscription.unsubscribe()
+    await bench.member.resubscribe()
+    await eventually(lambda: bench.member.settled, "the member has joined with no topics")
+    assert bench.trace[:2] == ["drained t:0, t:1", "join m-1"]
+    await bench.member.close()
+
+
+async def test_a_leader_whose_topics_have_grown_rebalances_once() -> None:
+    """The new partitions are assigned by the next plan, after which nothing has changed."""
+    bench = await ConsumerBench(metadata_max_age_ms=10).joined()
+    bench.topics.counts["t"] = 3
+    await bench.traced("assigned t:0, t:1, t:2")
+    asked = len(bench.topics.reasons)
+    await eventually(lambda: len(bench.topics.reasons) > asked + 3, "topics are asked for")
+    assert bench.trace.count("join m-1") == 1
+    await bench.member.close()
+
+
+async def test_topics_of_a_member_that_does_not_lead_are_the_leaders_concern() -> None:
+    """Their growth is no reason for a rebalance here."""
+    bench = await ConsumerBench(metadata_max_age_ms=10).joined()
+    bench.transport.leader = "m-2"
+    bench.assign(P0)
+    await bench.member.resubscribe()
+    await bench.traced("assigned t:0")
+    assert not bench.member.leads
+    bench.topics.counts["t"] = 3
+    await asyncio.sleep(0.05)
+    assert bench.trace.count("join m-1") == 1
+    await bench.member.close()
+
+
+async def test_all_partitions_are_asked_for_offsets() -> None:
+    """A coordinator does not list the offsets that it has."""
+    bench = ConsumerBench()
+    bench.topics.counts["u"] = bench.topics.known["u"] = 1
+    assert await bench.member.partitions_with_offsets() == [P0, P1, TopicPartition("u", 0)]
+    assert await bench.member.brokers() == []
+    await bench.member.close()
+
+
+async def test_leaders_are_confirmed_by_another_broker() -> None:
+    """A deposed leader may not know yet that it is."""
+    bench = await ConsumerBench().joined()
+    await bench.member.confirm_leaders()
+    assert bench.topics.reasons[-1] == "doubt"
+    await bench.member.close()
+
+
+# Stalls
+
+
+def busy(bench: ConsumerBench) -> None:
+    """Have the application begin with a piece of work."""
+    bench.handler.work = [Work(object(), "processing", frozenset({P0}))]
+
+
+async def test_a_member_whose_application_stalls_leaves_and_joins_when_that_continues() -> None:
+    """The other members get its partitions at once; it would stall with the next ones, too."""
+    bench = await ConsumerBench(group={"max_poll_interval_ms": 1_000, "loop_stall_ms": 0}).joined()
+    busy(bench)
+    bench.runtime.pass_s(0.6)
+    assert bench.trace == ["stalled"]
+    bench.runtime.pass_s(0.6)
+    gate = bench.handler.gates[-1]
+    assert not gate.is_open(bench.runtime.now_s)
+    await bench.traced("lost t:0, t:1")
+    assert "leave m-1" in bench.trace
+    await asyncio.sleep(0.12)
+    assert "join anew" not in bench.trace
+    busy(bench)
+    await bench.traced("assigned t:0, t:1")
+    assert "join anew" in bench.trace
+    busy(bench)
+    bench.runtime.pass_s(1.2)
+    await eventually(lambda: bench.trace.count("lost t:0, t:1") == 2, "the next stall is noticed, too")
+    bench.handler.work = []
+    await bench.member.close()
+
+
+async def test_a_consumer_without_topics_does_not_join_after_a_stall() -> None:
+    """It was no member before."""
+    bench = ConsumerBench(group={"max_poll_interval_ms": 1_000, "loop_stall_ms": 0})
+    bench.subscription.unsubscribe()
+    await bench.member.start()
+    busy(bench)
+    bench.runtime.pass_s(1.2)
+    assert bench.metrics.total("watchdog_exits") == 1
+    bench.handler.work = []
+    await asyncio.sleep(0.12)
+    assert bench.trace == ["stalled"]
+    await bench.member.close()
+
+
+# The close
+
+
+def tasks() -> set[asyncio.Task[object]]:
+    """Return the tasks of the loop, without the test's own."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def test_a_close_that_is_cancelled_leaves_nothing() -> None:
+    """The application holds a record, and its task gives the close up: the heartbeat's thread leaves the group."""
+    bench = await ConsumerBench(group={"max_poll_interval_ms": 1_000}).joined()
+    bench.handler.busy[P0] = asyncio.Event()
+    closing = asyncio.ensure_future(bench.member.close())
+    await bench.traced("drained t:1")
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    bench.runtime.pass_s(1)
+    assert "leave m-1" in bench.trace
+    assert bench.transport.is_beat_closed
+    assert all(ticker.ended for ticker in bench.runtime.tickers if ticker.name in ("heartbeat", "watchdog"))
+    await eventually(lambda: not tasks(), "no task is left", 5)
+
+
+async def test_a_close_ends_the_tasks_of_a_member_that_never_joined() -> None:
+    """A coordinator that is not found delays no close."""
+    bench = ConsumerBench()
+    bench.transport.script[FIND].append(asyncio.Event())
+    starting = asyncio.ensure_future(bench.member.start())
+    await bench.traced("find")
+    await bench.member.close(CloseLimit(0.05))
+    with pytest.raises(ClosedError):
+        await starting
+    await eventually(lambda: not tasks(), "no task is left", 5)
+
+
+async def test_a_member_can_be_abandoned_without_a_loop() -> None:
+    """The threads leave the group and end; nothing is committed."""
+    bench = await ConsumerBench(group={"max_poll_interval_ms": 1_000}).joined()
+    bench.finish(P0, 150)
+    bench.member.abandon(0)
+    bench.runtime.pass_s(1)
+    assert bench.trace == ["leave m-1"]
+    assert not bench.handler.gates[-1].is_open(bench.runtime.now_s)
+    assert all(ticker.ended for ticker in bench.runtime.tickers if ticker.name in ("heartbeat", "watchdog"))
     await bench.member.close()

@@ -21,9 +21,12 @@ SILENCE = BrokerConnectionError("broker 1: the connection broke")
 TOO_LONG = 12
 
 
-async def finished(**timing: int) -> ConsumerBench:
+async def finished(session_timeout_ms: int = 6_000) -> ConsumerBench:
     """Return a member whose application has finished records of both partitions and commits by itself."""
-    bench = await ConsumerBench(group={"autocommit": False}, **timing).joined()
+    timing = {"session_timeout_ms": session_timeout_ms, "heartbeat_interval_ms": session_timeout_ms // 3}
+    bench = await ConsumerBench(
+        group={"autocommit": False}, assignor="range", rebalance_timeout=True, **timing
+    ).joined()
     bench.finish(P0, 150)
     bench.finish(P1, 160)
     return bench
@@ -152,7 +155,7 @@ async def test_a_reset_that_is_refused_is_an_error() -> None:
 
 async def test_a_slow_read_of_offsets_does_not_hold_back_a_join() -> None:
     """A join waits for requests in flight, so a read that has no answer within a third of the session is repeated."""
-    bench = await finished(session_timeout_ms=300, heartbeat_interval_ms=100)
+    bench = await finished(session_timeout_ms=300)
     bench.transport.script[OffsetFetchRequestV1].append(asyncio.Event())
     reading = asyncio.ensure_future(bench.member.stored_offsets([P0, P1]))
     await bench.traced("read offsets")
