@@ -320,9 +320,9 @@ class CoordinatorConfig:
 
     The coordinator removes a member that has not beaten for ``session_timeout_ms``. In a rebalance it waits for a
     member for ``rebalance_timeout_ms`` (before Kafka 0.10.1, for the session timeout). The first join fails if no
-    broker names the coordinator within ``find_timeout_ms``. Every ``offset_refresh_ms``, the member commits the offsets
-    of idle partitions again: brokers before Kafka 2.1 expire them a day after the commit. The leader looks for new
-    partitions every ``metadata_max_age_ms``.
+    broker names the coordinator within ``find_timeout_ms``. Every ``offset_refresh_ms``, the member commits its stored
+    offsets again: brokers before Kafka 2.1 expire them a day after the commit. The leader looks for new partitions
+    every ``metadata_max_age_ms``.
     """
 
     session_timeout_ms: int = 30_000

@@ -53,7 +53,8 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
             Their groups have other members, such as those of Java, and other offsets.
-        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked.
+        api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. Those of 0.9
+            may drop requests of other clients at that moment, so give it there.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
             before this member's session expires. A ZooKeeper server may grant a different timeout; a coordinator
             refuses a timeout beyond its bounds.

@@ -228,18 +228,25 @@ class ConsumerMember:
         )
 
     async def _refresh_offsets(self) -> None:
-        """Commit the offsets of idle partitions again, before brokers expire them."""
+        """
+        Commit the stored offsets of all partitions again, before brokers expire them.
+
+        If the outcome of a commit is unknown, the coordinator may have a newer offset, which the next commit settles.
+        """
         while True:
             await asyncio.sleep(self._context.timing.offset_refresh_ms / 1000)
             async with self._owned.writing:
-                idle = self._hooks.open_partitions - self._tracker.commits().keys()
-                states = {partition: self._tracker.of(partition) for partition in idle}
-                again = {p: Commit(state.committed, state.version) for p, state in states.items() if state is not None}
+                states = {partition: self._tracker.of(partition) for partition in self._hooks.open_partitions}
+                again = {
+                    partition: Commit(state.committed, state.version)
+                    for partition, state in states.items()
+                    if state is not None and not state.sent
+                }
                 try:
                     if again:
                         await self._owned.attempt(again)
                 except KielGroupsError as error:
-                    log.info("group %s: idle offsets were not renewed: %s", self._context.group.group, error)
+                    log.info("group %s: stored offsets were not renewed: %s", self._context.group.group, error)
 
     # ------------------------------------------------------------------ changes of topics
 

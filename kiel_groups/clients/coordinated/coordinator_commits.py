@@ -23,7 +23,7 @@ from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.coordination.offsets.offset_store import Written
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
-from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StoredOffset
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -82,17 +82,14 @@ class CoordinatorOffsets:
         Raises:
             SessionLostError: The lease is over, or the member has left its generation. What was not stored is delivered
                 again.
-            CommitFailedError: The coordinator has not confirmed an offset within the request timeout.
+            CommitFailedError: The coordinator has not confirmed an offset within the request timeout, or it refuses the
+                member for good.
         """
         sent = self._tracker.sent(commits)
-        stored: dict[TopicPartition, StoredOffset] = {}
-        try:
-            offsets = {partition: commit.offset for partition, commit in commits.items()}
-            for partition in await self.store(offsets, metadata):
-                stored[partition] = StoredOffset(*commits[partition])
-        finally:
-            # Offsets whose outcome is unknown are stored again by the next commit, whatever became of this one.
-            self._tracker.answered(sent, stored)
+        done = await self.store({partition: commit.offset for partition, commit in commits.items()}, metadata)
+        stored = {partition: StoredOffset(*commits[partition]) for partition in done}
+        # After an error, the outcome stays unknown: the next commit stores something, even the offset that was there.
+        self._tracker.answered(sent, stored)
         return Written(stored, {})
 
     async def commit_reset(self, commits: Mapping[TopicPartition, Commit]) -> Written:
@@ -164,6 +161,9 @@ class CoordinatorOffsets:
                 f"group {self._group}: offsets were not stored: {error_code(min(over))}: the group rebalances without"
                 " this member's generation; records since the last commit are delivered again"
             )
+        if refused := [code for code in codes if reaction_to(GroupRequest.COMMIT, code) is Reaction.FAIL]:
+            # The member stops, and its partitions are lost: they are not found uncommitted any more.
+            raise CommitFailedError(f"group {self._group}: offsets were not stored: {error_code(min(refused))}")
         if NO_ERROR.number in codes:
             gate.renew_by_commit(token, now_s, self._context.rebalance_timeout_s)
         return answers

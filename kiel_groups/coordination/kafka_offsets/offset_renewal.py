@@ -1,4 +1,4 @@
-"""Commit the offsets of idle partitions again: brokers before Kafka 2.1 let them expire a day after the commit."""
+"""Commit stored offsets again: brokers before Kafka 2.1 let them expire a day after the commit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from kiel_groups.group.member.partition_offsets import Commit
 
 __all__ = ["OffsetRenewal"]
 
-#: How often the offsets of idle partitions are committed again, in seconds; brokers keep them for a day by default.
+#: How often stored offsets are committed again, in seconds; brokers keep them for a day by default.
 RENEWAL_S = 3_600.0
 
 
 class OffsetRenewal:
-    """Renews the offsets of one member's idle partitions during one session."""
+    """
+    Renews the stored offsets of one member's partitions during one session.
+
+    If the outcome of a commit is unknown, Kafka may have a newer offset, which the next commit settles.
+    """
 
     def __init__(self, context: MemberContext, owned: OwnedOffsets) -> None:
         self._tracker = context.tracker
@@ -28,8 +32,11 @@ class OffsetRenewal:
             # With jitter, so that a thousand members do not commit together.
             await asyncio.sleep(RENEWAL_S * self._runtime.uniform(0.67, 1.0))
             async with self._owned.writing:
-                idle = self._tracker.open_partitions() - self._tracker.commits().keys()
-                states = {partition: self._tracker.of(partition) for partition in sorted(idle)}
-                again = {p: Commit(state.committed, state.version) for p, state in states.items() if state is not None}
+                states = {each: self._tracker.of(each) for each in sorted(self._tracker.open_partitions())}
+                again = {
+                    partition: Commit(state.committed, state.version)
+                    for partition, state in states.items()
+                    if state is not None and not state.sent
+                }
                 if again:
                     await self._owned.attempt(again)

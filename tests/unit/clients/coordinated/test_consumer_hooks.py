@@ -70,7 +70,7 @@ async def test_a_partition_without_a_log_delays_no_other() -> None:
     assert not bench.member.settled
     bench.handler.look_up_errors.clear()
     await bench.traced("assigned t:1")
-    assert bench.member.settled
+    await eventually(lambda: bench.member.settled, "all partitions are open")
     await bench.member.close()
 
 

@@ -22,7 +22,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import Runtime
-from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
+from kiel_groups.errors import CommitFailedError, OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets, StartPosition, StoredOffset
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -377,14 +377,15 @@ async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, cap
         assert f"({code})" in caplog.text
 
 
-async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
+@pytest.mark.parametrize("error", [SessionLostError("no session"), CommitFailedError("refused")])
+async def test_a_reset_that_cannot_be_stored_is_tried_again(error: Exception) -> None:
     """
-    A reset that cannot be stored is tried again. Its offset is chosen once, so records written between the tries are
-    delivered.
+    A reset that cannot be stored is tried again after a pause, also if the brokers have refused it. Its offset is
+    chosen once, so records written between the tries are delivered.
     """
     async with reset_bench() as bench:
         bench.produce(4)
-        bench.failures = [SessionLostError("no session"), SessionLostError("no session")]
+        bench.failures = [error, error]
         await bench.claim(5)
         await asyncio.wait_for(bench.failed.wait(), 5)
         bench.produce(6)
