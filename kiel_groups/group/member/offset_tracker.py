@@ -102,6 +102,10 @@ class OffsetTracker:
                 self._claims[partition] = claim = ClaimedPartition(created, created)
                 _check_move(partition, None, claim)
 
+    def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
+        """Return the claim of a partition, opened or not: another object for each claim. None if there is none."""
+        return self._claims.get(partition)
+
     def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
         """Open claims; each partition starts at its start position, with nothing to commit."""
         for partition, start in starts.items():
