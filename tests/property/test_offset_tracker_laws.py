@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.commit_rules import CommitRules
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import (
     MOVES,
     ChosenCommits,

@@ -11,7 +11,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
-from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
+from kiel_groups.coordination.partition_handler import Gate, KafkaOffsets, LogOffsets, Work
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
@@ -333,6 +333,11 @@ class Consumer(Application):
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         self.world.checker.commit_requested(self, offsets)
         return await self.world.brokers.commit(self, offsets)
+
+    @property
+    def kafka_offsets(self) -> KafkaOffsets:
+        """Only groups of ``kafka_groups`` have offsets in Kafka."""
+        raise NotImplementedError
 
     def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Count the updates; the simulated logs do not depend on which broker leads."""

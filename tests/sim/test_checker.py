@@ -10,7 +10,8 @@ import pytest
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
-from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.commit_rules import CommitRules
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.znodes.layout import topic_path

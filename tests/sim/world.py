@@ -50,9 +50,15 @@ HOOKS_S = (0.0, 0.0, 0.3, 2.0)
 
 
 class World:
-    """The group of one scenario, with its environment."""
+    """
+    The group of one scenario, with its environment.
+
+    A subclass may have another class of consumers, or another checker.
+    """
 
     group = "g"
+    consumer_class = Consumer
+    checker_class = Checker
 
     def __init__(self, scenario: Scenario, topic_name: Callable[[int], str] = "t{}".format) -> None:
         self.timeline = Timeline(scenario.seed)
@@ -72,7 +78,7 @@ class World:
         self._heartbeat_interval_ms = scenario.heartbeat_interval_ms
         self.logs = Logs()
         self.consumers: list[Consumer] = []
-        self.checker = Checker(self)
+        self.checker = self.checker_class(self)
         self.history = self.checker.history
         #: Called once, at the next write of the group state by a member.
         self.on_plan: Callable[[], None] | None = None
@@ -211,7 +217,7 @@ class World:
         name = f"c{len(self.consumers) + 1}"
         if self.is_static and instance_id is None:
             instance_id = f"i-{name}"
-        consumer = Consumer(self, name, tuple(topics), instance_id)
+        consumer = self.consumer_class(self, name, tuple(topics), instance_id)
         self.consumers.append(consumer)
         return consumer
 

@@ -58,17 +58,24 @@ class KafkaClaimOpener:
             await self._topics.catch_up()
             created = self._topics.creation(topic)
             self._tracker.claim(partitions, created)
+            may_open = partial(self._may_open, created, {each: self._tracker.claimed(each) for each in partitions})
             claims = await self._claims(partitions)
             starts = await self._find(topic, created, claims)
             new = {p: NewOffset(start.offset, created, claims[p]) for p, start in starts.found.items()}
-            outcome = await self._store.store(new, partial(self._is_known, topic, created))
+            outcome = await self._store.store(new, may_open)
             if self._topics.creation(topic) == created:
-                stored = {partition: start for partition, start in starts.found.items() if partition in outcome.stored}
-                return Starts(stored, starts.failures | self._not_stored(starts.found.keys() - stored.keys()))
+                found = {partition: start for partition, start in starts.found.items() if may_open(partition)}
+                stored = {partition: start for partition, start in found.items() if partition in outcome.stored}
+                return Starts(stored, starts.failures | self._not_stored(found.keys() - stored.keys()))
 
-    def _is_known(self, topic: str, created: int, partition: TopicPartition) -> bool:
-        """Return whether no later incarnation of the topic is known."""
-        return self._topics.creation(topic) == created
+    def _may_open(self, created: int, claimed: Mapping[TopicPartition, object], partition: TopicPartition) -> bool:
+        """
+        Return whether a claim is still to be opened in the incarnation of its topic that ``created`` identifies.
+
+        Meanwhile, the claim may have been released, and another one been made.
+        """
+        is_known = self._topics.creation(partition.topic) == created
+        return is_known and self._tracker.claimed(partition) is claimed[partition]
 
     async def _claims(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the numbers of this session's claims among these partitions."""

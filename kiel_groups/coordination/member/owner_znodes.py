@@ -196,6 +196,8 @@ class OwnerZnodes:
         No transaction can check the offset with it. So the owner znodes are read first: an operator may have deleted
         one, and another member may have created its own.
         """
+        # The opening of a claim, which may be under way, stores nothing from now on.
+        self._tracker.end_unopened(partitions)
         await self._writer.prove()
         waiting = (await self._read_owners(partitions)).mine
         gone, released = frozenset(partitions) - waiting, frozenset[TopicPartition]()

@@ -34,7 +34,8 @@ class CommitNote(NamedTuple):
     def after(self, text: str) -> str:
         """Return the text with this note at its end."""
         fields = {_KEY: {"created": self.created, "claim": self.claim, "at": self.at_ms}}
-        return f"{text} {json.dumps(fields, separators=(',', ':'))}".removeprefix(" ")
+        note = json.dumps(fields, separators=(",", ":"))
+        return f"{text} {note}" if text else note
 
 
 class NotedText(NamedTuple):

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig
+from kiel_groups.group.member.commit_rules import CommitRules
 from kiel_groups.group.member.partition_offsets import (
     MOVES,
     ChosenCommits,
@@ -49,33 +49,7 @@ from kiel_groups.group.member.partition_offsets import (
 from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
 
-__all__ = ["CommitRules", "OffsetTracker"]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRules:
-    """
-    The settings that decide which offsets a member stores, and when.
-
-    With ``autocommit`` the finished offsets are stored without the application's request. ``through_brokers``: brokers
-    write the offset znodes on request. They check no version and leave no trace of the writer, and a release writes
-    only what a reset chose in its own transaction. ``in_kafka``: the coordinator of the group stores the offsets, which
-    have no versions, and a release stores what it leaves before its transaction.
-    """
-
-    autocommit: bool = True
-    through_brokers: bool = False
-    in_kafka: bool = False
-
-    @property
-    def asks_brokers(self) -> bool:
-        """Whether a commit needs the answer of a broker, which may not come."""
-        return self.through_brokers or self.in_kafka
-
-    @classmethod
-    def of(cls, config: GroupConfig) -> CommitRules:
-        """Return the rules that a group's settings imply."""
-        return cls(config.autocommit, config.store == BROKER_V0, config.store == BROKER_V1)
+__all__ = ["OffsetTracker"]
 
 
 class OffsetTracker:
@@ -101,6 +75,10 @@ class OffsetTracker:
             if partition not in self._claims:
                 self._claims[partition] = claim = ClaimedPartition(created, created)
                 _check_move(partition, None, claim)
+
+    def claimed(self, partition: TopicPartition) -> ClaimedPartition | None:
+        """Return the claim of a partition, opened or not: another object for each claim. None if there is none."""
+        return self._claims.get(partition)
 
     def open(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
         """Open claims; each partition starts at its start position, with nothing to commit."""

@@ -29,7 +29,8 @@ from typing import cast
 
 from kiel_groups.config import GroupConfig, ResetPolicy, topic_names
 from kiel_groups.errors import ConfigError, IllegalStateError
-from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.commit_rules import CommitRules
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.member.subscription_arguments import assignable_partitions, check_offset, compiled_pattern
 from kiel_groups.listeners import RebalanceListener

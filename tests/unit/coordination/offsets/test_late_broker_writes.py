@@ -18,7 +18,8 @@ from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperStore
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.zk_session import Node
-from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.commit_rules import CommitRules
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import Commit, StartPosition, StoredOffset
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused

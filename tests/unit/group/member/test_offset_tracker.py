@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.group.member import offset_tracker, partition_offsets
-from kiel_groups.group.member.offset_tracker import CommitRules, OffsetTracker
+from kiel_groups.group.member.commit_rules import CommitRules
+from kiel_groups.group.member.offset_tracker import OffsetTracker
 from kiel_groups.group.member.partition_offsets import (
     Commit,
     Finding,
