@@ -16,7 +16,7 @@ from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffse
 from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, CoordinatorHeartbeat
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer
-from kiel_groups.group.coordinated.member_state import Phase
+from kiel_groups.group.coordinated.member_events import Drained
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
@@ -121,17 +121,26 @@ def test_a_stopped_member_does_not_deliver_beside_the_next_owner(world: BrokerWo
     world.wait("unowned", 30.0)
 
 
-def test_a_join_does_not_wait_behind_one_that_was_given_up(world: BrokerWorld) -> None:
+def test_a_join_does_not_wait_behind_one_that_was_given_up(monkeypatch: pytest.MonkeyPatch, world: BrokerWorld) -> None:
     """
     A member that is given up in the step in which it decides to join sends only the join that follows. The coordinator
     would answer the former one first, after the rebalance timeout.
     """
-    member = world.consumers[0].member._member
-    world.consumers[0].process.call(member.request_rejoin)
-    while member._state.phase is not Phase.JOINING:
+    consumer, member = world.consumers[0], world.consumers[0].member._member
+    feed = member._feed
+
+    def feed_and_give_up(event: object) -> None:
+        feed(event)  # type: ignore[arg-type]
+        if isinstance(event, Drained):
+            monkeypatch.setattr(member, "_feed", feed)
+            member.given_up()
+            member.request_rejoin()
+
+    monkeypatch.setattr(member, "_feed", feed_and_give_up)
+    consumer.process.call(member.request_rejoin)
+    while not consumer.network.pending("membership"):
         world.timeline.step()
-    world.consumers[0].process.call(member.given_up)
-    world.consumers[0].process.call(member.request_rejoin)
+    assert [call.request.member_id for call in consumer.network.pending("membership")] == [""]
     world.wait("unowned", 15.0)
 
 
@@ -184,6 +193,19 @@ def test_commits_do_not_extend_a_lease_on_brokers_of_0_9() -> None:
             world.run_for(0.9)
         assert not consumer.lease_runs
         assert other.opened.keys() == set(world.partitions())
+
+
+def test_what_is_finished_after_the_end_of_the_lease_is_not_committed(world: BrokerWorld) -> None:
+    """A member without heartbeats commits nothing: the checker reports a commit that is sent with a shut gate."""
+    consumer = world.consumers[0]
+    partition = min(consumer.opened)
+    consumer.network.cut(("beats",), 30.0)
+    consumer.work(0.0, 1, 6.0)
+    world.run_for(7.0)
+    consumer.process.start(consumer.commit_if_allowed({}))
+    world.run_for(2.0)
+    assert not consumer.lease_runs
+    assert world.coordinator.offsets[world.group][partition].offset == 0
 
 
 # The checker notices broken members
