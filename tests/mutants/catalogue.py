@@ -17,6 +17,7 @@ from tests.mutants import (
     columns,
     commits,
     converted_logs,
+    coordinated,
     delivery,
     fetches,
     full_buffers,
@@ -60,4 +61,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *values.MUTANTS,
     *bad_records.MUTANTS,
     *blocking.MUTANTS,
+    *coordinated.MUTANTS,
 )
