@@ -329,7 +329,7 @@ class FakeGroup:
         return NO_ERROR
 
     def may_commit(self, member_id: str, generation: int) -> ErrorCode:
-        """Return whether a commit is accepted; an accepted one renews the member's session."""
+        """Return whether a commit is accepted; an accepted one renews the member's session, but not in 0.9."""
         if generation < 0 and self.state is GroupState.EMPTY:
             return NO_ERROR
         if self.early and self.state is GroupState.AWAITING_SYNC:
@@ -338,7 +338,8 @@ class FakeGroup:
             return code
         if self.state is GroupState.AWAITING_SYNC:
             return REBALANCE_IN_PROGRESS
-        self.touch(self.members[member_id])
+        if not self.early:
+            self.touch(self.members[member_id])
         return NO_ERROR
 
     def check(self, member_id: str, generation: int) -> ErrorCode:

@@ -85,8 +85,8 @@ MUTANTS = (
     Mutant(
         "a reset that could not be stored is chosen again",
         "clients/delivery/position_reset.py",
-        "                if not error.retriable:\n                    raise\n",
-        "                raise\n",
+        "if not error.retriable and not isinstance(error, CommitFailedError):",
+        "if True:",
         "tests/unit/clients/delivery/test_position_reset.py",
     ),
     Mutant(

@@ -17,6 +17,7 @@ from tests.mutants import (
     columns,
     commits,
     converted_logs,
+    coordinated,
     delivery,
     fetches,
     full_buffers,
@@ -62,4 +63,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *values.MUTANTS,
     *bad_records.MUTANTS,
     *blocking.MUTANTS,
+    *coordinated.MUTANTS,
 )

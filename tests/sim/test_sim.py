@@ -6,28 +6,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from hashlib import sha256
 
 import pytest
 
 from kiel_groups.config import BROKER_V0
+from tests.sim.conftest import BASE
 from tests.sim.fingerprint import fingerprint
 from tests.sim.scenario import BROKER_FAULTS, FAULTS, RECONCILE_FAULTS, Scenario, make_scenario, shorten
 
 pytestmark = pytest.mark.sim
 
-#: The environment variable with the first seed, for repeating a run. If it is not set, each run has other seeds.
-BASE = "SIM_SEED_BASE"
 PIECE = 200
 #: The number of pieces; the environment variable SIM_SEEDS has the number of all seeds.
 PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // PIECE)
-
-
-@pytest.fixture
-def base(testrun_uid: str) -> int:
-    """Return the first seed of this run: the same in all processes of a run, and different in each run."""
-    given = os.environ.get(BASE)
-    return int(given) if given else int.from_bytes(sha256(testrun_uid.encode()).digest()[:5], "big")
 
 
 @pytest.mark.timeout(1800)

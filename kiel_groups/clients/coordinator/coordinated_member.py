@@ -342,7 +342,7 @@ class CoordinatedMember:
         self._feed(events.PauseOver(pause))
 
     async def _join(self, join: int, member_id: str) -> None:
-        if self._state.phase is not Phase.JOINING:
+        if (join, Phase.JOINING) != (self._state.join, self._state.phase):
             return  # The member has left, or was given up, before this task began.
         try:
             answer = await self._requests.join(self._coordinator, member_id)

@@ -9,6 +9,7 @@ the generation.
 An answered sync or heartbeat says that the group was stable. An accepted commit does not: coordinators accept commits
 while the group rebalances, too, and then remove the member at the end of the rebalance timeout, whether or not it beats
 or commits. So commits extend the lease by half that timeout at most, from the last moment when the group was stable.
+Commits renew no session in 0.9, whose rebalance timeout is the session timeout: there, they do not extend the lease.
 
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
 no lock is needed.

@@ -147,6 +147,8 @@ class BrokerChecker:
                 pass
 
     def _check_join(self, consumer: BrokerConsumer) -> None:
+        if consumer.lease_runs:
+            raise self.violation(f"{consumer.name} joins with an open gate")
         if consumer.opened:
             raise self.violation(f"{consumer.name} joins, and has {sorted(consumer.opened)} open")
         if consumer.in_flight:

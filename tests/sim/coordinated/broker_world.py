@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeCoordinator, FakeEnsemble, Timeline
 from tests.sim.coordinated.broker_checker import BrokerChecker
-from tests.sim.coordinated.broker_scenario import BrokerScenario
+from tests.sim.coordinated.broker_scenario import BrokerScenario, make_broker_scenario
 from tests.sim.coordinated.member_process import BrokerConsumer
+from tests.sim.garbage_collection import deferred_collection
 from tests.sim.logs import Log, Logs
 from tests.sim.poison import Poison
 
-__all__ = ["BrokerWorld"]
+__all__ = ["BrokerWorld", "brokers_at_rest"]
 
 #: The node ids of the brokers.
 BROKERS = (1, 2)
@@ -24,6 +28,25 @@ SESSION_TIMEOUT_MS, FIRST_RECORDS = 10_000, 20
 CHECK_S = 0.5
 #: The pause before a broker that has crashed is replaced as the coordinator, in seconds.
 ELECTION_S = 0.5
+#: The settings of a group at rest, and the time limit, in seconds, for its partitions to be owned.
+AT_REST: dict[str, Any] = {
+    "members": 2,
+    "topics": (4,),
+    "reset": "earliest",
+    "early": False,
+    "assignor": "range",
+    "heartbeat_interval_ms": 3_000,
+    "rebalance_timeout_ms": 30_000,
+    "request_timeout_ms": 8_000,
+    "max_poll_ms": 0,
+    "metadata_max_age_ms": 20_000,
+    "offset_refresh_ms": 3_600_000,
+    "initial_delay_s": 0.0,
+    "autocommit": True,
+    "hook_s": 0.0,
+    "events": (),
+}
+SETTLED_S = 60.0
 
 
 class _GrowingLogs(Logs):
@@ -187,3 +210,22 @@ class BrokerWorld:
             if self.timeline.now_s > end_s:
                 raise self.checker.violation(f"{limit_s:g} s are over, and {missing}")
             self.run_for(CHECK_S)
+
+
+@contextmanager
+def brokers_at_rest(**changes: Any) -> Iterator[BrokerWorld]:
+    """
+    Provide a settled group without faults or other events, and kill its processes at the end of the block.
+
+    Args:
+        changes: Other values of fields of ``BrokerScenario``: ``members``, ``topics`` (the partitions of each), …
+    """
+    with deferred_collection() as killed:
+        world = BrokerWorld(replace(make_broker_scenario(1), **{**AT_REST, **changes}))
+        try:
+            world.wait("unowned", SETTLED_S)
+            yield world
+        finally:
+            for consumer in world.consumers:
+                consumer.kill()
+                killed.append(consumer.process)

@@ -260,6 +260,12 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
     ),
     # Rule 7: answers of the past
     "a late answer of an earlier generation is ignored": (HAPPY, beat(C.UNKNOWN_MEMBER, generation=4), HAPPY, ()),
+    "the answer to a former sync is ignored": (
+        replace(JOINED, join=2),
+        SyncAnswered(1, 0),
+        replace(JOINED, join=2),
+        (),
+    ),
     "a late answer for an earlier member id is ignored": (HAPPY, beat(C.UNKNOWN_MEMBER, member_id="old"), HAPPY, ()),
     "a late answer during a join is ignored": (
         replace(WAITING, member_id="m", generation=5),
