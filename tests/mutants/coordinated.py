@@ -314,9 +314,16 @@ MUTANTS = (
     Mutant(
         "offsets are committed while the gate is shut",
         _COMMITS,
-        "or not gate.is_open(self._runtime.boot_time_s()):",
-        "or gate.is_shut:",
+        "or not gate.is_open(self._runtime.boot_time_s())\n",
+        "or gate.is_shut\n",
         _GROUPS_TEST + "::test_what_is_finished_after_the_end_of_the_lease_is_not_committed",
+    ),
+    Mutant(
+        "a commit is repeated in a later generation",
+        _COMMITS,
+        "            gate = self._open_gate(gate)\n",
+        "            gate = self._open_gate(None)\n",
+        _HOOKS_TEST,
     ),
     Mutant(
         "a refused commit counts as stored",

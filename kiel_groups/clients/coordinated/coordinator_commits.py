@@ -121,8 +121,11 @@ class CoordinatorOffsets:
             metadata = ""
         waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
         done: dict[TopicPartition, int] = {}
+        gate: GenerationGate | None = None
         while waiting:
-            answers = await self._attempt(waiting, metadata)
+            # A later generation may have assigned the partitions to other members, or started them elsewhere.
+            gate = self._open_gate(gate)
+            answers = await self._attempt(gate, waiting, metadata)
             done |= {partition: waiting[partition] for partition, code in answers.items() if code == NO_ERROR}
             self._stored |= done
             repeated = REPEATED
@@ -139,11 +142,10 @@ class CoordinatorOffsets:
         return frozenset(done)
 
     async def _attempt(
-        self, offsets: Mapping[TopicPartition, int], metadata: str
+        self, gate: GenerationGate, offsets: Mapping[TopicPartition, int], metadata: str
     ) -> Mapping[TopicPartition, ErrorCode]:
         """Send one commit; return an error code for each partition, or none for any if no answer came."""
-        gate, now_s = self._open_gate(), self._runtime.boot_time_s()
-        token = gate.token
+        token, now_s = gate.token, self._runtime.boot_time_s()
         texts = {partition: OffsetAndMetadata(offset, metadata) for partition, offset in offsets.items()}
         request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
         try:
@@ -182,9 +184,15 @@ class CoordinatorOffsets:
             " coordinator may still store it. Commit again"
         )
 
-    def _open_gate(self) -> GenerationGate:
+    def _open_gate(self, former: GenerationGate | None) -> GenerationGate:
+        """Return the open gate of the present generation. It must be that of the former attempt, if there was one."""
         gate = self._member.gate
-        if gate is None or not self._member.may_commit or not gate.is_open(self._runtime.boot_time_s()):
+        if (
+            gate is None
+            or former not in (None, gate)
+            or not self._member.may_commit
+            or not gate.is_open(self._runtime.boot_time_s())
+        ):
             raise SessionLostError(f"group {self._group}: no membership to commit with at the moment")
         return gate
 

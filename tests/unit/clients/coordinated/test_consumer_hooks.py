@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from kiel_groups.errors import BrokerConnectionError, NoBrokersError, ProtocolError
+from kiel_groups.errors import BrokerConnectionError, NoBrokersError, ProtocolError, SessionLostError
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.group.member.partition_offsets import StartOrigin
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -287,6 +287,21 @@ async def test_a_last_commit_that_removes_the_member_loses_its_partitions(code: 
     await bench.traced("assigned t:0, t:1")
     assert bench.trace[:4] == ["drained t:0, t:1", "commit", "lost t:0, t:1", "join anew"]
     assert bench.failures == []
+    await bench.member.close()
+
+
+async def test_a_commit_is_not_repeated_in_a_later_generation() -> None:
+    """Its partitions may have other owners by then, or have started before its offsets."""
+    bench = await ConsumerBench().joined()
+    bench.finish(P0, 120)
+    bench.transport.script[OffsetCommitRequestV2].append(C.LOADING)
+    commit = asyncio.ensure_future(bench.member.commit_on_session())
+    await bench.traced("commit")
+    bench.member._member.note(GroupRequest.COMMIT, C.UNKNOWN_MEMBER, GenerationToken(1, "m-1"))
+    await bench.traced("assigned t:0, t:1")
+    with pytest.raises(SessionLostError, match="no membership to commit with"):
+        await commit
+    assert bench.stored()[P0] == 100
     await bench.member.close()
 
 
