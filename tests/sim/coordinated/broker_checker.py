@@ -41,6 +41,9 @@ __all__ = ["BrokerChecker"]
 
 #: How long after a close tasks that it has cancelled may take to end, in seconds.
 ENDING_S = 1.0
+#: Requests that change no offset and no membership but the sender's end. A description only serves for the words of an
+#: error. The heartbeat's thread leaves if the time limit of a close is over.
+HARMLESS = (LeaveGroupRequest, DescribeGroupsRequest)
 
 
 class BrokerChecker:
@@ -131,8 +134,7 @@ class BrokerChecker:
 
     def sent(self, consumer: BrokerConsumer, call: Call) -> None:
         """Check a request that a member sends."""
-        if consumer.closed and not isinstance(call.request, LeaveGroupRequest):
-            # A close whose time limit is over leaves by the heartbeat's thread.
+        if consumer.closed and not isinstance(call.request, HARMLESS):
             raise self.violation(f"{consumer.name} has left, and sends {call.request}")
         match call.request:
             case JoinGroupRequest():
@@ -155,9 +157,7 @@ class BrokerChecker:
             raise self.violation(f"{consumer.name} joins, and processes {sorted(consumer.in_flight)}")
         pending = [*consumer.network.pending("aside"), *consumer.network.pending("membership")]
         # A member that is closed right after it has decided to join may send both requests; the join is then refused.
-        # A description only serves for the words of an error.
-        harmless = (LeaveGroupRequest, DescribeGroupsRequest)
-        if beside := [call for call in pending if not isinstance(call.request, harmless)]:
+        if beside := [call for call in pending if not isinstance(call.request, HARMLESS)]:
             raise self.violation(f"{consumer.name} joins beside {type(beside[0].request).__name__}")
 
     def executing(self, call: Call) -> None:
