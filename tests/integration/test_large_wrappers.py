@@ -59,14 +59,18 @@ async def test_a_wrapper_of_30_mib_does_not_block_the_event_loop(
     decode_message_set(wrapper, partition, MESSAGES - 1, max_decompressed_bytes=64 << 20)
     unpacking_s = time.perf_counter() - began_s
 
+    longest_s = []
     async with SingleConsumer(cluster_39.brokers) as consumer:
         consumer.assign([partition])
-        consumer.seek(partition, 0)
-        steps = LongestStep()
-        offsets: list[int] = []
-        while len(offsets) < MESSAGES:
-            found = await consumer.getmany(timeout_ms=10_000, max_records=500)
-            offsets += [record.offset for records in found.values() for record in records]
-        steps.stop()
-    assert offsets == list(range(MESSAGES))
-    assert steps.longest_s < unpacking_s / 2
+        # Another process may take the processor in the middle of a step, but hardly in each of three readings.
+        for _ in range(3):
+            consumer.seek(partition, 0)
+            steps = LongestStep()
+            offsets: list[int] = []
+            while len(offsets) < MESSAGES:
+                found = await consumer.getmany(timeout_ms=10_000, max_records=500)
+                offsets += [record.offset for records in found.values() for record in records]
+            steps.stop()
+            longest_s.append(steps.longest_s)
+            assert offsets == list(range(MESSAGES))
+    assert min(longest_s) < unpacking_s / 2
