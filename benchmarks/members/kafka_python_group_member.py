@@ -4,7 +4,7 @@ Run members of kafka-python.
 They join at a line of input, and leave at its end. Arguments: broker, group, topics with commas between them, the
 number of members, settings of the consumer as JSON, with the assignors by name. The lines of output are those of
 ``event_lines``. Each member has a thread. Without commits, members of other clients deliver the first record again
-after each rebalance; those of kafka-python do so because they are told to.
+after each rebalance; those of kafka-python do so because their programs ask for it.
 """
 
 from __future__ import annotations

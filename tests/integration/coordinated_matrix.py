@@ -115,7 +115,7 @@ class _Run:
         assert await members[0].consumer.committed(partitions) == ends, "the group's offsets are not the ends"
 
     async def hand_over(self) -> None:
-        """A third member joins under load. Each record is delivered once, whoever owned its partition before."""
+        """A third member joins under load. Each record is delivered once, whichever member had its partition before."""
         for member in self.group.open_members:
             member.pace_s = 0.005
         fresh = await self.produce()

@@ -201,7 +201,7 @@ async def test_watch_repeats_until_ctrl_c(coordinating_cluster: Cluster, unique:
 
 
 async def test_a_similar_group_is_suggested(coordinating_cluster: Cluster, unique: Unique) -> None:
-    """The error about a missing group suggests one with a similar name; a member of a new group is told of it, too."""
+    """The error about a missing group suggests one with a similar name; a member of a new group logs it, too."""
     cluster, topic, name = coordinating_cluster, unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     async with members_of(cluster, name, topic, 1):

@@ -186,7 +186,7 @@ async def test_an_error_of_a_coordinator_is_injected_once(
         async def is_stored() -> bool:
             return errors_of(await ask_at(proxy.address, requests[8])) == [NO_ERROR]
 
-        # A broker of 0.9 refuses offsets of a topic that the controller has not told it of yet.
+        # A broker of 0.9 refuses offsets of a topic of which the controller has not notified it yet.
         await eventually(is_stored, "the coordinator knows the new topic, and stores the offset")
         rule = NextFailures(api_key, NOT_COORDINATOR_FOR_CONSUMER.number)
         proxy.answer = rule

@@ -82,7 +82,7 @@ def test_generations_of_an_emptied_group(group: RawGroup) -> None:
 
 
 def test_a_rebalance_from_the_join_of_another_member_to_the_assignments(group: RawGroup) -> None:
-    """The present member is told by a heartbeat, may commit until it has joined again, and not before its sync."""
+    """The present member is notified by a heartbeat, may commit until it has joined again, and not before its sync."""
     first, second = group.member(metadata=b"1"), group.member(metadata=b"2")
     group.settle(first)
     second.join()
@@ -183,7 +183,7 @@ def test_a_leader_that_joins_again_causes_a_rebalance(group: RawGroup) -> None:
 
 
 def test_a_join_between_join_and_sync_has_the_others_join_again(group: RawGroup) -> None:
-    """A member that waits for its assignment is told by the answer to its sync."""
+    """A member that waits for its assignment is notified by the answer to its sync."""
     leader, follower, late = group.member(), group.member(), group.member()
     leader.join()
     leader.joined()

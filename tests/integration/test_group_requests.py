@@ -111,7 +111,7 @@ async def test_a_member_joins_commits_and_leaves(shared_clusters: Callable[..., 
         async def is_stored() -> bool:
             return await ask(connection, OffsetCommitRequestV2(*member, offsets)) == {zero: NO_ERROR}
 
-        # A broker of 0.9 refuses offsets of a topic that the controller has not told it of yet.
+        # A broker of 0.9 refuses offsets of a topic of which the controller has not notified it yet.
         await eventually(is_stored, "the coordinator knows the new topic, and stores the offset")
         late = OffsetCommitRequestV2(group, 99, joined.member_id, {one: OffsetAndMetadata(9)})
         assert await ask(connection, late) == {one: ILLEGAL_GENERATION}

@@ -234,7 +234,7 @@ class ConsumerHooks:
                 counted(partitions, "partition"),
                 min(partitions),
             )
-            self._lose(partitions)
+            self.lost(gate)
             return
         busy = self._handler.stop(partitions)
         parts = [part for part in (partitions - busy, busy) if part]

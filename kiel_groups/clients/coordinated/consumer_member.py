@@ -16,6 +16,8 @@ from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffse
 from kiel_groups.clients.coordinated.start_positions import StartPositions
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
+from kiel_groups.clients.coordinator.request_failures import reported
+from kiel_groups.clients.net.cluster_metadata import DOUBT
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.offsets.chosen_commits import ChosenCommits
 from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
@@ -37,9 +39,6 @@ log = logging.getLogger(__name__)
 
 #: The pause between checks whether the application has resumed, after the watchdog ended a membership, in seconds.
 _CATCH_UP_S = 0.05
-
-#: The reason for metadata of another broker than the last one; see ``ClusterMetadata``.
-_DOUBT = "doubt"
 
 
 class ConsumerMember:
@@ -205,7 +204,7 @@ class ConsumerMember:
         Return all partitions of the cluster: the coordinator lists no offsets, so all are asked for.
 
         Raises:
-            NoBrokersError: No broker has told the topics.
+            NoBrokersError: No broker has listed the topics.
         """
         names = await self._topics.all_topics()
         return [TopicPartition(name, n) for name in sorted(names) for n in self._topics.known_partitions(name) or ()]
@@ -216,7 +215,7 @@ class ConsumerMember:
 
     async def confirm_leaders(self) -> None:
         """Ask another broker for the leaders: a deposed one may not know yet that it is."""
-        await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, _DOUBT)
+        await self._topics.refresh({each.topic for each in self._tracker.open_partitions()}, DOUBT)
 
     async def _owner_words(self, partition: TopicPartition) -> str:
         timeout_s = self._context.timing.find_timeout_ms / 1000
@@ -293,4 +292,4 @@ class ConsumerMember:
     def _task_failed(self, error: BaseException) -> None:
         trace = None if isinstance(error, KielGroupsError) else error
         log.error("group %s: this member failed: %s", self._context.group.group, error, exc_info=trace)
-        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
+        self._on_failure(reported(self._context.group.group, error))

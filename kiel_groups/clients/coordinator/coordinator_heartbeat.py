@@ -133,7 +133,7 @@ class CoordinatorHeartbeat:
         try:
             return self._check()
         except Exception:
-            # Without beats the lease ends, and with it delivery; the thread goes on, since the next beat may succeed.
+            # Without beats the lease ends, and with it delivery; the thread continues: the next beat may succeed.
             log.exception("group %s: the heartbeat failed", self._group)
             self._is_waiting = False
             return self._interval_s

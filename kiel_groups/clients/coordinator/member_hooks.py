@@ -1,4 +1,4 @@
-"""Define what a program brings to be a member of a group that brokers coordinate, and what its member is told."""
+"""Define the hooks of a program that is a member of a group which brokers coordinate, and what its parts share."""
 
 from __future__ import annotations
 

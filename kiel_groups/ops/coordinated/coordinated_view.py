@@ -177,7 +177,7 @@ def view_coordinated_group(answers: GroupAnswers) -> CoordinatedGroupView:
 
 
 def _read(group: DescribedGroup, member: DescribedMember, unreadable: list[str]) -> _Member:
-    # A coordinator shows what members told each other only while the group is stable.
+    # A coordinator shows the members' metadata only while the group is stable.
     if group.protocol_type != PROTOCOL_TYPE or _STATES.get(group.state) != "stable":
         return _Member(member, None, None)
     subscription = assignment = None

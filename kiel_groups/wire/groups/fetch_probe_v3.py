@@ -3,7 +3,7 @@ Fetch v3 as a question: is the broker of 0.10.1 or later?
 
 ApiVersions, which asks for that, harms the other clients of a broker of 0.9: the broker fails on the unknown API key
 while it takes the requests that have just arrived on all its connections, and drops the rest of them. They are never
-answered. A fetch request of any version harms nobody. Brokers of 0.9 do not look at its version: where v3 has the most
+answered. A fetch request harms no client. Brokers of 0.9 do not look at its version: where v3 has the most
 bytes of the answer, they read the number of topics, and ignore what follows. So this request has 0 there, and one topic
 after it.
 """

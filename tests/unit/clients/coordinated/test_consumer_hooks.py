@@ -263,6 +263,18 @@ async def test_an_unconfirmed_membership_gives_nothing_back(caplog: pytest.LogCa
     await bench.member.close()
 
 
+async def test_partitions_of_an_unconfirmed_membership_are_not_assigned_any_more() -> None:
+    """The application sees at once that it has none of them, and need not wait for the next assignment."""
+    bench = await ConsumerBench().joined()
+    gate = bench.member._member.gate
+    assert gate is not None
+    bench.runtime.sleep_s(600.0)
+    await bench.member._hooks.prepare(gate)
+    assert bench.trace == ["lost t:0, t:1"]
+    assert bench.subscription.assigned_partitions() == frozenset()
+    await bench.member.close()
+
+
 async def test_removal_loses_all_partitions_without_a_commit() -> None:
     """Another member may have the partitions already, so neither a drain nor a commit happens."""
     bench = await ConsumerBench().joined()

@@ -120,7 +120,7 @@ async def test_offsets_have_their_texts_and_partitions_their_errors() -> None:
 
 
 async def test_a_caller_may_wait_for_other_codes() -> None:
-    """A coordinator of 0.8.2 does not know a topic until the controller has told it."""
+    """A coordinator of 0.8.2 does not know a topic until the controller has notified it."""
     coordinator = Coordinator({P0: "3"}, {P0: 7})
     found, failures = await fetch_stored("g", [P0], coordinator.send, repeated=frozenset({3}))
     assert (found[P0].offset, failures) == (7, {})

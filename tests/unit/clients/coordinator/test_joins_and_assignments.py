@@ -54,7 +54,7 @@ async def test_a_leader_sends_all_assignments() -> None:
 
 
 async def test_an_error_of_the_assignor_reaches_the_caller_of_the_join() -> None:
-    """A leader whose assignor fails leaves the group before its caller gets the error, so that nobody waits for it."""
+    """A leader whose assignor fails leaves the group before its caller gets the error: no member waits for it."""
     bench = MemberBench()
     bench.hooks.assigning = AllocatorError("the assignor raised")
     with pytest.raises(AllocatorError, match="the assignor raised"):
