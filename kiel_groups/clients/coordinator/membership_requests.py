@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from kiel_groups.clients.coordinator.group_coordinator import JoinAnswer
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.errors import BrokerError
@@ -16,7 +17,7 @@ from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, 
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 
-__all__ = ["JoinAnswer", "MembershipRequests"]
+__all__ = ["MembershipRequests"]
 
 T = TypeVar("T")
 
@@ -28,19 +29,6 @@ _LOOK_SHARE = 1 / 3
 
 #: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
 _LEAVE_S = 2.0
-
-
-class JoinAnswer(NamedTuple):
-    """The answer to a join: an error, or the membership and what all members have joined with."""
-
-    error: ErrorCode
-    token: GenerationToken
-    joined: JoinedGroup
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether the member leads its generation."""
-        return self.joined.leader_id == self.token.member_id
 
 
 class MembershipRequests:

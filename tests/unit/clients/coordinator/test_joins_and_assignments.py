@@ -114,7 +114,7 @@ async def test_a_join_waits_for_the_answer_to_a_request_about_offsets() -> None:
     bench = await MemberBench().joined()
     answered = asyncio.Event()
     bench.transport.script[OffsetFetchRequestV1].append(answered)
-    reading = asyncio.ensure_future(bench.member.send(GroupRequest.FETCH, READ, 5))
+    reading = asyncio.ensure_future(bench.send(GroupRequest.FETCH, READ, 5))
     await bench.traced("read offsets")
     bench.member.request_rejoin()
     await bench.traced("prepare")
@@ -131,7 +131,7 @@ async def test_a_request_that_is_given_up_does_not_delay_a_join(end: str) -> Non
     """A request counts as under way until its end, whether that is an answer, an error or a cancellation."""
     bench = await MemberBench().joined()
     bench.transport.script[OffsetFetchRequestV1].append(asyncio.Event())
-    reading = asyncio.ensure_future(bench.member.send(GroupRequest.FETCH, READ, 0.01 if end == "failed" else 60))
+    reading = asyncio.ensure_future(bench.send(GroupRequest.FETCH, READ, 0.01 if end == "failed" else 60))
     await bench.traced("read offsets")
     if end == "cancelled":
         reading.cancel()
@@ -148,8 +148,8 @@ async def test_a_commit_needs_a_known_coordinator() -> None:
     bench.transport.script[FIND].append(asyncio.Event())
     await bench.beat(C.NOT_COORDINATOR)
     with pytest.raises(SessionLostError, match="the group's coordinator is not known at the moment"):
-        await bench.member.send(GroupRequest.COMMIT, READ, 5)
-    await bench.member.send(GroupRequest.FETCH, READ, 5)
+        await bench.send(GroupRequest.COMMIT, READ, 5)
+    await bench.send(GroupRequest.FETCH, READ, 5)
     assert bench.trace == ["beat", "find", "find", "read offsets"]
     await bench.member.close()
 
@@ -158,7 +158,7 @@ async def test_a_former_member_reads_offsets_from_the_present_coordinator() -> N
     """A member that was given up has no heartbeat to tell it of another coordinator, so it asks before each read."""
     bench = await MemberBench().joined()
     bench.member.given_up()
-    await bench.member.send(GroupRequest.FETCH, READ, 5)
+    await bench.send(GroupRequest.FETCH, READ, 5)
     assert bench.trace == ["lost", "find", "read offsets"]
     await bench.member.close()
 

@@ -15,6 +15,7 @@ from kiel_groups.errors import (
     BrokerConnectionError,
     ClosedError,
     ConfigError,
+    SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.model import GenerationToken, TopicPartition
@@ -172,6 +173,17 @@ async def test_a_close_is_repeatable() -> None:
     bench.member.given_up()
     await run_ready_tasks()
     assert bench.trace == ["prepare", "leave m-1"]
+
+
+async def test_a_member_that_has_left_sends_nothing_more() -> None:
+    """A commit that is answered after the close would otherwise look for the coordinator, to name the new owner."""
+    bench = await MemberBench().joined()
+    await bench.member.close()
+    left = tuple(bench.trace)
+    for kind in (GroupRequest.FETCH, GroupRequest.COMMIT):
+        with pytest.raises(SessionLostError, match="this member has left the group"):
+            await bench.send(kind, READ, 5)
+    assert tuple(bench.trace) == left
 
 
 async def test_a_member_without_a_loop_leaves_by_the_thread() -> None:
