@@ -128,6 +128,7 @@ class CoordinatedMember:
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time, or the coordinator did not answer a join.
+            NoZooKeeperError: The group is on ZooKeeper, and no server has answered in time.
             KielGroupsError: The coordinator refuses the member, or the member's assignor has failed.
         """
         self.request_rejoin()
@@ -157,7 +158,7 @@ class CoordinatedMember:
                 raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
             is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
             if is_failing and self._failures.last is not None and loop.time() >= limit_s:
-                raise NoBrokersError(str(self._failures.last))
+                raise self._coordination.unreachable(self._failures.last)
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
@@ -184,6 +185,7 @@ class CoordinatedMember:
             self._coordination.stop()
             cancelled = self._tasks.cancel()
         await cancelled
+        await self._coordination.closed()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
@@ -333,6 +335,7 @@ class CoordinatedMember:
     async def _assign(self, join: int) -> None:
         try:
             assignments = await self._hooks.perform_assignment(self._joined)
+            self._coordination.check_assignments(assignments)
         except Exception as error:
             if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
                 self._fail(reported(self._name, error))

@@ -98,7 +98,7 @@ class MemberHooks(Protocol):
     def protocol_type(self) -> str:
         """The kind of group, such as "consumer". All members of a group have the same one."""
 
-    def protocols(self) -> Sequence[GroupProtocol]:
+    async def protocols(self) -> Sequence[GroupProtocol]:
         """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:

@@ -51,7 +51,7 @@ class MembershipRequests:
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
-        self.offered = offered = tuple(self._hooks.protocols())
+        self.offered = offered = tuple(await self._hooks.protocols())
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(

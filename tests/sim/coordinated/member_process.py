@@ -277,8 +277,8 @@ class _WatchedHooks:
     def protocol_type(self) -> str:
         return self._hooks.protocol_type
 
-    def protocols(self) -> Collection[GroupProtocol]:
-        return self._hooks.protocols()
+    async def protocols(self) -> Collection[GroupProtocol]:
+        return await self._hooks.protocols()
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         return await self._hooks.perform_assignment(joined)
