@@ -13,6 +13,7 @@ from kiel_groups.errors import BrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataResponse, TopicMetadata
 from kiel_groups.wire.framing import Request
+from kiel_groups.wording import counted
 
 __all__ = ["OFFSETS_TOPIC", "BrokerSession", "in_session"]
 
@@ -90,8 +91,9 @@ class BrokerSession:
         until_s = asyncio.get_running_loop().time() + limit_s
         while len(self.brokers) < count:
             if asyncio.get_running_loop().time() > until_s:
-                alive = ", ".join(map(self.name_of, sorted(self.brokers))) or "none"
-                raise BrokerError(f"{count} brokers are not alive within {limit_s:g} s {self.place}, only {alive}")
+                alive = counted(self.brokers, "broker is", "brokers are")
+                names = ", ".join(map(self.name_of, sorted(self.brokers))) or "none"
+                raise BrokerError(f"{alive} alive {self.place} after {limit_s:g} s, expected {count}; alive: {names}")
             await asyncio.sleep(_POLL_S)
             await self.refresh()
 
