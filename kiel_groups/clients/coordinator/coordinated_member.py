@@ -81,7 +81,7 @@ class CoordinatedMember:
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""
-        self._failures = RequestFailures(self._name, self._metrics)
+        self._failures = RequestFailures(self._name, self._metrics, self._runtime)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
         self._is_stable = asyncio.Event()
