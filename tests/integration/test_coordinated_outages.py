@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -119,6 +120,35 @@ async def test_the_coordinator_restarts_under_a_member(
         await backend.await_committed("g", "t", 40)
         assert member.lost_partitions == []
         assert {delivery.token for delivery in member.deliveries} == {member.deliveries[0].token}
+
+
+async def test_a_record_that_outlasts_the_rebalance_timeout_is_lost_loudly(
+    coordinating_cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    With JoinGroup v0, the coordinator waits for the session timeout. A member whose application is busy for longer
+    joins in time all the same: the partition of that record is lost, with an error, and the other one is given back.
+    """
+    backend, topic, name = GroupBackend(coordinating_cluster, "brokers"), unique("topic"), unique("group")
+    await coordinating_cluster.create_topic(topic, 2)
+    settings: dict[str, Any] = {**backend.settings, "api_version": (0, 9), "session_timeout_ms": SESSION_MS}
+    async with group_of(coordinating_cluster, name, [topic], auto_commit_interval_ms=100, **settings) as group:
+        busy = await group.join()
+        await group.balanced(topic, 2)
+        token = busy.consumer.fencing_token(min(busy.held))
+        busy.go_on.clear()
+        await produce(coordinating_cluster, topic, 1)
+        await eventually(lambda: busy.records, "a record is in flight")
+        began_s = time.monotonic()
+        other = await group.join()
+        await eventually(lambda: len(other.held) == 1 and len(busy.held) == 1, "the members share the partitions")
+        assert time.monotonic() - began_s < SESSION_MS / 1000
+        assert busy.lost_partitions == [busy.records[0].topic_partition]
+        assert re.search(rf"1 partition, first {topic}:\d, were not given back within [12]\.\d s", caplog.text)
+        assert busy.consumer.metrics.total("memberships_lost") == 0
+        assert busy.consumer.fencing_token(min(busy.held)).member_id == token.member_id
+        await eventually(lambda: len(group.values) == 2, "the record is delivered again")
+        busy.go_on.set()
 
 
 # Closes
