@@ -7,14 +7,14 @@ import json
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster, Exchange, KafkaProxy
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.errors import AllocatorError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
@@ -301,6 +301,24 @@ async def test_a_session_timeout_that_the_brokers_refuse_names_their_bounds(
         ):
             await consumer.subscribe(topic)
         assert consumer.metrics.total("group_requests_failed") == 0
+
+
+async def test_an_allocator_that_fails_is_an_error_of_the_join(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """The call that joins raises it, and the member leaves: another one has the partitions at once."""
+    backend, topic, name = GroupBackend(coordinating_cluster, "brokers"), unique("topic"), unique("group")
+    await coordinating_cluster.create_topic(topic, 1)
+
+    def failing(members: Sequence[str], partitions: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+        raise ValueError("no plan today")
+
+    async with backend.consumer(name, partition_allocator=failing) as consumer:
+        with pytest.raises(AllocatorError, match="it raised ValueError: no plan today"):
+            await consumer.subscribe(topic)
+    began_s = time.monotonic()
+    async with backend.consumer(name) as other:
+        await other.subscribe(topic)
+        await eventually(lambda: other.assignment(), "the partition is owned")
+    assert time.monotonic() - began_s < SESSION_MS / 1000
 
 
 @pytest.mark.parametrize("version", ["0.8.1.1", "0.8.2.2"])
