@@ -392,9 +392,12 @@ class GroupConfig:
 
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.
+
+    ``in_zookeeper`` is False if brokers coordinate the group: it may then have any name, as for other clients.
     """
 
     group: str
+    in_zookeeper: bool = True
     instance_id: str | None = None
     client: str = "tornado"
     job: str | None = None
@@ -413,7 +416,10 @@ class GroupConfig:
     retry_backoff_ms: int = 100
 
     def __post_init__(self) -> None:
-        check_name(self.group, "group")
+        if self.in_zookeeper:
+            check_name(self.group, "group")
+        elif not isinstance(self.group, str) or not self.group:
+            raise ConfigError(f"group: {self.group!r} given; expected the name of a group")
         if self.instance_id is not None:
             check_name(self.instance_id, "instance_id")
         if self.job is not None:

@@ -254,7 +254,7 @@ class CoordinatedMember:
     def _feed(self, event: events.Event) -> None:
         before = self._state
         self._state, effects = step(before, event)
-        if self._state.rejoin_due and not before.rejoin_due:
+        if self._state.is_joining and not before.is_joining:
             self._rejoin_s = self._runtime.boot_time_s()
         for effect in effects:
             self._perform(effect)
@@ -369,7 +369,12 @@ class CoordinatedMember:
         try:
             await self._coordination.leave(self._coordinator, member_id)
         except KielGroupsError as error:
-            log.info("group %s: the leave was not answered, so the session will expire: %s", self._name, error)
+            log.info(
+                "group %s: the coordinator has not performed the leave, and removes this member when its session is"
+                " over: %s",
+                self._name,
+                error,
+            )
         self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ the assignment
@@ -379,6 +384,8 @@ class CoordinatedMember:
         assert token is not None
         now_s = self._runtime.boot_time_s()
         self._metrics.observe("join", now_s - self._rejoin_s)
+        # A join that was asked for during this one begins now.
+        self._rejoin_s = now_s
         self._metrics.count("joins")
         self._failures.forget()
         gate = self._coordination.new_gate(token, self._sync_sent_s)

@@ -82,7 +82,7 @@ class GroupCoordinator(Protocol):
         """Wait for the member's assignment; the leader brings those of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group. The answer changes nothing."""
+        """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
 
     def abandon(self) -> None:
         """Cancel the join or the sync under way, and with it the task that waits for its answer."""

@@ -11,7 +11,7 @@ from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
-from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
@@ -113,6 +113,13 @@ class MembershipRequests:
         return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group, beside a join that may be under way. The answer's code changes nothing."""
+        """
+        Leave the group once, beside a join that may be under way.
+
+        Raises:
+            BrokerError: The coordinator refuses; it does not if it has removed the member already.
+        """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
-        await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        if answer not in (NO_ERROR, UNKNOWN_MEMBER_ID):
+            raise answer.exception(f"group {self._group}: LeaveGroup")
