@@ -59,6 +59,7 @@ LAYERS = (
     "sync",
     "workers/values",
     "workers/allocation",
+    "workers/stores",
     "workers/coordination",
     "broker_admin",
     "ops",
