@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kiel_groups.coordination.session.zk_session import Node, Session, Watcher
 from kiel_groups.errors import ProtocolError
@@ -24,6 +24,8 @@ class ConfigReader:
     def __init__(self, session: Session, layout: WorkerLayout) -> None:
         self._session = session
         self._layout = layout
+        #: The paths of the znodes of the connectors that were read last, by the connectors' names.
+        self._expected: dict[str, str] = {}
         #: The znodes beside those of connectors that were logged.
         self._foreign: set[str] = set()
 
@@ -49,19 +51,29 @@ class ConfigReader:
             before = after
 
     async def _connectors(self) -> dict[str, ConnectorEntry]:
-        connectors: dict[str, str] = {}
-        for znode in sorted(await self._session.children(self._layout.connectors) or ()):
+        """Read all connectors; those of the last snapshot together with the list of names, which saves a round trip."""
+        expected = self._expected
+        names, found = await asyncio.gather(
+            self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
+        )
+        nodes = dict(zip(expected, found, strict=True))
+        paths = self._paths(names or ())
+        new = [name for name in paths if name not in nodes]
+        nodes |= zip(new, await self._session.get_many([paths[name] for name in new]), strict=True)
+        self._expected = paths
+        read = {name: nodes[name] for name in paths}
+        return {name: entry_of(name, node.data, paths[name]) for name, node in read.items() if node is not None}
+
+    def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
+        """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""
+        paths: dict[str, str] = {}
+        for znode in znodes:
             if (name := connector_of(znode)) is not None:
-                connectors[name] = f"{self._layout.connectors}/{znode}"
+                paths[name] = f"{self._layout.connectors}/{znode}"
             elif znode not in self._foreign:
                 self._foreign.add(znode)
                 log.warning("%s/%s is not the znode of a connector; ignoring it", self._layout.connectors, znode)
-        nodes = await self._session.get_many(list(connectors.values()))
-        return {
-            name: entry_of(name, node.data, path)
-            for (name, path), node in zip(connectors.items(), nodes, strict=True)
-            if node is not None
-        }
+        return dict(sorted(paths.items()))
 
     async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
         """
