@@ -60,6 +60,10 @@ LAYERS = (
     "clients/methods",
     "clients",
     "sync",
+    "workers/values",
+    "workers/allocation",
+    "workers/stores",
+    "workers/coordination",
     "broker_admin",
     "ops",
     "ops/coordinated",
@@ -132,6 +136,8 @@ PURE_LAYERS = (
     "allocators",
     "group",
     "wire",
+    "workers/values",
+    "workers/allocation",
     "ops",
 )
 
