@@ -62,6 +62,7 @@ LAYERS = (
     "sync",
     "workers/values",
     "workers/allocation",
+    "workers/session",
     "workers/stores",
     "workers/coordination",
     "broker_admin",
