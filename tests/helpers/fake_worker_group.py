@@ -76,7 +76,8 @@ class FakeWorker:
         self.metrics = Metrics()
         self.views: deque[ConfigSnapshot | Exception | None] = deque()
         self.stuck_at: ConfigSnapshot | None = None
-        self.reads = 0
+        #: Of each read of the configuration, whether it had to be current.
+        self.reads: list[bool] = []
         context = WorkerContext(group="g", url=url_of(name), metrics=self.metrics, runtime=group.process.runtime)
         self.hooks = WorkerHooks(context, self, self, allocator)
         self.hooks.attach(self)
@@ -90,8 +91,8 @@ class FakeWorker:
         #: Called within ``on_assigned`` and ``on_revoked``.
         self.on_call: Callable[[], Awaitable[object]] | None = None
 
-    async def snapshot(self) -> ConfigSnapshot:
-        self.reads += 1
+    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
+        self.reads.append(current)
         view = self.views.popleft() if self.views else (self.stuck_at or self.group.config)
         if view is None:
             await asyncio.Event().wait()

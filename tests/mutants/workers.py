@@ -95,8 +95,15 @@ MUTANTS = (
     Mutant(
         "a leader that is behind does not read once more",
         _ASSIGNER,
-        "            await self._config.fresh()\n",
+        "            await self._config.fresh(current=True)\n",
         "            pass\n",
+        _ASSIGNER_TEST,
+    ),
+    Mutant(
+        "a leader that is behind asks a server that lags behind, too",
+        _ASSIGNER,
+        "await self._config.fresh(current=True)",
+        "await self._config.fresh()",
         _ASSIGNER_TEST,
     ),
     Mutant(
@@ -236,7 +243,7 @@ MUTANTS = (
     Mutant(
         "a worker does not read the configuration again after a mismatch",
         _HOOKS,
-        "            await self.config.fresh()\n            # A join",
+        "            await self.config.fresh(current=True)\n            # A join",
         "            # A join",
         _HOOKS_TEST,
     ),
@@ -327,8 +334,8 @@ MUTANTS = (
     Mutant(
         "a member that is given up while its hooks read joins later",
         _REQUESTS,
-        "        self._sending = reading = asyncio.ensure_future(offered)\n",
-        "        reading = asyncio.ensure_future(offered)\n",
+        "        self._sending = reading = asyncio.ensure_future(self._hooks.protocols())\n",
+        "        reading = asyncio.ensure_future(self._hooks.protocols())\n",
         _REQUESTS_TEST,
     ),
 )

@@ -43,15 +43,18 @@ class ConfigReads:
         """Return whether the newest snapshot contains the changes up to this offset."""
         return self.newest is not None and self.newest.offset >= offset
 
-    async def fresh(self) -> ConfigSnapshot | None:
+    async def fresh(self, *, current: bool = False) -> ConfigSnapshot | None:
         """
         Read the configuration. If it cannot be read, return the newest snapshot.
 
         A worker without ZooKeeper must not fail here: it would leave the group, and others would wait for its join.
+
+        Args:
+            current: Whether to read past a server that lags behind, which takes longer.
         """
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
-                self.newest = await self._source.snapshot()
+                self.newest = await self._source.snapshot(current=current)
         except (KielGroupsError, TimeoutError) as error:
             self._metrics.count("config_reads_failed")
             why = str(error) or f"no answer within {_READ_LIMIT_S:g} s"
@@ -63,7 +66,7 @@ class ConfigReads:
         began_s, is_reported = self._runtime.boot_time_s(), False
         pauses = Backoff(_FIRST_READ_PAUSE_S, _LONGEST_READ_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5))
         while not self.has(offset):
-            await self.fresh()
+            await self.fresh(current=True)
             if self.has(offset):
                 return
             if not is_reported and self._runtime.boot_time_s() - began_s >= _READ_LIMIT_S:

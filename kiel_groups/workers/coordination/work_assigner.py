@@ -102,7 +102,7 @@ class WorkAssigner:
     async def _snapshot(self, target: int) -> ConfigSnapshot | None:
         """Return a snapshot that has the offset ``target``, read once more if necessary; None if there is none."""
         if not self._config.has(target):
-            await self._config.fresh()
+            await self._config.fresh(current=True)
         return self._config.newest if self._config.has(target) else None
 
     def _allocate(self, protocol: str, states: Mapping[str, WorkerState], snapshot: ConfigSnapshot) -> WorkAllocation:

@@ -171,7 +171,7 @@ class WorkerHooks:
         factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
         while True:
             await asyncio.sleep(self._pauses.next_s() * factor)
-            await self.config.fresh()
+            await self.config.fresh(current=True)
             # A join of a worker that is behind might only lead to the next mismatch.
             if self.config.has(assignment.offset):
                 self._attached.request_rejoin()

@@ -36,9 +36,12 @@ class WorkerContext:
 class SnapshotSource(Protocol):
     """The store of the group's configuration."""
 
-    async def snapshot(self) -> ConfigSnapshot:
+    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
         """
-        Read the whole configuration as it is now.
+        Read the whole configuration. A server that lags behind may answer with an older one.
+
+        Args:
+            current: Whether the snapshot must have all changes that were completed before this call.
 
         Raises:
             KielGroupsError: It cannot be read at the moment.
