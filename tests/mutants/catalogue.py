@@ -33,6 +33,7 @@ from tests.mutants import (
     subscription,
     tracker,
     values,
+    worker_stores,
     workers,
 )
 from tests.mutants.mutant import Mutant
@@ -66,4 +67,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *blocking.MUTANTS,
     *coordinated.MUTANTS,
     *workers.MUTANTS,
+    *worker_stores.MUTANTS,
 )

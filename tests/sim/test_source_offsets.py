@@ -34,10 +34,11 @@ def test_offsets_are_read_as_they_were_written(workers: WorkerBench) -> None:
     async def work() -> list[Any]:
         found: list[Any] = [await worker.offsets.read("c", [FILE])]
         await worker.offsets.write(TASK, [(FILE, {"at": 1}), (other, {"at": 7}), (FILE, {"at": 2})])
+        found.append(await worker.offsets.read("c", [FILE]))
         await worker.offsets.write(TASK, [(FILE, {"at": 3})])
         return [*found, await worker.offsets.read("c", [other, {}, FILE])]
 
-    assert workers.run(worker, work()) == [[None], [{"at": 7}, None, {"at": 3}]]
+    assert workers.run(worker, work()) == [[None], [{"at": 2}], [{"at": 7}, None, {"at": 3}]]
     stored = workers.run(worker, worker.offsets.read_all("c"))
     expected = sorted([FILE, other], key=partition_digest)
     assert [found.partition for found in stored] == expected

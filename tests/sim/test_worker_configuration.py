@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -117,6 +117,28 @@ def test_concurrent_changes_form_one_sequence(workers: WorkerBench) -> None:
     assert len(snapshot.connectors) == 16
     history = workers.run(group[1], group[1].configuration.history())
     assert [change.offset for change in history] == list(range(1, 31))
+
+
+def test_a_change_needs_the_offset_that_it_is_based_on(workers: WorkerBench) -> None:
+    """A change that another one overtakes gets a later offset, even if an operator has deleted the history since."""
+    worker, other = workers.worker("w1"), workers.worker("w2")
+    read_base, overtaken = worker.configuration._read_base, []
+
+    async def overtake() -> None:
+        offset = await other.configuration.put_connector("d", {})
+        other.session.client.delete_async(LAYOUT.history_entry(offset))
+
+    async def late(connector: str) -> Any:
+        base = await read_base(connector)
+        if not overtaken:
+            overtaken.append(connector)
+            workers.timeline.after(0.0, other.process.start, overtake())
+            await asyncio.sleep(2.0)
+        return base
+
+    worker.configuration._read_base = late  # type: ignore[method-assign]
+    assert workers.run(worker, worker.configuration.put_connector("c", {})) == 2
+    assert workers.run(worker, worker.configuration.snapshot()).offset == 2
 
 
 @pytest.mark.parametrize("what", ["request", "reply"])
