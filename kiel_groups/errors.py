@@ -44,6 +44,7 @@ __all__ = [
     "ServerError",
     "BufferFullError",
     "ClosedError",
+    "TaskStoppedError",
 ]
 
 
@@ -280,3 +281,7 @@ class BufferFullError(KielGroupsError):
 
 class ClosedError(KielGroupsError):
     """The client was closed."""
+
+
+class TaskStoppedError(KielGroupsError):
+    """A task of a connector gave up what it did because its worker stops it. The task has not failed."""

@@ -57,6 +57,8 @@ LAYERS = (
     "clients/methods",
     "clients",
     "sync",
+    "workers/plugins",
+    "workers",
     "broker_admin",
     "ops",
     "ops/coordinated",
