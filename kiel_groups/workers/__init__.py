@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kiel_groups.workers.plugins.config_definition import ConfigDefinition
     from kiel_groups.workers.plugins.config_key import REQUIRED, ConfigKey
     from kiel_groups.workers.plugins.config_types import Password
-    from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, non_empty, one_of
+    from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, non_empty, one_of
     from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
     from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext, SourceTaskContext
     from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceRecord, SourceTask
@@ -35,6 +35,7 @@ __all__ = [
     "Validator",
     "at_least",
     "between",
+    "each",
     "non_empty",
     "one_of",
 ]
@@ -57,6 +58,7 @@ _HOMES = {
     "Validator": f"{_PLUGINS}.config_validators",
     "at_least": f"{_PLUGINS}.config_validators",
     "between": f"{_PLUGINS}.config_validators",
+    "each": f"{_PLUGINS}.config_validators",
     "non_empty": f"{_PLUGINS}.config_validators",
     "one_of": f"{_PLUGINS}.config_validators",
 }

@@ -32,7 +32,8 @@ def load_class(name: str) -> type:
         raise ConfigError(f"{name!r} is not the name of a class; expected 'module:Class' or 'package.module.Class'")
     try:
         found: object = import_module(module_name)
-    except Exception as error:  # a module may raise anything when it is imported
+    # A module may raise anything when it is imported, and may even exit.
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{name!r}: cannot import {module_name!r}: {type(error).__name__}: {error}") from error
     for part in class_name.split("."):
         found = getattr(found, part, None)

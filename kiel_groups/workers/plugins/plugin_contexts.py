@@ -12,9 +12,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 __all__ = ["ConnectorContext", "JsonObject", "JsonValue", "SinkTaskContext", "SourceTaskContext", "TaskContext"]
 
-JsonValue: TypeAlias = "str | int | float | bool | None | Sequence[JsonValue] | Mapping[str, JsonValue]"
+#: A value that JSON can hold.
+JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
-#: A value that JSON can hold, such as the offset of a source.
+#: An object of JSON, such as the offset of a source.
 JsonObject: TypeAlias = Mapping[str, JsonValue]
 
 _T = TypeVar("_T")
