@@ -58,6 +58,7 @@ LAYERS = (
     "clients",
     "sync",
     "workers/plugins",
+    "workers/shipped",
     "workers",
     "broker_admin",
     "ops",
@@ -138,7 +139,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
-    "tornado": ("clients/calls",),
+    "tornado": ("clients/calls", "workers/shipped/http_target"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
