@@ -53,7 +53,7 @@ class RecordingTaskContext:
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(coroutine)
 
-    async def offset(self, partition: JsonObject) -> JsonObject | None:
+    async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
         return next((offset for stored, offset in reversed(self.offsets) if stored == partition), None)
 
     async def produce(self, topic: str, key: bytes | None, value: bytes | None) -> None:

@@ -54,6 +54,8 @@ class History:
         asyncio.run(self._task.start(context, settings))
 
     def write(self, size: int) -> None:
+        # A file that begins with all bytes of the old one, such as the first digit, would be taken for it.
+        size = size if self.files[-1] else max(size, 7)
         while len(self._rest) < size:
             self._rest += next(self._lines)
         data, self._rest = self._rest[:size], self._rest[size:]

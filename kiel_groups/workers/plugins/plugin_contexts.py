@@ -80,7 +80,7 @@ class TaskContext(Protocol):
 class SourceTaskContext(TaskContext, Protocol):
     """The worker as a source task sees it."""
 
-    async def offset(self, partition: JsonObject) -> JsonObject | None:
+    async def offset(self, partition: JsonObject) -> Mapping[str, Any] | None:
         """Return the source offset of the last record that was stored for a source partition, or None without any."""
 
 

@@ -11,7 +11,8 @@ from kiel_groups.errors import KielGroupsError
 
 __all__ = ["FileReplacedError", "FileLines", "Line", "LinePosition", "LongLineError"]
 
-#: The bytes before a position that prove that a file is the one that was read up to there.
+#: How many bytes before a position, and at the start of the file, prove that a file is the one that was read up to
+#: there. The last bytes alone do not: they may be a part of a long line that repeats one character.
 _WINDOW_BYTES = 256
 _CHUNK_BYTES = 1 << 20
 
@@ -26,7 +27,7 @@ class LongLineError(KielGroupsError):
 
 class LinePosition(NamedTuple):
     """
-    A position after a line: the number of bytes before it, and the CRC-32 of the last 256 of these.
+    A position after a line: the number of bytes before it, and the CRC-32 of the first 256 and the last 256 of these.
 
     ``crc`` is None if it is unknown; then any file that is long enough fits.
     """
@@ -38,7 +39,8 @@ class LinePosition(NamedTuple):
         """Return whether an open file has the bytes before this position."""
         window = min(self.position, _WINDOW_BYTES)
         before = os.pread(descriptor, window, self.position - window)
-        return len(before) == window and (self.crc is None or zlib.crc32(before) == self.crc)
+        first = os.pread(descriptor, window, 0)
+        return len(before) == window and (self.crc is None or _check_sum(first, before) == self.crc)
 
 
 class Line(NamedTuple):
@@ -73,6 +75,7 @@ class FileLines:
             if not start.fits(self._descriptor):
                 raise FileReplacedError(f"{path} does not have the {start.position:,} bytes that were read")
             window = min(start.position, _WINDOW_BYTES)
+            self._first = os.pread(self._descriptor, window, 0)
             #: The bytes right before the buffer, the buffer, and the number of its bytes that were taken as lines.
             self._before = os.pread(self._descriptor, window, start.position - window)
         except BaseException:
@@ -87,7 +90,8 @@ class FileLines:
     @property
     def after(self) -> LinePosition:
         """The position after the last line that was taken."""
-        return LinePosition(self._start + self._taken, zlib.crc32(self._window(self._taken)))
+        position = self._start + self._taken
+        return LinePosition(position, _check_sum(self._first[:position], self._window(self._taken)))
 
     @property
     def waiting(self) -> int:
@@ -155,12 +159,21 @@ class FileLines:
         window = self._window(len(self._buffer))
         end = self._start + len(self._buffer)
         read = os.pread(self._descriptor, len(window) + _CHUNK_BYTES, end - len(window))
-        if read[: len(window)] != window:
+        # The first bytes are read afterwards: if they are still the same, so was the file a moment ago.
+        first = os.pread(self._descriptor, _WINDOW_BYTES, 0)
+        if read[: len(window)] != window or not first.startswith(self._first):
             raise FileReplacedError(f"{self.path} does not have the {end:,} bytes any more that were read")
         self._buffer += read[len(window) :]
+        if len(self._first) < _WINDOW_BYTES:
+            # Then the file was read up to here at most, and the bytes before the buffer are all that precede it.
+            self._first = (self._before + self._buffer)[:_WINDOW_BYTES]
         return len(read) > len(window)
 
     def _window(self, end: int) -> bytes:
         """Return the last bytes before an index of the buffer."""
         start = end - _WINDOW_BYTES
         return self._buffer[start:end] if start >= 0 else (self._before + self._buffer[:end])[-_WINDOW_BYTES:]
+
+
+def _check_sum(first: bytes, before: bytes) -> int:
+    return zlib.crc32(before, zlib.crc32(first))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
 from kiel_groups.workers.plugins.config_key import ConfigKey
 from kiel_groups.workers.plugins.config_validators import at_least, between, non_empty
 from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
-from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, JsonObject, SourceTaskContext
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
 from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
 from kiel_groups.workers.shipped.file_lines import Line, LinePosition
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class FileStreamSourceTask(SourceTask):
     """
-    Reads the file. Source offsets are positions in bytes, with a check sum of the bytes before, as ``crc``.
+    Reads the file. Source offsets are positions in bytes, with a check sum of bytes before, as ``crc``.
 
     Offsets without a check sum are accepted, such as those of Kafka Connect.
     """
@@ -132,7 +132,7 @@ def _absolute(file: str) -> Path:
     return Path(file).absolute()
 
 
-def _position(stored: JsonObject) -> LinePosition:
+def _position(stored: Mapping[str, Any]) -> LinePosition:
     """Return the position of a stored source offset."""
     position, crc = stored.get("position"), stored.get("crc")
     if type(position) is not int or position < 0 or not (crc is None or type(crc) is int):

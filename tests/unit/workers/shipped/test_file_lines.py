@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.workers.shipped.file_lines import FileLines, FileReplacedError, LinePosition, LongLineError
+from kiel_groups.workers.shipped.file_lines import FileLines, FileReplacedError, Line, LinePosition, LongLineError
 
 pytestmark = pytest.mark.unit
 
@@ -21,6 +21,14 @@ def path(tmp_path: Path) -> Path:
 
 def opened(path: Path, start: LinePosition | None = None, longest: int = 1000) -> FileLines:
     return FileLines(path, start or LinePosition(), longest)
+
+
+def read_again(path: Path, start: LinePosition, most: int) -> list[Line]:
+    lines = opened(path, start)
+    try:
+        return lines.take(most)
+    finally:
+        lines.close()
 
 
 def append(path: Path, data: bytes) -> None:
@@ -109,15 +117,34 @@ def test_a_change_of_what_was_read_is_noticed(path: Path, content: bytes) -> Non
     lines.close()
 
 
-def test_a_change_of_old_bytes_is_not_looked_for(path: Path) -> None:
-    """The last 256 bytes are compared; earlier ones may change."""
-    append(path, b"\n" + b"x" * 300 + b"\n")
+@pytest.mark.parametrize(("offset", "noticed"), [(0, True), (255, True), (256, False), (543, False), (799, True)])
+def test_the_first_and_last_bytes_are_compared(path: Path, offset: int, noticed: bool) -> None:
+    """The first 256 bytes and the last 256 that were read are compared; others may change."""
+    path.write_bytes((b"x" * 99 + b"\n") * 8 + b"y" * 66)
+    lines = opened(path)
+    after = lines.take(10)[-1].after
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"Z")
+        file.seek(0, 2)
+        file.write(b"next\n")
+    for read in (lines.take, lambda most: read_again(path, after, most)):
+        if noticed:
+            with pytest.raises(FileReplacedError):
+                read(10)
+        else:
+            assert [line.value for line in read(10)] == [b"y" * 66 + b"next"]
+    lines.close()
+
+
+def test_a_long_line_of_one_character_does_not_hide_a_truncation(path: Path) -> None:
+    """The bytes before the end may be the same in the new file; then those at its start differ."""
+    path.write_bytes(b"one\n" + b"x" * 600)
     lines = opened(path)
     lines.take(10)
-    with path.open("r+b") as file:
-        file.write(b"ONE")
-    append(path, b"next\n")
-    assert [line.value for line in lines.take(10)] == [b"next"]
+    path.write_bytes(b"two\n" + b"x" * 600)
+    with pytest.raises(FileReplacedError):
+        lines.take(10)
     lines.close()
 
 
