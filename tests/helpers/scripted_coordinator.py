@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from kiel_groups.clients.coordinator.broker_coordinator import BrokerCoordinator
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
@@ -15,6 +17,7 @@ from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.api.offsets_v0 import FetchedOffset
@@ -27,6 +30,8 @@ from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 from tests.helpers.manual_runtime import ManualRuntime
 from tests.helpers.waiting import eventually, run_ready_tasks
+
+T = TypeVar("T")
 
 __all__ = ["FIND", "MemberBench", "QuietRuntime", "RecordedHooks", "ScriptedTransport", "scripted_context"]
 
@@ -170,7 +175,7 @@ class RecordedHooks:
         self.assigning: asyncio.Event | Exception | None = None
         self.completed: list[tuple[GenerationGate, JoinedGroup, bytes]] = []
 
-    def protocols(self) -> Sequence[GroupProtocol]:
+    async def protocols(self) -> Sequence[GroupProtocol]:
         return self.offers
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
@@ -243,11 +248,17 @@ class MemberBench:
         self.failures: list[KielGroupsError] = []
         self.context = scripted_context(self.transport, self.runtime, rebalance_timeout=rebalance_timeout, **timing)
         self.metrics = self.context.metrics
-        self.member = CoordinatedMember(self.context, self.hooks, self._failed)
+        self.member = CoordinatedMember(
+            self.context, partial(BrokerCoordinator, self.context, self.hooks), self.hooks, self._failed
+        )
 
     def _failed(self, error: KielGroupsError) -> None:
         self.failures.append(error)
         self.trace.append(f"failed {type(error).__name__}")
+
+    async def send(self, kind: GroupRequest, request: Request[T], timeout_s: float) -> T:
+        """Have the member send a request about offsets."""
+        return await self.member.send(kind, self.context.aside(request, timeout_s))
 
     async def joined(self) -> MemberBench:
         """Have the member join, and forget the trace of that."""

@@ -11,6 +11,8 @@ _CODES = "group/coordinated/coordinator_codes.py"
 _GATE = "clients/coordinator/generation_gate.py"
 _HEARTBEAT = "clients/coordinator/coordinator_heartbeat.py"
 _MEMBER = "clients/coordinator/coordinated_member.py"
+_HELD = "clients/coordinator/held_assignment.py"
+_COORDINATOR = "clients/coordinator/broker_coordinator.py"
 _HOOKS = "clients/coordinated/consumer_hooks.py"
 _COMMITS = "clients/coordinated/coordinator_commits.py"
 _STARTS = "clients/coordinated/start_positions.py"
@@ -235,28 +237,28 @@ MUTANTS = (
     ),
     Mutant(
         "the gate stays open after the partitions are given back",
-        _MEMBER,
+        _HELD,
         "        await self._hooks.prepare(gate)\n        gate.shut()\n",
         "        await self._hooks.prepare(gate)\n",
         _GROUPS_TEST + "::test_a_leader_survives_an_outage_of_the_brokers",
     ),
     Mutant(
         "the gate of a lost membership stays open",
-        _MEMBER,
-        "        gate.shut()\n        self._gate = self._hook = None\n",
-        "        self._gate = self._hook = None\n",
+        _HELD,
+        "        gate.shut()\n        self.gate = self._hook = None\n",
+        "        self.gate = self._hook = None\n",
         _JOINS_TEST,
     ),
     Mutant(
         "partitions are opened beside a rebalance",
-        _MEMBER,
+        _HELD,
         "            completing.cancel()\n            await asyncio.wait({completing})\n",
         "            completing.cancel()\n",
         _JOINS_TEST,
     ),
     Mutant(
         "a lost membership goes on opening partitions",
-        _MEMBER,
+        _HELD,
         "        if hook is not None:\n            hook.cancel()\n",
         "",
         _JOINS_TEST,
@@ -264,14 +266,14 @@ MUTANTS = (
     Mutant(
         "the lease of a generation begins when the sync is answered",
         _MEMBER,
-        "self._timing.session_timeout_ms, self._sync_sent_s)",
-        "self._timing.session_timeout_ms, now_s)",
+        "new_gate(token, self._sync_sent_s)",
+        "new_gate(token, now_s)",
         _JOINS_TEST,
     ),
     Mutant(
         "a drain gets no more time than the lease",
-        _MEMBER,
-        "            gate.extend(until_s, self._runtime.boot_time_s())\n",
+        _COORDINATOR,
+        "            gate.extend(until_s, self._context.runtime.boot_time_s())\n",
         "            pass\n",
         _JOINS_TEST,
     ),
@@ -356,8 +358,8 @@ MUTANTS = (
     Mutant(
         "a partition that was added to its topic starts at the end",
         _STARTS,
-        "if each.partition >= self._first_counts.get(each.topic, 0))",
-        "if each.partition < 0)",
+        "return partition.partition >= self._first_counts.get(partition.topic, 0)",
+        "return partition.partition < 0",
         _HOOKS_TEST,
     ),
 )

@@ -7,9 +7,11 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _LEADER_DRIVER = "coordination/leader/leader_driver.py"
+_PARTITION_PLANNER = "coordination/leader/partition_planner.py"
 _PLANNER = "group/leader/planner.py"
 _LEADER_STATE = "group/leader/leader_state.py"
 _CANDIDATE = "group/leader/candidate.py"
+_WATCHED = "coordination/leader/watched_values.py"
 _PLAN_READER = "coordination/leader/plan_reader.py"
 _OWNERSHIP_MONITOR = "coordination/leader/ownership_monitor.py"
 _VALIDATION = "allocators/validation.py"
@@ -182,7 +184,7 @@ MUTANTS = (
     Mutant(
         "a leader plans although its leadership was not proved",
         _LEADER_DRIVER,
-        '            if not self._check(proof, "leadership could not be proved"):\n',
+        '            if not self.check(proof, "leadership could not be proved"):\n',
         "            if False:\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
@@ -190,21 +192,21 @@ MUTANTS = (
         "a leader reads the inputs of a plan before it proves its leadership",
         _LEADER_DRIVER,
         "            proving = self._session.submit([Check(candidate)])\n"
-        "            proof, inputs = await asyncio.gather(proving, self._reader.read())\n",
-        "            inputs = await self._reader.read()\n"
+        "            proof, make_plan = await asyncio.gather(proving, self._planner.read())\n",
+        "            make_plan = await self._planner.read()\n"
         "            proof = await self._session.submit([Check(candidate)])\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "a leader plans although it found no broker or no topic",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "if inputs.subscribed and (not inputs.brokers or not inputs.topics):",
         "if False:",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "an allocator may run without a time limit",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "asyncio.timeout(self._config.allocator_timeout_ms / 1000)",
         "asyncio.timeout(None)",
         "tests/unit/coordination/leader/test_leader_driver.py",
@@ -253,42 +255,42 @@ MUTANTS = (
     ),
     Mutant(
         "a value that changed during its read is cached",
-        _PLAN_READER,
+        _WATCHED,
         "            if self._reading.pop(what, None) is reading:\n                self._known[what] = values[name]",
         "            if True:\n                self._known[what] = values[name]",
         "tests/unit/coordination/leader/test_plan_reader.py",
     ),
     Mutant(
         "a znode that cannot be read ends all planning",
-        _PLAN_READER,
-        '            log.error("group %s: %s; ignoring it", self._layout.group, error)\n',
+        _WATCHED,
+        '            log.error("group %s: %s; ignoring it", self._group, error)\n',
         "            raise\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "partitions move although the place of an absent static member is kept",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "        if inputs.away and still_fits(inputs):\n",
         "        if False:\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "the leader does not plan at the end of a grace",
-        _LEADER_DRIVER,
-        'call_later(delay_s, self.changed, "end of grace")',
+        _PARTITION_PLANNER,
+        'call_later(delay_s, self._requests.changed, "end of grace")',
         "call_later(delay_s, lambda: None)",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "the return of an absent static member waits for the debounce",
-        _LEADER_DRIVER,
-        'leader_state.Changed("return", _now_s(), urgent=True)',
-        'leader_state.Changed("return", _now_s(), urgent=False)',
+        _PARTITION_PLANNER,
+        'changed("return", urgent=True)',
+        'changed("return", urgent=False)',
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "the leader never reads again what it has cached unless a watch fires",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "        self._reader.forget()\n",
         "",
         "tests/unit/coordination/leader/test_leader_driver.py",
@@ -332,7 +334,7 @@ MUTANTS = (
     Mutant(
         "a leader that resigned keeps monitoring owners",
         _LEADER_DRIVER,
-        "        self._ownership_monitor.stop()\n        self._feed(leader_state.Deposed())\n",
+        "        self._planner.stop()\n        self._feed(leader_state.Deposed())\n",
         "        self._feed(leader_state.Deposed())\n",
         "tests/sim/test_group_leader.py",
     ),
@@ -373,21 +375,21 @@ MUTANTS = (
     ),
     Mutant(
         "the recovery of an allocator is reported as a manual change",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "filter(None, (changed, describe_allocator(inputs.group_state, target)))",
         "filter(None, (changed,))",
         "tests/sim/test_group_leader.py",
     ),
     Mutant(
         "the completion of an interrupted publication is reported as a manual change",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         "        if self._planned_from is not self._before:\n",
         "        if False:\n",
         "tests/sim/test_group_leader.py",
     ),
     Mutant(
         "another result of the same allocator is reported as a manual change",
-        _LEADER_DRIVER,
+        _PARTITION_PLANNER,
         'return "allocator" if stored == published != wanted else "manual"',
         'return "manual"',
         "tests/sim/test_group_leader.py",

@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "a session leads before it has joined",
         _GROUP_SESSION,
-        "return self._active and self._admitted.candidacy.leads",
-        "return self._admitted.candidacy.leads",
+        "return self._active and self._admitted.leads",
+        "return self._admitted.leads",
         _GROUP_SESSION_TESTS,
     ),
     Mutant(
@@ -184,15 +184,15 @@ MUTANTS = (
     Mutant(
         "a role does not read its watched znodes again after a reconnection",
         _GROUP_SESSION,
-        "            self._admitted.role.recheck()\n",
+        "        self.role.recheck()\n",
         "",
         _GROUP_SESSION_TESTS,
     ),
     Mutant(
         "the regular check does not restore deleted znodes",
         _GROUP_SESSION,
-        "            await parts.role.restore()\n",
-        "",
+        "        await self.role.restore()\n",
+        "        pass\n",
         _GROUP_SESSION_TESTS,
     ),
     # The close of a session

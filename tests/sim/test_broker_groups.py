@@ -13,8 +13,9 @@ import pytest
 
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
-from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, CoordinatorHeartbeat
+from kiel_groups.clients.coordinator.coordinator_heartbeat import CoordinatorHeartbeat
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer
 from kiel_groups.group.coordinated.member_events import Drained
 from kiel_groups.model import TopicPartition

@@ -22,7 +22,7 @@ def leader_driver(world: World) -> LeaderDriver:
     """Return the driver of the group's leader."""
     (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
     assert leader.member._member_session is not None
-    return leader.member._member_session._admitted.candidacy._leader_driver
+    return leader.member._member_session._admitted.role.candidacy._leader_driver
 
 
 def causes(world: World) -> list[str]:
@@ -93,16 +93,16 @@ def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
 def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
     """Failure and recovery are recorded once each. A change of the error text alone adds no entry."""
     with at_rest(members=3, topics=(8,)) as world:
-        allocate, failures = leader_driver(world)._allocator, list[str]()
+        allocate, failures = leader_driver(world)._planner._allocator, list[str]()
 
         def failing(members: object, partitions: object) -> Assignment:
             failures.append(f"failure {len(failures)}")
             raise RuntimeError(failures[-1])
 
-        leader_driver(world)._allocator = failing
+        leader_driver(world)._planner._allocator = failing
         joining = world.join(world.topics)
         world.run_for(100.0)
-        leader_driver(world)._allocator = allocate
+        leader_driver(world)._planner._allocator = allocate
         world.run_for(100.0)
         expected = ["first plan", f"join of {joining.member.member_id}, allocator failed", "allocator recovered"]
         assert causes(world) == expected
@@ -120,7 +120,7 @@ def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> Non
             given = round_robin(members, partitions)
             return dict(zip(members, reversed([given[name] for name in members]), strict=True)) if turned else given
 
-        leader_driver(world)._allocator = turning
+        leader_driver(world)._planner._allocator = turning
         world.run_for(100.0)
         before = len(causes(world))
         turned = True

@@ -7,10 +7,14 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 
 import pytest
 
+from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.leader.partition_planner import PartitionPlanner
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import SessionContext
@@ -49,6 +53,7 @@ class Role:
 
     def __init__(self, context: SessionContext, endless: Step | None) -> None:
         self.proof = context.layout.election
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, round_robin), self.proof)
         self.rechecks = self.restores = 0
         self.works: list[Work] = []
         self.releases_for_ever = False
@@ -95,6 +100,9 @@ class Kind:
     def __init__(self, endless: Step | None = None) -> None:
         self.endless = endless
         self.roles: list[Role] = []
+
+    def layout(self, group: str) -> GroupLayout:
+        return GroupLayout(group)
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
         await wait_if(self.endless is Step.ADMISSION)

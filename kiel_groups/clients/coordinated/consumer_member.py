@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.clients.calls.eager_methods import home_loop
@@ -14,6 +15,7 @@ from kiel_groups.clients.coordinated.assignment_planner import TopicSource
 from kiel_groups.clients.coordinated.consumer_hooks import ConsumerHooks
 from kiel_groups.clients.coordinated.coordinator_commits import CoordinatorOffsets
 from kiel_groups.clients.coordinated.start_positions import StartPositions
+from kiel_groups.clients.coordinator.broker_coordinator import BrokerCoordinator
 from kiel_groups.clients.coordinator.coordinated_member import CoordinatedMember
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext
 from kiel_groups.clients.coordinator.request_failures import reported
@@ -71,12 +73,14 @@ class ConsumerMember:
         self._tasks = TaskSet(self._task_failed)
         self._on_failure = on_failure
         self._hooks = ConsumerHooks(context, handler, subscription, topics, assignors, self._tasks)
-        self._member = CoordinatedMember(context, self._hooks, on_failure)
+        self._member = CoordinatedMember(
+            context, partial(BrokerCoordinator, context, self._hooks), self._hooks, on_failure
+        )
         self._offsets = CoordinatorOffsets(context, self._member, self._tracker, context.timing.find_timeout_ms)
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
         self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
-        self._hooks.attach(StartPositions(group, handler, self._offsets), self._owned)
+        self._hooks.attach(StartPositions(group, handler, self._offsets, metrics), self._owned)
         self._loop = home_loop()
         self._watchdog: Watchdog | None = None
         self._has_started = False
@@ -223,7 +227,7 @@ class ConsumerMember:
             self._context.group.group,
             self.member_id,
             partition,
-            lambda request: self._member.send(GroupRequest.FETCH, request, timeout_s),
+            lambda request: self._member.send(GroupRequest.FETCH, self._context.aside(request, timeout_s)),
         )
 
     async def _refresh_offsets(self) -> None:

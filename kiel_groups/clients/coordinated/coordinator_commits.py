@@ -150,7 +150,7 @@ class CoordinatorOffsets:
         request = OffsetCommitRequestV2(self._group, token.generation, token.member_id, texts)
         try:
             timeout_s = min(self._timeout_s, gate.deadline_s - now_s)
-            answers = await self._member.send(GroupRequest.COMMIT, request, timeout_s)
+            answers = await self._member.send(GroupRequest.COMMIT, self._context.aside(request, timeout_s))
         except KielGroupsError as error:
             log.info("group %s: no answer to a commit: %s", self._group, error)
             return {}
@@ -232,7 +232,7 @@ class CoordinatorOffsets:
         return await read_offsets(
             self._group,
             partitions,
-            lambda request: self._member.send(GroupRequest.FETCH, request, self._read_s),
+            lambda request: self._member.send(GroupRequest.FETCH, self._context.aside(request, self._read_s)),
             refused,
         )
 

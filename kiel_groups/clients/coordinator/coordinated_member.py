@@ -1,26 +1,25 @@
 """
-A member of a group that brokers coordinate: it performs what ``group.coordinated.member_state`` decides.
+A member of a group that has a coordinator: it performs what ``group.coordinated.member_state`` decides.
 
 The class is generic: what a protocol's metadata and assignments mean, and what a member does with its assignment, is
-decided by its hooks. ``ConsumerMember`` has those of a consumer.
+decided by its hooks. ``ConsumerMember`` has those of a consumer. What coordinates the group is a ``GroupCoordinator``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.calls.eager_methods import home_loop
-from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, CoordinatorHeartbeat
-from kiel_groups.clients.coordinator.generation_gate import LEASE_SHARE, GenerationGate
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget, GroupCoordinator
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
-from kiel_groups.clients.coordinator.join_refusals import refusal
-from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
-from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
+from kiel_groups.clients.coordinator.held_assignment import HeldAssignment
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks, MemberSettings
 from kiel_groups.clients.coordinator.request_failures import RequestFailures, reported
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -37,7 +36,6 @@ from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, Gro
 from kiel_groups.group.coordinated.member_state import Holding, MemberState, Phase, step
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import error_code
-from kiel_groups.wire.framing import Request
 
 __all__ = ["CoordinatedMember"]
 
@@ -54,46 +52,38 @@ class CoordinatedMember:
     One member, from ``start`` to ``close``. It joins again by itself after each rebalance and each loss.
 
     Args:
-        context: The member's settings, its transport, and its runtime.
+        settings: The member's group, its limits, its metrics and its clock.
+        coordinate: Returns the coordinator as this member reaches it, given the function that hears of its heartbeats.
         hooks: The program that the member belongs to.
         on_failure: Called with the error of a member that stops for good.
     """
 
     def __init__(
-        self, context: CoordinatedContext, hooks: MemberHooks, on_failure: Callable[[KielGroupsError], None]
+        self,
+        settings: MemberSettings,
+        coordinate: Callable[[BeatReport], GroupCoordinator],
+        hooks: MemberHooks,
+        on_failure: Callable[[KielGroupsError], None],
     ) -> None:
-        self._context = context
-        self._name = context.group.group
-        self._timing = context.timing
-        self._metrics = context.metrics
-        self._runtime = context.runtime
-        self._transport = context.transport
+        self._name = settings.group.group
+        self._find_timeout_s = settings.find_timeout_ms / 1000
+        self._metrics = settings.metrics
+        self._runtime = settings.runtime
         self._hooks = hooks
-        self._requests = MembershipRequests(context, hooks)
+        self._coordination = coordinate(self._beat_answered)
         self._on_failure = on_failure
         self._state = MemberState()
         self._tasks = TaskSet(self._crashed)
         self._pauses = Backoff(
-            context.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
+            settings.group.retry_backoff_ms / 1000, LONGEST_REQUEST_PAUSE_S, lambda: self._runtime.uniform(0.5, 1.5)
         )
-        self._heartbeat = CoordinatorHeartbeat(
-            self._name,
-            self._transport,
-            self._timing.heartbeat_interval_ms,
-            self._timing.session_timeout_ms,
-            self._metrics,
-            self._runtime,
-            self._beat_answered,
-        )
-        self._gate: GenerationGate | None = None
+        self._held = HeldAssignment(settings, hooks, self._drained, self._crashed)
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""
-        self._failures = RequestFailures(self._name, self._metrics)
+        self._failures = RequestFailures(self._name, self._metrics, self._runtime)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
-        #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
-        self._hook: asyncio.Task[None] | None = None
         self._is_stable = asyncio.Event()
         #: The outcome of the member, as soon as it is known: an error, or None if it has left.
         self._over: asyncio.Future[KielGroupsError | None] = home_loop().create_future()
@@ -130,7 +120,7 @@ class CoordinatedMember:
     @property
     def gate(self) -> GenerationGate | None:
         """The gate of the newest assignment."""
-        return self._gate
+        return self._held.gate
 
     async def start(self) -> None:
         """
@@ -138,6 +128,7 @@ class CoordinatedMember:
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time, or the coordinator did not answer a join.
+            NoZooKeeperError: The group is on ZooKeeper, and no server has answered in time.
             KielGroupsError: The coordinator refuses the member, or the member's assignor has failed.
         """
         self.request_rejoin()
@@ -154,7 +145,7 @@ class CoordinatedMember:
         The other members of a rebalance may delay that for as long as their rebalance timeout.
         """
         loop = asyncio.get_running_loop()
-        limit_s = loop.time() + self._timing.find_timeout_ms / 1000
+        limit_s = loop.time() + self._find_timeout_s
         while self.need_rejoin:
             self._is_stable.clear()
             stable = asyncio.ensure_future(self._is_stable.wait())
@@ -167,7 +158,7 @@ class CoordinatedMember:
                 raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
             is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
             if is_failing and self._failures.last is not None and loop.time() >= limit_s:
-                raise NoBrokersError(str(self._failures.last))
+                raise self._coordination.unreachable(self._failures.last)
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
@@ -191,15 +182,16 @@ class CoordinatedMember:
                 self._leave_by_thread()
                 self._feed(events.GivenUp())
                 self._feed(events.LeaveAnswered())
-            self._heartbeat.stop()
+            self._coordination.stop()
             cancelled = self._tasks.cancel()
         await cancelled
+        await self._coordination.closed()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
         self._leave_by_thread()
-        self._heartbeat.stop()
-        self._heartbeat.wait_ended(timeout_s)
+        self._coordination.stop()
+        self._coordination.wait_ended(timeout_s)
 
     def give_up(self) -> None:
         """
@@ -212,34 +204,40 @@ class CoordinatedMember:
     def given_up(self) -> None:
         """End the membership that ``give_up`` has left; the member joins again by ``request_rejoin``."""
         self._feed(events.GivenUp())
-        self._requests.abandon()
+        self._coordination.abandon()
 
     def _leave_by_thread(self) -> None:
-        gate, coordinator = self._gate, self._state.coordinator
+        gate, coordinator = self._held.gate, self._state.coordinator
         if gate is not None:
             gate.shut()
             if coordinator is not None and self._state.is_member:
-                self._heartbeat.leave(BeatTarget(coordinator, gate))
+                self._coordination.leave_at_once(BeatTarget(coordinator, gate))
 
     # ------------------------------------------------------------------ requests about offsets
 
-    async def send(self, kind: GroupRequest, request: Request[T], timeout_s: float) -> T:
+    async def send(self, kind: GroupRequest, request: Callable[[int], Awaitable[T]]) -> T:
         """
-        Send a request about offsets to the coordinator, and return its answer; ``note`` tells the member its code.
+        Send a request about offsets, and return its answer; ``note`` tells the member its code.
+
+        Args:
+            kind: Which request it is.
+            request: Sends it to the coordinator of this number.
 
         Raises:
-            SessionLostError: The coordinator is not known at the moment.
+            SessionLostError: The coordinator is not known at the moment, or the member has left.
             KielGroupsError: There is no answer in time, or none that can be read.
         """
+        if self._state.phase is Phase.ENDED:
+            raise SessionLostError(f"group {self._name}: this member has left the group")
         coordinator, token = self._state.coordinator, self.token
         if kind is GroupRequest.FETCH and (coordinator is None or token is None):
             # A member without a generation does not notice that its coordinator has moved.
-            coordinator = await self._transport.find()
+            coordinator = await self._coordination.find()
         if coordinator is None:
             raise SessionLostError(f"group {self._name}: the group's coordinator is not known at the moment")
         self._feed(events.RequestStarted())
         try:
-            return await self._transport.send(coordinator, request, timeout_s, aside=True)
+            return await request(coordinator)
         except KielGroupsError:
             if token is not None:
                 self._feed(events.Answered(kind, None, *token))
@@ -256,7 +254,7 @@ class CoordinatedMember:
     def _feed(self, event: events.Event) -> None:
         before = self._state
         self._state, effects = step(before, event)
-        if self._state.rejoin_due and not before.rejoin_due:
+        if self._state.is_joining and not before.is_joining:
             self._rejoin_s = self._runtime.boot_time_s()
         for effect in effects:
             self._perform(effect)
@@ -264,15 +262,14 @@ class CoordinatedMember:
 
     def _follow(self) -> None:
         """Have the heartbeat, the gate and the waiting callers follow the state."""
-        state, gate = self._state, self._gate
-        timely = self._context.has_rebalance_timeout
-        if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due and timely:
-            until_s = gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE
-            gate.extend(until_s, self._runtime.boot_time_s())
+        state, gate, coordination = self._state, self._held.gate, self._coordination
+        if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due:
+            coordination.extend(gate)
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
-            target = BeatTarget(state.coordinator, gate) if state.beats(while_draining=timely) else None
-        self._heartbeat.follow(target)
+            beats = state.beats(while_draining=coordination.beats_while_draining)
+            target = BeatTarget(state.coordinator, gate) if beats else None
+        coordination.follow(target)
         if not self.need_rejoin:
             self._is_stable.set()
 
@@ -291,46 +288,23 @@ class CoordinatedMember:
             case events.Open():
                 self._open()
             case events.Drain():
-                assert self._gate is not None
-                log.info("group %s: revoking the partitions of generation %d", self._name, self._gate.token.generation)
-                self._run_hook(self._drain(self._gate, self._hook))
+                self._held.drain()
             case events.Lose():
-                self._drop()
+                self._held.drop()
             case events.SendLeave(member_id):
                 self._tasks.start(self._leave(member_id))
             case events.Fail(request, code):
-                self._fail(refusal(request, code, self._context, self._requests.offered))
+                self._fail(self._coordination.refusal(request, code))
             case events.Ended():
                 if not self._over.done():
                     self._over.set_result(None)
                 self._ended.set()
 
-    def _drop(self) -> None:
-        """End the assignment at once; a hook that runs for it is cancelled before."""
-        gate, hook = self._gate, self._hook
-        if gate is None:
-            return
-        gate.shut()
-        self._gate = self._hook = None
-        if hook is not None:
-            hook.cancel()
-        self._metrics.count("memberships_lost")
-        log.warning("group %s: the membership of %s is over; its partitions are lost", self._name, gate.token.member_id)
-        self._hooks.lost(gate)
-
-    def _run_hook(self, work: Coroutine[Any, Any, None]) -> None:
-        self._hook = asyncio.get_running_loop().create_task(work)
-        self._hook.add_done_callback(self._hook_ended)
-
-    def _hook_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._crashed(error)
-
     # ------------------------------------------------------------------ requests about the membership
 
     async def _find(self, discovery: int) -> None:
         try:
-            coordinator = await self._transport.find()
+            coordinator = await self._coordination.find()
         except FindError as error:
             self._failures.note(GroupRequest.FIND, error)
             self._feed(events.FindFailed(discovery, error.code))
@@ -345,7 +319,7 @@ class CoordinatedMember:
         if (join, Phase.JOINING) != (self._state.join, self._state.phase):
             return  # The member has left, or was given up, before this task began.
         try:
-            answer = await self._requests.join(self._coordinator, member_id)
+            answer = await self._coordination.join(self._coordinator, member_id)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.JOIN, error)
             self._feed(events.JoinAnswered(join, None))
@@ -361,6 +335,7 @@ class CoordinatedMember:
     async def _assign(self, join: int) -> None:
         try:
             assignments = await self._hooks.perform_assignment(self._joined)
+            self._coordination.check_assignments(assignments)
         except Exception as error:
             if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
                 self._fail(reported(self._name, error))
@@ -375,14 +350,14 @@ class CoordinatedMember:
         self._sync_sent_s = self._runtime.boot_time_s()
         token = GenerationToken(self._state.generation, self._state.member_id)
         try:
-            answer = await self._requests.sync(self._coordinator, token, assignments)
+            answer = await self._coordination.sync(self._coordinator, token, assignments)
         except (BrokerError, ProtocolError) as error:
             self._failures.note(GroupRequest.SYNC, error)
             self._feed(events.SyncAnswered(join, None))
             return
         if answer.error.number:
             self._failures.note_code(GroupRequest.SYNC, answer.error)
-        self._assignment = bytes(answer.assignment)
+        self._assignment = answer.assignment
         self._feed(events.SyncAnswered(join, answer.error.number))
 
     @property
@@ -392,9 +367,14 @@ class CoordinatedMember:
 
     async def _leave(self, member_id: str) -> None:
         try:
-            await self._requests.leave(self._coordinator, member_id)
+            await self._coordination.leave(self._coordinator, member_id)
         except KielGroupsError as error:
-            log.info("group %s: the leave was not answered, so the session will expire: %s", self._name, error)
+            log.info(
+                "group %s: the coordinator has not performed the leave, and removes this member when its session is"
+                " over: %s",
+                self._name,
+                error,
+            )
         self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ the assignment
@@ -404,23 +384,14 @@ class CoordinatedMember:
         assert token is not None
         now_s = self._runtime.boot_time_s()
         self._metrics.observe("join", now_s - self._rejoin_s)
+        # A join that was asked for during this one begins now.
+        self._rejoin_s = now_s
         self._metrics.count("joins")
         self._failures.forget()
-        self._gate = GenerationGate(token, self._timing.session_timeout_ms, self._sync_sent_s)
-        log.info("group %s: joined generation %d as %s", self._name, *token)
-        self._run_hook(self._complete(self._gate, self._joined, self._assignment))
+        gate = self._coordination.new_gate(token, self._sync_sent_s)
+        self._held.open(gate, self._joined, self._assignment)
 
-    async def _complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
-        since_s = self._runtime.boot_time_s()
-        await self._hooks.complete(gate, joined, assignment)
-        self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
-
-    async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
-        if completing is not None and not completing.done():
-            completing.cancel()
-            await asyncio.wait({completing})
-        await self._hooks.prepare(gate)
-        gate.shut()
+    def _drained(self) -> None:
         self._feed(events.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from kiel_groups.clients.calls.eager_methods import home_loop
-from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, GroupTransport
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
@@ -27,7 +25,7 @@ from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 
-__all__ = ["BeatTarget", "CoordinatorHeartbeat"]
+__all__ = ["CoordinatorHeartbeat"]
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +34,6 @@ _IDLE_S = 60.0
 
 #: The share of the session timeout after which an unanswered heartbeat is given up. Another try fits into the lease.
 _ANSWER_SHARE = 1 / 6
-
-
-class BeatTarget(NamedTuple):
-    """The membership that heartbeats prove, and the coordinator they go to."""
-
-    coordinator: int
-    gate: GenerationGate
 
 
 class CoordinatorHeartbeat:
@@ -67,7 +58,7 @@ class CoordinatorHeartbeat:
         session_timeout_ms: int,
         metrics: Metrics,
         runtime: Runtime,
-        answered: Callable[[BeatTarget, BeatAnswer], None],
+        answered: BeatReport,
     ) -> None:
         self._group = group
         self._transport = transport

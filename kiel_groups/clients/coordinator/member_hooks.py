@@ -1,10 +1,10 @@
-"""Define the hooks of a program that is a member of a group which brokers coordinate, and what its parts share."""
+"""Define the hooks of a program that is a member of a group with a coordinator, and what its parts share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_transport import GroupTransport
@@ -12,9 +12,12 @@ from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.config import CoordinatorConfig, GroupConfig
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics
+from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.join_group import GroupProtocol
 
-__all__ = ["JoinedGroup", "CoordinatedContext", "MemberHooks"]
+__all__ = ["CoordinatedContext", "JoinedGroup", "MemberHooks", "MemberSettings"]
+
+T = TypeVar("T")
 
 
 class JoinedGroup(NamedTuple):
@@ -29,10 +32,27 @@ class JoinedGroup(NamedTuple):
     members: Mapping[str, bytes]
 
 
+class MemberSettings(Protocol):
+    """
+    What a member needs to know, whatever coordinates its group.
+
+    The first join fails if the coordinator is not found within ``find_timeout_ms``.
+    """
+
+    @property
+    def group(self) -> GroupConfig: ...
+    @property
+    def find_timeout_ms(self) -> int: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def runtime(self) -> Runtime: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatedContext:
     """
-    A member as its parts see it.
+    A member of a group that brokers coordinate, as its parts see it.
 
     ``versions`` says whether the brokers know JoinGroup v1. Before, the session timeout is also the time that a
     rebalance waits for a member.
@@ -46,6 +66,11 @@ class CoordinatedContext:
     runtime: Runtime
 
     @property
+    def find_timeout_ms(self) -> int:
+        """How long the first join waits for a broker that names the coordinator."""
+        return self.timing.find_timeout_ms
+
+    @property
     def has_rebalance_timeout(self) -> bool:
         """Whether a member tells the coordinator its rebalance timeout."""
         return self.versions.has_rebalance_timeout
@@ -55,6 +80,10 @@ class CoordinatedContext:
         """How long the coordinator waits for the members of a rebalance, in seconds."""
         limit_ms = self.timing.rebalance_timeout_ms if self.has_rebalance_timeout else self.timing.session_timeout_ms
         return limit_ms / 1000
+
+    def aside(self, request: Request[T], timeout_s: float) -> Callable[[int], Awaitable[T]]:
+        """Return a function that sends a request to a coordinator once, beside a join or a sync under way."""
+        return lambda coordinator: self.transport.send(coordinator, request, timeout_s, aside=True)
 
 
 class MemberHooks(Protocol):
@@ -69,7 +98,7 @@ class MemberHooks(Protocol):
     def protocol_type(self) -> str:
         """The kind of group, such as "consumer". All members of a group have the same one."""
 
-    def protocols(self) -> Sequence[GroupProtocol]:
+    async def protocols(self) -> Sequence[GroupProtocol]:
         """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from kiel_groups.clients.coordinator.group_coordinator import JoinAnswer
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
-from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest, SyncGroupResponse
 
-__all__ = ["JoinAnswer", "MembershipRequests"]
+__all__ = ["MembershipRequests"]
 
 T = TypeVar("T")
 
@@ -28,19 +29,6 @@ _LOOK_SHARE = 1 / 3
 
 #: How long a leave request may take, in seconds. The coordinator removes the member later all the same.
 _LEAVE_S = 2.0
-
-
-class JoinAnswer(NamedTuple):
-    """The answer to a join: an error, or the membership and what all members have joined with."""
-
-    error: ErrorCode
-    token: GenerationToken
-    joined: JoinedGroup
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether the member leads its generation."""
-        return self.joined.leader_id == self.token.member_id
 
 
 class MembershipRequests:
@@ -63,7 +51,7 @@ class MembershipRequests:
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
-        self.offered = offered = tuple(self._hooks.protocols())
+        self.offered = offered = tuple(await self._hooks.protocols())
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -125,6 +113,13 @@ class MembershipRequests:
         return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group, beside a join that may be under way. The answer's code changes nothing."""
+        """
+        Leave the group once, beside a join that may be under way.
+
+        Raises:
+            BrokerError: The coordinator refuses; it does not if it has removed the member already.
+        """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
-        await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        if answer not in (NO_ERROR, UNKNOWN_MEMBER_ID):
+            raise answer.exception(f"group {self._group}: LeaveGroup")

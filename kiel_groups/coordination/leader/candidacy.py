@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kiel_groups.allocators import Allocator
+from collections.abc import Callable
+
 from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
-from kiel_groups.coordination.leader.leader_driver import LeaderDriver
+from kiel_groups.coordination.leader.leader_driver import LeaderDriver, PlanMaker, PlanRequests
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.group.leader import candidate
 
@@ -18,14 +18,13 @@ class Candidacy:
 
     Args:
         context: The process on its session.
-        allocator: Computes the assignments.
+        planner: Returns the maker of the group's plans.
         proof: The znode that must exist for this process to be a candidate; see ``Election``.
     """
 
-    def __init__(self, context: SessionContext, allocator: Allocator, proof: str) -> None:
-        self._foreign_members = ForeignMemberMonitor(context)
-        self._leader_driver = LeaderDriver(context, allocator, self.recheck)
-        self._election = Election(context, proof, self._lead, self._resign)
+    def __init__(self, context: SessionContext, planner: Callable[[PlanRequests], PlanMaker], proof: str) -> None:
+        self._leader_driver = LeaderDriver(context, planner, self.recheck)
+        self._election = Election(context, proof, self._lead, self._leader_driver.resign)
 
     @property
     def leads(self) -> bool:
@@ -52,8 +51,3 @@ class Candidacy:
 
     def _lead(self, path: str, succeeds: bool) -> None:
         self._leader_driver.lead(path, succeeds=succeeds)
-        self._foreign_members.start()
-
-    def _resign(self) -> None:
-        self._foreign_members.stop()
-        self._leader_driver.resign()

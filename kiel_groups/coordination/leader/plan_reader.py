@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from kiel_groups.coordination.leader.watched_values import WatchedValues
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.errors import ProtocolError
@@ -41,11 +42,7 @@ class PlanReader:
         self._config = context.config
         self._metrics = context.metrics
         self._runtime = context.runtime
-        self._on_change = on_change
-        self._watchers: dict[str, Callable[[], None]] = {}
-        #: Values that were read and have not changed since, by the name of their watcher.
-        self._known: dict[str, Any] = {}
-        self._reading: dict[str, object] = {}
+        self._values = WatchedValues(context, on_change)
         self._member_names: set[MemberId] = set()
         self._dynamic_config = DynamicConfig()
         #: The last weights that could be read; empty if there were none.
@@ -61,20 +58,21 @@ class PlanReader:
 
     def forget(self) -> None:
         """Drop all cached values, because their watches may be lost."""
-        self._known.clear()
-        self._reading.clear()
+        self._values.forget()
 
     async def read(self) -> Inputs:
         """Read all inputs of a plan. From now on, ``on_change`` is called when a watched input changes."""
+        cached = self._values.cached
         brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
-            self._cached("brokers", self._read_brokers),
+            cached("brokers", self._read_brokers),
             self._live_members(),
             self._session.get(self._layout.group_state),
             self._read_assignments(),
             self._session.children(self._layout.history),
             # Nested because gather() is typed for at most six arguments.
             asyncio.gather(
-                self._cached("config", self._read_dynamic_config), self._cached("weights", self._read_weights)
+                self._values.cached("config", self._read_dynamic_config),
+                self._values.cached("weights", self._read_weights),
             ),
         )
         self._weights = weights
@@ -87,7 +85,7 @@ class PlanReader:
             brokers=brokers,
             group_state=None
             if group_state is None
-            else self._parsed(GroupState.parse, group_state, self._layout.group_state),
+            else self._values.parsed(GroupState.parse, group_state, self._layout.group_state),
             group_state_version=None if group_state is None else group_state.version,
             assignments=assignments,
             away=away,
@@ -100,49 +98,9 @@ class PlanReader:
         """Return whether any of these slots has a live member again."""
         return not (await self._live_members()).keys().isdisjoint(away)
 
-    def _watcher(self, what: str) -> Callable[[], None]:
-        """Return the one watcher for a kind of change, so that renewed watches do not accumulate."""
-        return self._watchers.setdefault(what, partial(self._changed, what))
-
-    def _changed(self, what: str) -> None:
-        self._known.pop(what, None)
-        self._reading.pop(what, None)
-        self._on_change(f"{what} changed")
-
-    async def _cached(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
-        """Return a value, cached until its watch fires. A value whose watch fires during the read is not cached."""
-        if what in self._known:
-            known: _Parsed = self._known[what]
-            return known
-        reading = self._reading[what] = object()
-        found = await read()
-        if self._reading.pop(what, None) is reading:
-            self._known[what] = found
-        return found
-
-    async def _cached_many(
-        self,
-        kind: str,
-        names: Iterable[str],
-        path_of: Callable[[str], str],
-        parse: Callable[[str, Node], _Parsed | None],
-    ) -> dict[str, _Parsed | None]:
-        """Return values of one kind by name, cached as by ``_cached``, or None for a missing or unreadable znode."""
-        whats = {name: f"{kind} {name}" for name in names}
-        values = {name: self._known.get(what) for name, what in whats.items()}
-        unread = {name: what for name, what in whats.items() if what not in self._known}
-        reading = object()
-        self._reading |= dict.fromkeys(unread.values(), reading)
-        nodes = await self._watched_many([path_of(name) for name in unread], unread.values())
-        for (name, what), node in zip(unread.items(), nodes, strict=True):
-            values[name] = None if node is None else parse(name, node)
-            if self._reading.pop(what, None) is reading:
-                self._known[what] = values[name]
-        return values
-
     async def _read_brokers(self) -> int:
         """Return the number of brokers, and watch for changes, even if no broker has ever registered."""
-        watcher = self._watcher("brokers")
+        watcher = self._values.watcher("brokers")
         names = await self._session.children(BROKER_IDS, watcher)
         if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
             names = await self._session.children(BROKER_IDS, watcher)
@@ -150,12 +108,12 @@ class PlanReader:
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
         """Read the live members by slot. If two members share a slot, the member that registered later counts."""
-        names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
+        names = sorted(await self._session.children(self._layout.members, self._values.watcher("members")) or ())
         for name in self._member_names - set(names):
-            self._forget_member(name)
+            self._values.drop(f"member {name}")
         self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        members = await self._cached_many("member", names, self._layout.member, self._registered)
+        members = await self._values.cached_many("member", names, self._layout.member, self._registered)
         for found in members.values():
             if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
                 newest[found[1].slot] = found
@@ -163,29 +121,21 @@ class PlanReader:
 
     def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
         """Return the zxid of a registration and its content, or None if the registration cannot be read."""
-        info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
+        info = self._values.parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
         return None if info is None else (node.czxid, info)
-
-    def _forget_member(self, name: MemberId) -> None:
-        what = f"member {name}"
-        self._known.pop(what, None)
-        self._reading.pop(what, None)
-        watcher = self._watchers.pop(what, None)
-        if watcher is not None:
-            self._session.forget(watcher)
 
     async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
         slots = await self._session.children(self._layout.group_state) or []
         nodes = await self._session.get_many([self._layout.assignment(slot) for slot in slots])
         return {
-            slot: self._parsed(MemberAssignment.parse, node, self._layout.assignment(slot))
+            slot: self._values.parsed(MemberAssignment.parse, node, self._layout.assignment(slot))
             for slot, node in zip(slots, nodes, strict=True)
             if node is not None
         }
 
     async def _read_dynamic_config(self) -> DynamicConfig:
         """Read the group's dynamic settings. If the settings cannot be read, return the previous ones."""
-        node = await self._watched(self._layout.config, "config")
+        node = await self._values.watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig()
         try:
@@ -201,7 +151,7 @@ class PlanReader:
 
         Without the previous weights, a garbled znode would move partitions, and its repair would move them back.
         """
-        node = await self._watched(self._layout.weights, "weights")
+        node = await self._values.watched(self._layout.weights, "weights")
         if node is None:
             return {}
         try:
@@ -223,38 +173,7 @@ class PlanReader:
         self._warnings = warnings
 
     async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await self._cached_many(
-            "topic", names, topic_path, lambda name, node: self._parsed(parse_topic, node, topic_path(name))
+        found = await self._values.cached_many(
+            "topic", names, topic_path, lambda name, node: self._values.parsed(parse_topic, node, topic_path(name))
         )
         return {name: partitions for name, partitions in found.items() if partitions is not None}
-
-    async def _watched(self, path: str, what: str) -> Node | None:
-        """Read a znode and watch it. If it does not exist, return None and watch for its creation."""
-        return (await self._watched_many([path], [what]))[0]
-
-    async def _watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
-        """
-        Read znodes and watch them. For each znode that does not exist, return None and watch for its creation.
-
-        One call reads all znodes, instead of one task for each znode. So the session limits how many reads are in
-        flight ahead of a heartbeat, however many members and topics there are.
-        """
-        watchers = [self._watcher(what) for what in whats]
-        nodes = await self._session.get_many(paths, watchers)
-        absent = [number for number, node in enumerate(nodes) if node is None]
-        answers = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
-        # Znodes that were created between the two reads.
-        late = [number for number, node in zip(absent, answers, strict=True) if node is not None]
-        found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
-        for number, node in zip(late, found, strict=True):
-            nodes[number] = node
-        return nodes
-
-    def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
-        """Parse a znode's value. If the value is invalid, log an error and return None."""
-        try:
-            return parse(node.data, path)
-        except ProtocolError as error:
-            log.error("group %s: %s; ignoring it", self._layout.group, error)
-            self._metrics.count("znodes_unreadable")
-            return None

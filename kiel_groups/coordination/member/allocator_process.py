@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
+from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.leader.partition_planner import PartitionPlanner
 from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import Work
@@ -46,7 +50,9 @@ class AllocatorProcess:
         await self._supervisor.start()
 
     async def _join(self, by_s: float) -> GroupSession[AllocatorRole]:
-        session = GroupSession(self._process, AllocatorKind(), first=self._supervisor.current is None)
+        session = GroupSession(
+            self._process, AllocatorKind(self._process.allocator), first=self._supervisor.current is None
+        )
         await session.join(by_s)
         return session
 
@@ -69,19 +75,27 @@ class AllocatorKind:
 
     paused = "this candidate is paused"
 
+    def __init__(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of a group of consumers."""
+        return GroupLayout(group)
+
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
         """Check nothing: the members choose the group's settings."""
 
     def new_role(self, context: SessionContext) -> AllocatorRole:
-        return AllocatorRole(context)
+        return AllocatorRole(context, self._allocator)
 
 
 class AllocatorRole:
     """An allocator process on one session, which registers nothing and owns nothing; see ``SessionRole``."""
 
-    def __init__(self, context: SessionContext) -> None:
+    def __init__(self, context: SessionContext, allocator: Allocator) -> None:
         # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
         self.proof = context.layout.election
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
 
     async def register(self) -> None:
         """Do nothing: the election znode is the only one."""

@@ -51,7 +51,7 @@ class GroupMember:
         self._process = process
         self._config = process.config
         self._handler = handler
-        self._kind = MemberKind(handler, subscription)
+        self._kind = MemberKind(handler, subscription, process.allocator)
         self._supervisor = SessionSupervisor(process, self._join, on_failure)
 
     async def start(self) -> None:

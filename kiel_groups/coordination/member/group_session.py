@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from kiel_groups.coordination.leader.candidacy import Candidacy
 from kiel_groups.coordination.member.session_role import RoleKind, SessionRole
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.coordination.session.heartbeat import Heartbeat
@@ -25,7 +24,6 @@ from kiel_groups.coordination.session.zk_session import Session, SessionEvent
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.member.lease import check_heartbeat_interval
 from kiel_groups.group.znodes.contents import make_member_id
-from kiel_groups.group.znodes.layout import GroupLayout
 
 __all__ = ["GroupSession", "MOVES", "SessionPhase", "is_fatal"]
 
@@ -65,21 +63,44 @@ class _Parts(Generic[RoleT]):
 
     context: SessionContext
     role: RoleT
-    candidacy: Candidacy
     heartbeat: Heartbeat
     watchdog: Watchdog
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the group's leader."""
+        return self.role.candidacy is not None and self.role.candidacy.leads
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process leads and knows of no other member."""
+        return self.role.candidacy is not None and self.role.candidacy.alone
+
+    def recheck(self) -> None:
+        """Read again the candidates and everything else that is watched."""
+        if self.role.candidacy is not None:
+            self.role.candidacy.recheck()
+        self.role.recheck()
+
+    async def restore(self) -> None:
+        """Check the candidates, and restore what an operator has deleted."""
+        if self.role.candidacy is not None:
+            self.role.candidacy.recheck()
+        await self.role.restore()
 
     def start(self) -> None:
         """Start those parts that run while the process takes part in the group."""
         self.heartbeat.start()
         self.watchdog.start()
-        self.candidacy.enter()
+        if self.role.candidacy is not None:
+            self.role.candidacy.enter()
 
     def end(self) -> None:
         """Stop all parts, because the session is over."""
         self.heartbeat.stop()
         self.watchdog.stop()
-        self.candidacy.end()
+        if self.role.candidacy is not None:
+            self.role.candidacy.end()
         self.role.end()
 
 
@@ -102,7 +123,7 @@ class GroupSession(Generic[RoleT]):
         self._config = process.config
         self._zookeeper = process.zookeeper
         self._metrics = process.metrics
-        self._layout = GroupLayout(process.config.group)
+        self._layout = kind.layout(process.config.group)
         self._tasks = TaskSet(self.fail)
         self.phase = SessionPhase.OPENING
         self._began_s = process.runtime.boot_time_s()
@@ -128,7 +149,7 @@ class GroupSession(Generic[RoleT]):
     @property
     def leads(self) -> bool:
         """Whether this process is the group's leader."""
-        return self._active and self._admitted.candidacy.leads
+        return self._active and self._admitted.leads
 
     @property
     def _admitted(self) -> _Parts[RoleT]:
@@ -188,7 +209,6 @@ class GroupSession(Generic[RoleT]):
         return _Parts(
             context=context,
             role=role,
-            candidacy=Candidacy(context, process.allocator, role.proof),
             heartbeat=Heartbeat(
                 self.session, role.proof, process.zookeeper.heartbeat_interval_ms, process.metrics, process.runtime
             ),
@@ -290,15 +310,13 @@ class GroupSession(Generic[RoleT]):
             # Logged at the level of the break, so that an operator who sees one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
-            self._admitted.candidacy.recheck()
-            self._admitted.role.recheck()
+            self._admitted.recheck()
 
     async def _check_regularly(self, parts: _Parts[RoleT]) -> None:
         """Check the election and the registration at regular intervals; a leader then also plans again."""
         while True:
             await asyncio.sleep(parts.context.audit_interval_s())
-            parts.candidacy.recheck()
-            await parts.role.restore()
+            await parts.restore()
 
     def fail(self, error: BaseException) -> None:
         """End the session because of an error."""
@@ -326,7 +344,7 @@ class GroupSession(Generic[RoleT]):
         if self._active:
             self._enter(SessionPhase.LEAVING)
             parts = self._admitted
-            releasing = asyncio.ensure_future(parts.role.release(alone=parts.candidacy.alone))
+            releasing = asyncio.ensure_future(parts.role.release(alone=parts.is_alone))
             either: set[asyncio.Future[Any]] = {releasing, self.over}
             try:
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
+from functools import partial
 
+from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort
+from kiel_groups.coordination.leader.candidacy import Candidacy
+from kiel_groups.coordination.leader.partition_planner import PartitionPlanner
 from kiel_groups.coordination.member.admission import check_admission
 from kiel_groups.coordination.member.member_offsets import MemberOffsets
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
@@ -32,25 +36,32 @@ class MemberKind:
 
     paused = "delivery is paused"
 
-    def __init__(self, handler: PartitionHandler, subscription: SubscriptionState) -> None:
+    def __init__(self, handler: PartitionHandler, subscription: SubscriptionState, allocator: Allocator) -> None:
         self._handler = handler
         self._subscription = subscription
+        self._allocator = allocator
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of a group of consumers."""
+        return GroupLayout(group)
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
         """Check the group's settings and its members; raises as ``check_admission``."""
         await check_admission(session, layout, config)
 
     def new_role(self, context: SessionContext) -> MemberRole:
-        return MemberRole(MemberContext.of(context, self._handler, self._subscription.offsets), self._subscription)
+        member = MemberContext.of(context, self._handler, self._subscription.offsets)
+        return MemberRole(member, self._subscription, self._allocator)
 
 
 class MemberRole:
     """A member of a group on one session; see ``SessionRole``."""
 
-    def __init__(self, context: MemberContext, subscription: SubscriptionState) -> None:
+    def __init__(self, context: MemberContext, subscription: SubscriptionState, allocator: Allocator) -> None:
         self._context = context
         self._handler = context.handler
         self.proof = context.layout.member(context.member_id)
+        self.candidacy = Candidacy(context, partial(PartitionPlanner, context, allocator), self.proof)
         self.registration = SubscriptionRegistration(context, lambda: subscription.topics)
         self.offsets = offsets = MemberOffsets.compose(context)
         self.owned_partitions = OwnedPartitions(

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Protocol, TypeVar
 
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.leader.candidacy import Candidacy
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.session_context import SessionContext
 from kiel_groups.coordination.session.zk_session import Session
@@ -21,6 +22,10 @@ class SessionRole(Protocol):
     @property
     def proof(self) -> str:
         """The znode that each heartbeat checks, and without which this process is no candidate."""
+
+    @property
+    def candidacy(self) -> Candidacy | None:
+        """The part that this process takes in the election, or None if it takes none."""
 
     async def register(self) -> None:
         """Create the znodes that register this process."""
@@ -60,6 +65,9 @@ class RoleKind(Protocol[_RoleT_co]):
     @property
     def paused(self) -> str:
         """The effect of a broken connection, for the log."""
+
+    def layout(self, group: str) -> GroupLayout:
+        """Return the paths of the group's znodes."""
 
     async def admit(self, session: Session, layout: GroupLayout, config: GroupConfig) -> None:
         """Raise an error if this process may not join the group."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,21 +31,30 @@ TOKEN = GenerationToken(3, "m")
 
 
 class Coordinator:
-    """A member whose coordinator stores offsets; ``code`` is its answer to commits."""
+    """Stores offsets; ``code`` is its answer to commits."""
 
-    def __init__(self, runtime: ManualRuntime) -> None:
-        self.token = TOKEN
-        self.may_commit = True
-        self.gate = GenerationGate(TOKEN, 30_000, runtime.now_s)
+    def __init__(self) -> None:
         self.offsets: dict[TopicPartition, int] = {}
         self.code = NO_ERROR
 
-    async def send(self, kind: object, request: Any, timeout_s: float) -> Any:
+    async def send(self, coordinator: int, request: Any, timeout_s: float, *, aside: bool) -> Any:
         if isinstance(request, OffsetCommitRequestV2):
             if self.code == NO_ERROR:
                 self.offsets |= {partition: value.offset for partition, value in request.offsets.items()}
             return dict.fromkeys(request.offsets, self.code)
         return {each: FetchedOffset(self.offsets.get(each, -1), "", NO_ERROR) for each in (P0, P1)}
+
+
+class Member:
+    """A member whose coordinator is known."""
+
+    def __init__(self, runtime: ManualRuntime) -> None:
+        self.token = TOKEN
+        self.may_commit = True
+        self.gate = GenerationGate(TOKEN, 30_000, runtime.now_s)
+
+    async def send(self, kind: object, request: Callable[[int], Awaitable[Any]]) -> Any:
+        return await request(1)
 
     def note(self, kind: object, code: int, token: GenerationToken) -> None:
         """The member follows the code."""
@@ -66,18 +76,18 @@ class Process:
 
     def __init__(self) -> None:
         runtime, self.metrics = ManualRuntime(), Metrics()
+        self.coordinator, self.ends = Coordinator(), Ends()
         group = GroupConfig(group="g", auto_offset_reset="latest")
         context = CoordinatedContext(
             group=group,
             timing=CoordinatorConfig(),
-            transport=cast(Any, None),
+            transport=cast(Any, self.coordinator),
             versions=GroupVersions((0, 9)),
             metrics=self.metrics,
             runtime=runtime,
         )
-        self.coordinator, self.ends = Coordinator(runtime), Ends()
-        self.offsets = CoordinatorOffsets(context, cast(Any, self.coordinator), OffsetTracker(), 1_000)
-        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets)
+        self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), 1_000)
+        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics)
 
     async def start(self) -> dict[TopicPartition, tuple[int, StartOrigin]]:
         found = await self.starts.find([P0, P1], {"t": 2}, TOKEN)

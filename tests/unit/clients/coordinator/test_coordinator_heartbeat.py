@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.coordinator.coordinator_heartbeat import BeatTarget, CoordinatorHeartbeat
+from kiel_groups.clients.coordinator.coordinator_heartbeat import CoordinatorHeartbeat
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.metrics import Metrics

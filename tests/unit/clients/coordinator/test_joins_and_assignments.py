@@ -17,12 +17,13 @@ from kiel_groups.errors import (
     SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.metrics import Latency
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 from kiel_groups.wire.groups.join_group import JoinGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.scripted_coordinator import FIND, MemberBench
-from tests.helpers.waiting import run_ready_tasks
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,59 @@ ANEW = ("join anew", *REJOIN)
 
 
 # Joins
+
+
+async def test_the_time_of_a_join_has_its_failed_tries() -> None:
+    """A join lasts from its decision to the assignment, however many requests it takes."""
+    bench = MemberBench()
+    found, granted = asyncio.Event(), asyncio.Event()
+    bench.transport.script[FIND].append(found)
+    bench.transport.script[JoinGroupRequest].extend([C.LOADING, granted])
+    bench.member.request_rejoin()
+    await bench.traced("find")
+    bench.runtime.pass_s(1)
+    found.set()
+    await eventually(lambda: bench.trace.count("join anew") == 2, "the second try")
+    bench.runtime.pass_s(2)
+    granted.set()
+    await bench.traced("complete")
+    assert bench.metrics.latency("join") == Latency(1, 3, 3)
+    await bench.member.close()
+
+
+async def test_the_time_of_a_join_counts_from_the_removal() -> None:
+    """A member that the coordinator has removed joins at once; how long it was a member does not count."""
+    bench = await MemberBench().joined()
+    bench.runtime.pass_s(100)
+    granted = asyncio.Event()
+    bench.transport.script[JoinGroupRequest].append(granted)
+    bench.trace.clear()
+    await bench.beat(C.UNKNOWN_MEMBER)
+    await bench.traced("join anew")
+    bench.runtime.pass_s(2)
+    granted.set()
+    await bench.traced("complete")
+    assert bench.metrics.latency("join") == Latency(2, 2, 2)
+    await bench.member.close()
+
+
+async def test_the_time_of_a_join_that_follows_another_begins_after_it() -> None:
+    """A join that is asked for during another one takes effect after it, and both are measured."""
+    bench = await MemberBench().joined()
+    first, second = asyncio.Event(), asyncio.Event()
+    bench.transport.script[SyncGroupRequest].extend([first, second])
+    bench.member.request_rejoin()
+    await bench.traced("sync")
+    bench.runtime.pass_s(1)
+    bench.member.request_rejoin()
+    bench.runtime.pass_s(2)
+    first.set()
+    await eventually(lambda: bench.trace.count("sync") == 2, "the second join")
+    bench.runtime.pass_s(4)
+    second.set()
+    await eventually(lambda: bench.trace.count("complete") == 2, "the second assignment")
+    assert bench.metrics.latency("join") == Latency(3, 7, 4)
+    await bench.member.close()
 
 
 async def test_a_leader_sends_all_assignments() -> None:
@@ -114,7 +168,7 @@ async def test_a_join_waits_for_the_answer_to_a_request_about_offsets() -> None:
     bench = await MemberBench().joined()
     answered = asyncio.Event()
     bench.transport.script[OffsetFetchRequestV1].append(answered)
-    reading = asyncio.ensure_future(bench.member.send(GroupRequest.FETCH, READ, 5))
+    reading = asyncio.ensure_future(bench.send(GroupRequest.FETCH, READ, 5))
     await bench.traced("read offsets")
     bench.member.request_rejoin()
     await bench.traced("prepare")
@@ -131,7 +185,7 @@ async def test_a_request_that_is_given_up_does_not_delay_a_join(end: str) -> Non
     """A request counts as under way until its end, whether that is an answer, an error or a cancellation."""
     bench = await MemberBench().joined()
     bench.transport.script[OffsetFetchRequestV1].append(asyncio.Event())
-    reading = asyncio.ensure_future(bench.member.send(GroupRequest.FETCH, READ, 0.01 if end == "failed" else 60))
+    reading = asyncio.ensure_future(bench.send(GroupRequest.FETCH, READ, 0.01 if end == "failed" else 60))
     await bench.traced("read offsets")
     if end == "cancelled":
         reading.cancel()
@@ -148,8 +202,8 @@ async def test_a_commit_needs_a_known_coordinator() -> None:
     bench.transport.script[FIND].append(asyncio.Event())
     await bench.beat(C.NOT_COORDINATOR)
     with pytest.raises(SessionLostError, match="the group's coordinator is not known at the moment"):
-        await bench.member.send(GroupRequest.COMMIT, READ, 5)
-    await bench.member.send(GroupRequest.FETCH, READ, 5)
+        await bench.send(GroupRequest.COMMIT, READ, 5)
+    await bench.send(GroupRequest.FETCH, READ, 5)
     assert bench.trace == ["beat", "find", "find", "read offsets"]
     await bench.member.close()
 
@@ -158,7 +212,7 @@ async def test_a_former_member_reads_offsets_from_the_present_coordinator() -> N
     """A member that was given up has no heartbeat to tell it of another coordinator, so it asks before each read."""
     bench = await MemberBench().joined()
     bench.member.given_up()
-    await bench.member.send(GroupRequest.FETCH, READ, 5)
+    await bench.send(GroupRequest.FETCH, READ, 5)
     assert bench.trace == ["lost", "find", "read offsets"]
     await bench.member.close()
 

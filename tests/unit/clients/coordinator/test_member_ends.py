@@ -15,6 +15,7 @@ from kiel_groups.errors import (
     BrokerConnectionError,
     ClosedError,
     ConfigError,
+    SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
 from kiel_groups.model import GenerationToken, TopicPartition
@@ -50,6 +51,22 @@ async def test_a_close_gives_back_and_leaves() -> None:
     assert all(ticker.ended for ticker in bench.runtime.tickers)
     with pytest.raises(ClosedError, match="group g: the member has left"):
         await bench.member.ensure_active()
+
+
+@pytest.mark.parametrize("answer", [*C, SILENCE], ids=str)
+async def test_each_answer_to_a_leave_request(answer: int | Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """The member leaves in one attempt. If the coordinator has not removed it, the log says that its session ends."""
+    caplog.set_level(logging.INFO)
+    bench = await MemberBench().joined()
+    bench.transport.script[LeaveGroupRequest].append(answer)
+    caplog.clear()
+    async with asyncio.timeout(5):
+        await bench.member.close()
+    bench.runtime.pass_s(10)
+    assert bench.trace == ["prepare", "leave m-1"]
+    assert bench.member.token is None
+    said = "the coordinator has not performed the leave" in caplog.text
+    assert said is (answer not in (C.NO_ERROR, C.UNKNOWN_MEMBER))
 
 
 async def test_a_close_waits_for_a_leave_request_after_an_error() -> None:
@@ -172,6 +189,17 @@ async def test_a_close_is_repeatable() -> None:
     bench.member.given_up()
     await run_ready_tasks()
     assert bench.trace == ["prepare", "leave m-1"]
+
+
+async def test_a_member_that_has_left_sends_nothing_more() -> None:
+    """A commit that is answered after the close would otherwise look for the coordinator, to name the new owner."""
+    bench = await MemberBench().joined()
+    await bench.member.close()
+    left = tuple(bench.trace)
+    for kind in (GroupRequest.FETCH, GroupRequest.COMMIT):
+        with pytest.raises(SessionLostError, match="this member has left the group"):
+            await bench.send(kind, READ, 5)
+    assert tuple(bench.trace) == left
 
 
 async def test_a_member_without_a_loop_leaves_by_the_thread() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
 
+from kiel_groups.allocators import round_robin
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorKind
 from kiel_groups.coordination.member.group_session import GroupSession
@@ -145,7 +146,8 @@ async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFi
     """
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
-        GroupSession(process_context(zookeeper=config), AllocatorKind(), first=is_first) for is_first in (True, False)
+        GroupSession(process_context(zookeeper=config), AllocatorKind(round_robin), first=is_first)
+        for is_first in (True, False)
     )
     for each in (first, later):
         each.session.gate.grant(TIMEOUT_MS, 0.0)

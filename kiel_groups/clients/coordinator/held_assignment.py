@@ -1,0 +1,91 @@
+"""The assignment that a member's program has, and the hook that runs for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks, MemberSettings
+
+__all__ = ["HeldAssignment"]
+
+log = logging.getLogger(__name__)
+
+
+class HeldAssignment:
+    """
+    Runs the hooks of a member for one assignment after the other.
+
+    Args:
+        settings: The member's group, metrics and clock.
+        hooks: The program that the member belongs to.
+        drained: Called when the program has given an assignment back.
+        crashed: Called with the error of a hook.
+    """
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        hooks: MemberHooks,
+        drained: Callable[[], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        self._name = settings.group.group
+        self._metrics = settings.metrics
+        self._runtime = settings.runtime
+        self._hooks = hooks
+        self._drained = drained
+        self._crashed = crashed
+        #: The gate of the newest assignment; None before the first one, and after a loss.
+        self.gate: GenerationGate | None = None
+        #: The hook that runs for the present assignment: ``complete`` or ``prepare``.
+        self._hook: asyncio.Task[None] | None = None
+
+    def open(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Have the program take an assignment over."""
+        self.gate = gate
+        log.info("group %s: joined generation %d as %s", self._name, *gate.token)
+        self._run(self._complete(gate, joined, assignment))
+
+    def drain(self) -> None:
+        """Have the program give the assignment back."""
+        assert self.gate is not None
+        log.info("group %s: revoking the assignment of generation %d", self._name, self.gate.token.generation)
+        self._run(self._drain(self.gate, self._hook))
+
+    def drop(self) -> None:
+        """End the assignment at once; a hook that runs for it is cancelled before."""
+        gate, hook = self.gate, self._hook
+        if gate is None:
+            return
+        gate.shut()
+        self.gate = self._hook = None
+        if hook is not None:
+            hook.cancel()
+        self._metrics.count("memberships_lost")
+        log.warning("group %s: the membership of %s is over; its assignment is lost", self._name, gate.token.member_id)
+        self._hooks.lost(gate)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._hook = asyncio.get_running_loop().create_task(work)
+        self._hook.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(error)
+
+    async def _complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        since_s = self._runtime.boot_time_s()
+        await self._hooks.complete(gate, joined, assignment)
+        self._metrics.observe("sync", self._runtime.boot_time_s() - since_s)
+
+    async def _drain(self, gate: GenerationGate, completing: asyncio.Task[None] | None) -> None:
+        if completing is not None and not completing.done():
+            completing.cancel()
+            await asyncio.wait({completing})
+        await self._hooks.prepare(gate)
+        gate.shut()
+        self._drained()
