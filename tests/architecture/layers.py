@@ -57,6 +57,10 @@ LAYERS = (
     "clients/methods",
     "clients",
     "sync",
+    "workers/values",
+    "workers/allocation",
+    "workers/stores",
+    "workers/coordination",
     "broker_admin",
     "ops",
     "ops/coordinated",
@@ -129,6 +133,8 @@ PURE_LAYERS = (
     "allocators",
     "group",
     "wire",
+    "workers/values",
+    "workers/allocation",
     "ops",
 )
 
