@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.clients.coordinator.group_transport import FindError
@@ -80,9 +81,9 @@ class MembershipRequests:
 
     async def _protocols(self) -> Sequence[GroupProtocol]:
         offered = self._hooks.protocols()
-        if isinstance(offered, Sequence):
+        if not isawaitable(offered):
             return offered
-        # A member that is given up meanwhile does not join any more.
+        # A member that is given up meanwhile must not join.
         self._sending = reading = asyncio.ensure_future(offered)
         return await reading
 

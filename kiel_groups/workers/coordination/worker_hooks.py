@@ -2,9 +2,9 @@
 The hooks of a worker: what it joins its group with, what it does with its assignment, and what it gives back.
 
 A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
-work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. Then all
-workers read the configuration again, and join again after a pause. The leader's pause is the shortest, since its join
-ends the mismatch. The others join later in case it does not.
+work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. Then each
+worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause is the shortest,
+since its join ends the mismatch. The others join later in case it does not.
 
 A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
 nothing before.
@@ -158,7 +158,7 @@ class WorkerHooks:
         await self._listener.on_assigned(read, generation)
 
     async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
-        """Read the configuration again, wait, and join again; another worker's join ends this before."""
+        """Wait, read the configuration again, and join again; another worker's join ends this before."""
         self._metrics.count("config_mismatches")
         log.warning(
             "group %s: this worker got no work in generation %d: the configuration of leader %s is behind offset %d",
@@ -169,12 +169,13 @@ class WorkerHooks:
         )
         await self._listener.on_assigned(assignment, generation)
         factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
-        await self.config.fresh()
-        await asyncio.sleep(self._pauses.next_s() * factor)
-        while not self.config.has(assignment.offset):
-            await self.config.fresh()
+        while True:
             await asyncio.sleep(self._pauses.next_s() * factor)
-        self._attached.request_rejoin()
+            await self.config.fresh()
+            # A join of a worker that is behind might only lead to the next mismatch.
+            if self.config.has(assignment.offset):
+                self._attached.request_rejoin()
+                return
 
     async def prepare(self, gate: GenerationGate) -> None:
         """Have the worker give its work back. There is none after a failed assignment."""
