@@ -18,7 +18,7 @@ pytestmark = pytest.mark.property
 
 names = st.text("ab-.0\uff5e\U0001f600", min_size=1, max_size=4)
 members = st.sets(names, min_size=1, max_size=7)
-works = st.dictionaries(names, st.integers(0, 12), max_size=6).map(
+works: st.SearchStrategy[list[Work]] = st.dictionaries(names, st.integers(0, 12), max_size=6).map(
     lambda counts: [
         *(ConnectorId(name) for name in counts),
         *(TaskId(name, number) for name, count in counts.items() for number in range(count)),
@@ -32,7 +32,7 @@ def cases(draw: st.DrawFn) -> tuple[set[str], list[Work], dict[Work, str]]:
     """Draw members, work, and former owners, which may be gone; some work is new, and some was deleted."""
     group, its = draw(members), draw(works)
     former = st.sampled_from(sorted({*group, *draw(st.sets(names, max_size=3))}))
-    owned = draw(st.lists(st.sampled_from(its), unique=True)) if its else []
+    owned: list[Work] = draw(st.lists(st.sampled_from(its), unique=True)) if its else []
     previous: dict[Work, str] = {work: draw(former) for work in owned}
     return group, its, {**previous, ConnectorId("deleted"): draw(former)}
 

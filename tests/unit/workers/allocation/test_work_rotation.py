@@ -56,7 +56,7 @@ def test_previous_members_do_not_count() -> None:
 def test_connectors_are_ordered_as_text_and_tasks_by_number() -> None:
     """Connectors are ordered by their names as text; the tasks of each one by number, so 10 follows 9."""
     names = ["c-10", "c-9", "C", "c"]
-    works = [*tasks("c-9", 11), *map(ConnectorId, names), *tasks("c-10", 2)]
+    works: list[Work] = [*tasks("c-9", 11), *map(ConnectorId, names), *tasks("c-10", 2)]
     assert work_in_order(works[::-1]) == [
         *map(ConnectorId, ["C", "c", "c-10", "c-9"]),
         *tasks("c-10", 2),
