@@ -154,7 +154,7 @@ THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_
 
 
 #: The layers that run on simulated time, too.
-SIMULATED = ("coordination", "clients/delivery", "spark/member")
+SIMULATED = ("coordination", "clients/delivery", "workers/coordination", "spark/member")
 #: The modules that create a runtime: the settings of a grouped consumer, a query's member, and the allocator command.
 RUNTIME_ROOTS = {"clients/connected/record_reader", "spark/member/query_member", "cli/commands/serve"}
 

@@ -33,6 +33,7 @@ from tests.mutants import (
     subscription,
     tracker,
     values,
+    workers,
 )
 from tests.mutants.mutant import Mutant
 
@@ -64,4 +65,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *bad_records.MUTANTS,
     *blocking.MUTANTS,
     *coordinated.MUTANTS,
+    *workers.MUTANTS,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, NamedTuple, TypeVar
 
 from kiel_groups.clients.coordinator.group_coordinator import JoinAnswer
 from kiel_groups.clients.coordinator.group_transport import FindError
@@ -40,7 +41,7 @@ class MembershipRequests:
         self._hooks = hooks
         #: The protocols of the last join.
         self.offered: tuple[GroupProtocol, ...] = ()
-        #: The join or the sync under way.
+        #: The join or the sync under way, or what the hooks read before a join.
         self._sending: asyncio.Future[Any] | None = None
 
     @property
@@ -51,7 +52,7 @@ class MembershipRequests:
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
-        self.offered = offered = tuple(self._hooks.protocols())
+        self.offered = offered = tuple(await self._protocols())
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -65,6 +66,14 @@ class MembershipRequests:
         answer: JoinGroupResponse = await self._patiently(coordinator, request)
         token = GenerationToken(answer.generation, answer.member_id)
         return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
+
+    async def _protocols(self) -> Sequence[GroupProtocol]:
+        offered = self._hooks.protocols()
+        if not isawaitable(offered):
+            return offered
+        # A member that is given up meanwhile must not join.
+        self._sending = reading = asyncio.ensure_future(offered)
+        return await reading
 
     async def sync(
         self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -277,7 +277,7 @@ class _WatchedHooks:
     def protocol_type(self) -> str:
         return self._hooks.protocol_type
 
-    def protocols(self) -> Collection[GroupProtocol]:
+    def protocols(self) -> Sequence[GroupProtocol] | Awaitable[Sequence[GroupProtocol]]:
         return self._hooks.protocols()
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
