@@ -85,6 +85,11 @@ setup(
     },
     entry_points={
         "console_scripts": ["kiel-groups = kiel_groups.cli:main"],
+        "kiel_groups.connectors": [
+            "FileStreamSource = kiel_groups.workers.shipped.file_stream_source:FileStreamSourceConnector",
+            "FileStreamSink = kiel_groups.workers.shipped.file_stream_sink:FileStreamSinkConnector",
+            "HttpSink = kiel_groups.workers.shipped.http_sink:HttpSinkConnector",
+        ],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

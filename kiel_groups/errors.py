@@ -47,6 +47,7 @@ __all__ = [
     "ServerError",
     "BufferFullError",
     "ClosedError",
+    "TaskStoppedError",
 ]
 
 
@@ -295,3 +296,7 @@ class BufferFullError(KielGroupsError):
 
 class ClosedError(KielGroupsError):
     """The client was closed."""
+
+
+class TaskStoppedError(KielGroupsError):
+    """A task of a connector gave up what it did because its worker stops it. The task has not failed."""

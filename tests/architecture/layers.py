@@ -61,6 +61,9 @@ LAYERS = (
     "workers/allocation",
     "workers/stores",
     "workers/coordination",
+    "workers/plugins",
+    "workers/shipped",
+    "workers",
     "broker_admin",
     "ops",
     "ops/coordinated",
@@ -142,7 +145,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
-    "tornado": ("clients/calls",),
+    "tornado": ("clients/calls", "workers/shipped/http_target"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
