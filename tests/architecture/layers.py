@@ -57,6 +57,9 @@ LAYERS = (
     "clients/methods",
     "clients",
     "sync",
+    "workers/values",
+    "workers/allocation",
+    "workers/coordination",
     "broker_admin",
     "ops",
     "ops/coordinated",
@@ -129,6 +132,8 @@ PURE_LAYERS = (
     "allocators",
     "group",
     "wire",
+    "workers/values",
+    "workers/allocation",
     "ops",
 )
 
