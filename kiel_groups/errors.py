@@ -17,6 +17,8 @@ __all__ = [
     "ConfigError",
     "UnknownTopicError",
     "UnknownGroupError",
+    "UnknownConnectorError",
+    "ConnectorExistsError",
     "GroupConfigError",
     "IllegalStateError",
     "ArgumentTypeError",
@@ -25,6 +27,7 @@ __all__ = [
     "NoZooKeeperError",
     "ChrootMissingError",
     "SessionLostError",
+    "RebalanceError",
     "CommitFailedError",
     "ForeignMemberError",
     "DuplicateInstanceError",
@@ -76,6 +79,14 @@ class UnknownGroupError(ConfigError):
     """ZooKeeper has no znodes of the group."""
 
 
+class UnknownConnectorError(ConfigError):
+    """The group of workers has no connector of this name."""
+
+
+class ConnectorExistsError(ConfigError):
+    """The group of workers already has a connector of this name."""
+
+
 class GroupConfigError(ConfigError):
     """This member's settings differ from the group's ``/config`` znode, or that znode is unreadable."""
 
@@ -108,6 +119,12 @@ class ChrootMissingError(CoordinationError):
 
 class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
+
+    retriable = True
+
+
+class RebalanceError(CoordinationError):
+    """A worker cannot do what was asked before the rebalance of its group is over."""
 
     retriable = True
 
