@@ -45,6 +45,7 @@ __all__ = [
     "RecordDeserializationError",
     "DamagedRecordError",
     "ServerError",
+    "NoWorkerError",
     "BufferFullError",
     "ClosedError",
 ]
@@ -287,6 +288,12 @@ class DamagedRecordError(BadRecordError, ProtocolError):
 
 class ServerError(KielGroupsError):
     """An embedded server did not start, or died, or its jars could not be obtained."""
+
+
+class NoWorkerError(KielGroupsError):
+    """No worker of a group answers at the URL of its REST interface."""
+
+    retriable = True
 
 
 class BufferFullError(KielGroupsError):

@@ -60,6 +60,7 @@ LAYERS = (
     "workers/values",
     "workers/allocation",
     "workers/coordination",
+    "workers/rest_client",
     "workers/rest",
     "broker_admin",
     "ops",
@@ -142,7 +143,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
-    "tornado": ("clients/calls", "workers/rest"),
+    "tornado": ("clients/calls", "workers/rest_client", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
