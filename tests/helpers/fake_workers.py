@@ -179,7 +179,7 @@ async def serving(*workers: FakeWorker, **settings: Any) -> AsyncIterator[None]:
     servers = []
     try:
         for worker in workers:
-            listener = RestListener(RestSettings(port=0, **settings))
+            listener = RestListener(RestSettings(**{"port": 0, **settings}))
             worker.url = listener.url
             worker.group.leader = worker.group.leader or worker.url
             servers.append(RestServer(listener, worker, mask, "1.2.3"))
