@@ -39,6 +39,8 @@ _COMMANDS = {
     "weights": "Show and set the weights of partitions, for fair shares.",
     "release": "Take partitions from a member that does not release them.",
     "serve": "Allocate the partitions of a group without consuming.",
+    "connectors": "List, create, change and delete the connectors of workers.",
+    "connector-plugins": "List the connectors that are installed at a worker.",
     "spark": "Run jobs on Spark: copy topics into Parquet.",
     "completion": "Print a completion script for a shell.",
     "demo": "Watch a group lose a member to kill -9, but no record.",
@@ -52,7 +54,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"kiel_groups.cli.commands.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        command = getattr(import_module(f"kiel_groups.cli.commands.{module}"), module)
         assert isinstance(command, click.Command)
         name_variables(command, cmd_name)
         return command
