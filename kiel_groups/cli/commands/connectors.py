@@ -1,4 +1,4 @@
-"""``kiel-groups connectors list|create|config|status|pause|resume|restart|delete``."""
+"""``kiel-groups connectors list|create|config|status|pause|resume|restart|delete``, and ``connector-plugins``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kiel_groups.wording import counted
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["connectors"]
+__all__ = ["connector_plugins", "connectors"]
 
 _name_argument = click.argument("name", metavar="CONNECTOR")
 
@@ -236,6 +236,29 @@ def delete(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
 
     WorkerSource(worker).delete(name)
     lines.say("info", f"connector {name} deleted")
+    return DONE
+
+
+@click.command("connector-plugins", epilog=EPILOG)
+@worker_options
+@json_option
+def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
+    """
+    List the connectors that are installed at a worker.
+
+    Other classes can be given, too: connector.class takes 'module:Class' of anything that the workers can import.
+    """
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    found = WorkerSource(worker).plugins()
+    if as_json:
+        show_json(found)
+        return DONE
+    table = plain_table("class", "type", "version")
+    for plugin in found:
+        table.add_row(plugin["class"], plugin["type"], plugin["version"])
+    show(table)
     return DONE
 
 

@@ -26,7 +26,6 @@ class WorkerAddress(NamedTuple):
 
 def _read_token(context: click.Context, parameter: click.Parameter, path: Path | None) -> str:
     """Return the token in a file, or "" without one; warn if other users can read it."""
-    from kiel_groups.cli.terminal.messages import Lines
     from kiel_groups.errors import ConfigError
     from kiel_groups.workers.rest.rest_settings import checked_token
 
@@ -39,7 +38,7 @@ def _read_token(context: click.Context, parameter: click.Parameter, path: Path |
         reason = getattr(error, "strerror", None) or "it is no text"
         raise click.BadParameter(f"{path} cannot be read: {reason}", context, parameter) from error
     if is_open:
-        context.ensure_object(Lines).say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
+        context.obj.say("warning", f"other users can read the token in {path}; 'chmod 600' denies it")
     try:
         return checked_token(token)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from kiel_groups.workers.rest.access_rules import AccessRules
 from kiel_groups.workers.rest.rest_errors import RestError
 from kiel_groups.workers.rest.rest_settings import RestSettings
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.unit.workers.rest.test_rest_server import ask
+from tests.helpers.rest_requests import ask
 
 pytestmark = pytest.mark.unit
 

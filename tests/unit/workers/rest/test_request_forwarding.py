@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
-from tests.unit.workers.rest.test_rest_server import ask
+from tests.helpers.rest_requests import ask
 
 pytestmark = pytest.mark.unit
 

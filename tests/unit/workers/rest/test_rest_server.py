@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import pytest
-from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
 from kiel_groups.errors import (
     ConfigError,
@@ -21,6 +17,7 @@ from kiel_groups.workers.rest.rest_routes import ROUTES
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
 from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving
+from tests.helpers.rest_requests import JSON, ask
 
 pytestmark = pytest.mark.unit
 
@@ -38,32 +35,6 @@ STATUS = {
     "type": "source",
 }
 PATH = "/connectors/a%2Fb%20c"
-JSON = {"Content-Type": "application/json"}
-
-
-class Got(NamedTuple):
-    """An answer: its status, its document or None, and its headers."""
-
-    status: int
-    document: Any
-    headers: Mapping[str, str]
-
-
-async def ask(url: str, method: str = "GET", body: object = None, headers: Mapping[str, str] | None = None) -> Got:
-    """Send a request; a body that is no bytes is sent as JSON."""
-    data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    client = AsyncHTTPClient(force_instance=True)
-    request = HTTPRequest(
-        url,
-        method,
-        JSON if headers is None else headers,
-        data if method in {"POST", "PUT", "PATCH"} else None,
-        follow_redirects=False,
-        allow_nonstandard_methods=True,
-    )
-    response = await client.fetch(request, raise_error=False)
-    client.close()
-    return Got(response.code, json.loads(response.body) if response.body else None, response.headers)
 
 
 def group() -> FakeGroup:
