@@ -25,7 +25,7 @@ __all__ = ["RestListener", "RestServer"]
 
 log = logging.getLogger(__name__)
 
-#: What the connection reads of a body that is refused as too large, so that the client gets to read the answer.
+#: How much a connection reads of a body that is too large. It is closed without an answer if there is more.
 _MOST_READ = 64 << 20
 
 #: How long a client may take for the headers of a request, also of its next one, and for its body, in seconds.

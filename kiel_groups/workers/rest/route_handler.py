@@ -67,10 +67,8 @@ class RouteHandler(RequestHandler):
                 HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
             )
         length = self.request.headers.get("Content-Length", "0")
-        if length.isdigit() and int(length) > LARGEST_BODY:
-            # Reading the body just to keep the connection would cost more than a new one.
-            self.set_header("Connection", "close")
-            raise _too_large()
+        # The body is read nevertheless: a client that is still sending might not get to read the answer.
+        self._is_too_large = length.isdigit() and int(length) > LARGEST_BODY
         self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
 
     def _check_type(self, *, has_body: bool) -> None:
@@ -84,15 +82,17 @@ class RouteHandler(RequestHandler):
 
     def data_received(self, chunk: bytes) -> None:
         """Keep a part of the body, unless the body is too large."""
-        if len(self._body) + len(chunk) > LARGEST_BODY:
+        if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
             self._is_too_large = True
             self._body.clear()
-        elif not self._is_too_large:
+        else:
             self._body += chunk
 
     async def _serve(self, *arguments: str) -> None:
         if self._is_too_large:
-            raise _too_large()
+            raise RestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
+            )
         operation = self._operation
         if operation is None:
             self.set_header("Allow", self._allowed)
@@ -151,12 +151,6 @@ class RouteHandler(RequestHandler):
         else:
             self.set_header("Content-Type", "application/json")
             self.write(json.dumps(answer.document))
-
-
-def _too_large() -> RestError:
-    return RestError(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
-    )
 
 
 def _refusal(error: BaseException) -> RestError:
