@@ -24,6 +24,7 @@ __all__ = [
     "DebounceConfig",
     "ZooKeeperConfig",
     "parse_hosts",
+    "check_at_least",
     "check_name",
     "topic_names",
 ]
@@ -144,14 +145,15 @@ def _check_reset_policy(policy: str) -> None:
         raise ConfigError(f"auto_offset_reset: {policy!r} given; expected 'earliest', 'latest' or 'none'")
 
 
-def _at_least(least: int, **settings: int) -> None:
+def check_at_least(least: int, **settings: int) -> None:
+    """Raise ConfigError, with the setting's name, if one is no whole number of at least ``least``."""
     for setting, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{setting}: {value!r} given; expected a whole number of at least {least}")
 
 
 def _fits_int32(**settings: int) -> None:
-    """Check that settings which are sent to brokers as int32 fit; ``_at_least`` has checked their types."""
+    """Check that settings which are sent to brokers as int32 fit; ``check_at_least`` has checked their types."""
     for setting, value in settings.items():
         if value > _MOST_INT32:
             raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {_MOST_INT32} at most")
@@ -177,7 +179,7 @@ class BrokerConfig:
     metadata_max_age_ms: int = 300_000
 
     def __post_init__(self) -> None:
-        _at_least(
+        check_at_least(
             1,
             connect_timeout_ms=self.connect_timeout_ms,
             request_timeout_ms=self.request_timeout_ms,
@@ -213,8 +215,8 @@ class FetchConfig:
     auto_offset_reset: ResetPolicy = "earliest"
 
     def __post_init__(self) -> None:
-        _at_least(0, max_wait_time=self.max_wait_ms, min_bytes=self.min_bytes)
-        _at_least(
+        check_at_least(0, max_wait_time=self.max_wait_ms, min_bytes=self.min_bytes)
+        check_at_least(
             1,
             max_bytes=self.max_bytes,
             max_message_bytes=self.max_message_bytes,
@@ -260,8 +262,8 @@ class ProducerConfig:
                 " many replicas are to have a record"
             )
         linger_ms = 0 if self.linger_ms is None else self.linger_ms
-        _at_least(0, linger_ms=linger_ms, retries=self.retries, ack_timeout=self.ack_timeout_ms)
-        _at_least(
+        check_at_least(0, linger_ms=linger_ms, retries=self.retries, ack_timeout=self.ack_timeout_ms)
+        check_at_least(
             1,
             batch_size=self.batch_size,
             max_request_bytes=self.max_request_bytes,
@@ -288,10 +290,10 @@ class ZooKeeperConfig:
     heartbeat_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least(100, session_timeout_ms=self.session_timeout_ms)
-        _at_least(1, connect_timeout_ms=self.connect_timeout_ms)
+        check_at_least(100, session_timeout_ms=self.session_timeout_ms)
+        check_at_least(1, connect_timeout_ms=self.connect_timeout_ms)
         if self.heartbeat_interval_ms is not None:
-            _at_least(1, heartbeat_interval_ms=self.heartbeat_interval_ms)
+            check_at_least(1, heartbeat_interval_ms=self.heartbeat_interval_ms)
 
     @classmethod
     def parse(
@@ -334,7 +336,7 @@ class CoordinatorConfig:
 
     def __post_init__(self) -> None:
         timeouts = {"session_timeout_ms": self.session_timeout_ms, "heartbeat_interval_ms": self.heartbeat_interval_ms}
-        _at_least(
+        check_at_least(
             1, **timeouts, max_poll_interval_ms=self.rebalance_timeout_ms, request_timeout_ms=self.find_timeout_ms
         )
         _fits_int32(**timeouts, max_poll_interval_ms=self.rebalance_timeout_ms)
@@ -359,7 +361,7 @@ class DebounceConfig:
     initial_delay_ms: int = 300
 
     def __post_init__(self) -> None:
-        _at_least(
+        check_at_least(
             0,
             debounce_quiet_ms=self.quiet_ms,
             debounce_bound_ms=self.bound_ms,
@@ -390,9 +392,12 @@ class GroupConfig:
 
     ``client`` names the kind of program for tools. ``job`` becomes part of the member id, for programs that operators
     could not identify by the host alone.
+
+    ``in_zookeeper`` is False if brokers coordinate the group: it may then have any name, as for other clients.
     """
 
     group: str
+    in_zookeeper: bool = True
     instance_id: str | None = None
     client: str = "tornado"
     job: str | None = None
@@ -411,7 +416,10 @@ class GroupConfig:
     retry_backoff_ms: int = 100
 
     def __post_init__(self) -> None:
-        check_name(self.group, "group")
+        if self.in_zookeeper:
+            check_name(self.group, "group")
+        elif not isinstance(self.group, str) or not self.group:
+            raise ConfigError(f"group: {self.group!r} given; expected the name of a group")
         if self.instance_id is not None:
             check_name(self.instance_id, "instance_id")
         if self.job is not None:
@@ -423,7 +431,7 @@ class GroupConfig:
         _check_reset_policy(self.auto_offset_reset)
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
-        _at_least(
+        check_at_least(
             1,
             reconcile_interval_ms=self.reconcile_interval_ms,
             auto_commit_interval_ms=self.auto_commit_interval_ms,
@@ -431,7 +439,7 @@ class GroupConfig:
             drain_alarm_ms=self.drain_alarm_ms,
             allocator_timeout_ms=self.allocator_timeout_ms,
         )
-        _at_least(
+        check_at_least(
             0,
             max_poll_interval_ms=self.max_poll_interval_ms,
             loop_stall_ms=self.loop_stall_ms,

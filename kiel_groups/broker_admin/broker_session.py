@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, Self, TypeVar
 
 from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, HostPort, parse_hosts
+from kiel_groups.errors import BrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataResponse, TopicMetadata
 from kiel_groups.wire.framing import Request
+from kiel_groups.wording import counted
 
-__all__ = ["OFFSETS_TOPIC", "BrokerSession"]
+__all__ = ["OFFSETS_TOPIC", "BrokerSession", "in_session"]
 
 T = TypeVar("T")
 
@@ -19,6 +23,7 @@ T = TypeVar("T")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 _CONNECT_MS = 2_000
+_POLL_S = 0.05
 
 
 class BrokerSession:
@@ -81,6 +86,17 @@ class BrokerSession:
         """Read the live brokers and all topics. Raise NoBrokersError if no broker answers."""
         self.metadata = await self.cluster.all_metadata()
 
+    async def await_brokers(self, count: int, limit_s: float) -> None:
+        """Wait until ``count`` brokers are alive. Raise BrokerError if there are fewer after ``limit_s`` seconds."""
+        until_s = asyncio.get_running_loop().time() + limit_s
+        while len(self.brokers) < count:
+            if asyncio.get_running_loop().time() > until_s:
+                alive = counted(self.brokers, "broker is", "brokers are")
+                names = ", ".join(map(self.name_of, sorted(self.brokers))) or "none"
+                raise BrokerError(f"{alive} alive {self.place} after {limit_s:g} s, expected {count}; alive: {names}")
+            await asyncio.sleep(_POLL_S)
+            await self.refresh()
+
     async def ask(self, node_id: int, request: Request[T], timeout_ms: int | None = None) -> T:
         """
         Send a request to one broker, once.
@@ -101,3 +117,18 @@ class BrokerSession:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.cluster.close()
+
+
+def in_session(brokers: str, timeout_s: float, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
+    """
+    Open a session, call ``work`` with it, and return its result. The call blocks; its thread runs no event loop.
+
+    Raises:
+        KielGroupsError: As for ``BrokerSession``, which has these arguments, and the errors of ``work``.
+    """
+
+    async def run() -> T:
+        async with BrokerSession(brokers, timeout_s=timeout_s) as session:
+            return await work(session)
+
+    return asyncio.run(run())

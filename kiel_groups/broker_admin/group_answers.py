@@ -27,7 +27,15 @@ from kiel_groups.wire.groups.describe_groups_v0 import DescribedGroup, DescribeG
 from kiel_groups.wire.groups.list_groups_v0 import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kiel_groups.wording import counted
 
-__all__ = ["CommittedOffsets", "CoordinatedGroup", "GroupList", "committed_offsets", "describe_group", "list_groups"]
+__all__ = [
+    "CommittedOffsets",
+    "CoordinatedGroup",
+    "GroupList",
+    "committed_offsets",
+    "describe_group",
+    "list_groups",
+    "offsets_of_groups",
+]
 
 T = TypeVar("T")
 
@@ -40,6 +48,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 
 #: How many groups one request describes.
 _MOST_GROUPS = 200
+
+#: How many groups are asked for their offsets at the same time: enough to keep brokers busy, and few answers in memory.
+_MOST_AT_ONCE = 16
 
 
 class CoordinatedGroup(NamedTuple):
@@ -108,12 +119,34 @@ async def committed_offsets(session: BrokerSession, group: str) -> CommittedOffs
     Raises:
         BrokerError: The group has no coordinator now, or it does not answer.
     """
-    partitions = tuple(
+    return await _committed(session, group, _partitions(session))
+
+
+async def offsets_of_groups(session: BrokerSession, groups: Iterable[str]) -> list[CommittedOffsets]:
+    """Ask for the offsets of groups, in this order, of some groups at the same time. Errors become the ``problem``."""
+    partitions, free = _partitions(session), asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def read(group: str) -> CommittedOffsets:
+        async with free:
+            try:
+                return await _committed(session, group, partitions)
+            except KielGroupsError as error:
+                return CommittedOffsets({}, str(error))
+
+    return await asyncio.gather(*map(read, groups))
+
+
+def _partitions(session: BrokerSession) -> tuple[TopicPartition, ...]:
+    """Return the partitions of all topics of applications."""
+    return tuple(
         TopicPartition(name, each.partition)
         for name, topic in sorted(session.topics.items())
         if name != OFFSETS_TOPIC
         for each in topic.partitions
     )
+
+
+async def _committed(session: BrokerSession, group: str, partitions: tuple[TopicPartition, ...]) -> CommittedOffsets:
     if not partitions:
         return CommittedOffsets({})
     _, answer = await _ask_coordinator(
@@ -146,7 +179,8 @@ async def _ask_coordinator(
                 raise
             failure: KielGroupsError = error
         except KielGroupsError as error:
-            failure = BrokerError(f"group {group!r}: its coordinator does not answer: {error}")
+            who = f"its coordinator, {session.name_of(coordinator)},"
+            failure = BrokerError(f"group {group!r}: {who} does not answer: {error}")
         else:
             starting = [code for code in errors(answer) if code in _STARTING]
             if not starting:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import NamedTuple
 
 from kiel_groups.admin.cluster_admin import check_topic
 from kiel_groups.admin.topic_refusals import existing_topics, unknown_topics
 from kiel_groups.backoff import Backoff
 from kiel_groups.broker_admin.broker_session import BrokerSession
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, RequestTimeoutError
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.api.topic_changes_v0 import (
     CreatePartitionsRequest,
@@ -19,22 +19,51 @@ from kiel_groups.wire.api.topic_changes_v0 import (
     NewTopic,
 )
 from kiel_groups.wire.error_codes import (
+    INVALID_PARTITIONS,
     NO_ERROR,
     NOT_CONTROLLER,
+    REQUEST_TIMED_OUT,
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 __all__ = ["create_topic", "delete_topic", "grow_topic"]
 
-#: How long a change may take, until every live broker knows it.
-_LIMIT_S: Final = 30.0
-_LIMIT_MS = round(_LIMIT_S * 1000)
+#: How long the controller may take for a change, and then all live brokers until they know it, in seconds.
+_LIMIT_S = 30.0
+
+#: How much longer to wait for the controller's answer, in seconds: it gives up after ``_LIMIT_S`` itself, and says so.
+_ANSWER_S = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.2
+
+
+class _Kind(NamedTuple):
+    """
+    A kind of change: what brokers do, from which release on, and how its outcome is described.
+
+    ``conflict`` is the controller's answer if the topic is already as the change would make it.
+    """
+
+    what: str
+    release: str
+    done: str
+    conflict: ErrorCode
+    late: str = ""
+
+
+_CREATION = _Kind("create topics", "0.10.1", "created", TOPIC_ALREADY_EXISTS)
+_GROWTH = _Kind("add partitions", "1.0", "grown", INVALID_PARTITIONS)
+_DELETION = _Kind(
+    "delete topics",
+    "0.10.1",
+    "deleted",
+    UNKNOWN_TOPIC_OR_PARTITION,
+    "; before Kafka 1.0, brokers delete topics only if delete.topic.enable=true is set",
+)
 
 
 async def create_topic(session: BrokerSession, topic: str, partitions: int, replication: int) -> None:
@@ -50,12 +79,12 @@ async def create_topic(session: BrokerSession, topic: str, partitions: int, repl
     count = len(session.brokers)
     if not 1 <= replication <= count:
         raise ConfigError(f"replication: {replication} given; expected 1 to {count}, the number of live brokers")
-    request = CreateTopicsRequest({topic: NewTopic(partitions, replication)}, _LIMIT_MS)
-    error = (await _ask_controller(session, request, "create topics", "0.10.1"))[topic]
-    if error is TOPIC_ALREADY_EXISTS:
+    if topic in session.topics:
         raise existing_topics([topic])
-    _check(error, topic, "created")
-    await _await_everywhere(session, lambda found: _led(found, topic) >= partitions, f"all leaders of topic {topic!r}")
+    request = CreateTopicsRequest({topic: NewTopic(partitions, replication)}, _limit_ms())
+    if await _change(session, request, topic, _CREATION) is TOPIC_ALREADY_EXISTS:
+        raise existing_topics([topic])
+    await _await_everywhere(session, topic, _CREATION, lambda found: _led(found, topic) >= partitions)
 
 
 async def grow_topic(session: BrokerSession, topic: str, partitions: int) -> None:
@@ -77,9 +106,10 @@ async def grow_topic(session: BrokerSession, topic: str, partitions: int) -> Non
             f" --partitions {partitions} given, expected more"
         )
     check_topic(topic, partitions)
-    request = CreatePartitionsRequest({topic: partitions}, _LIMIT_MS)
-    _check((await _ask_controller(session, request, "add partitions", "1.0"))[topic], topic, "grown")
-    await _await_everywhere(session, lambda found: _led(found, topic) >= partitions, f"all leaders of topic {topic!r}")
+    error = await _change(session, CreatePartitionsRequest({topic: partitions}, _limit_ms()), topic, _GROWTH)
+    if error is not NO_ERROR:
+        raise error.exception(f"topic {topic!r} was not grown")
+    await _await_everywhere(session, topic, _GROWTH, lambda found: _led(found, topic) >= partitions)
 
 
 async def delete_topic(session: BrokerSession, topic: str) -> None:
@@ -91,59 +121,94 @@ async def delete_topic(session: BrokerSession, topic: str) -> None:
         ConfigError: The brokers are too old for such requests.
         BrokerError: As for ``create_topic``.
     """
-    error = (await _ask_controller(session, DeleteTopicsRequest((topic,), _LIMIT_MS), "delete topics", "0.10.1"))[topic]
-    if error is UNKNOWN_TOPIC_OR_PARTITION:
+    if await _change(session, DeleteTopicsRequest((topic,), _limit_ms()), topic, _DELETION) is not NO_ERROR:
         raise unknown_topics([topic], session.topics, session.place)
-    _check(error, topic, "deleted")
-    await _await_everywhere(
-        session, lambda found: all(each.topic != topic for each in found.topics), f"the end of topic {topic!r}"
-    )
+    await _await_everywhere(session, topic, _DELETION, lambda found: all(each.topic != topic for each in found.topics))
 
 
-async def _ask_controller(
-    session: BrokerSession, request: Request[Mapping[str, ErrorCode]], what: str, release: str
-) -> Mapping[str, ErrorCode]:
-    """Ask each live broker until one is the controller, or knows it: only those of KRaft mode pass requests on."""
+async def _change(
+    session: BrokerSession, request: Request[Mapping[str, ErrorCode]], topic: str, kind: _Kind
+) -> ErrorCode:
+    """
+    Ask each live broker until one is the controller, or knows it: only those of KRaft mode pass requests on.
+
+    Returns:
+        NO_ERROR, also for a conflict that an earlier request without an answer has made; or the conflict.
+    """
     if request.API_KEY not in session.ranges:
         raise ConfigError(
-            f"brokers {what} on request from Kafka {release} on, and these are older; give '--coordination zookeeper'"
-            " with '--zookeeper' instead"
+            f"brokers {kind.what} on request from Kafka {kind.release} on, and these are older; give"
+            " '--coordination zookeeper' with '--zookeeper' instead"
         )
     backoff, until_s = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time() + _LIMIT_S
-    failure: KielGroupsError = BrokerError(f"no broker is the controller {session.place}: none is alive")
+    is_unknown = False
     while True:
+        problems = []
         for node_id in sorted(session.brokers):
+            is_sent = False
             try:
-                answer = await session.ask(node_id, request, timeout_ms=2 * _LIMIT_MS)
-            except KielGroupsError as error:
-                failure = error
+                # A quick request finds a broker that answers nothing; the controller may take long for a change.
+                await _metadata(session, node_id)
+                is_sent = True
+                answer = await session.ask(node_id, request, timeout_ms=_limit_ms(_ANSWER_S))
+            except KielGroupsError as failure:
+                is_unknown |= is_sent
+                problems.append(str(failure))
                 continue
-            if NOT_CONTROLLER not in answer.values():
-                return answer
-            failure = NOT_CONTROLLER.exception(f"{session.name_of(node_id)} does not {what}")
+            error = answer.get(topic, NOT_CONTROLLER)
+            if error is not NOT_CONTROLLER:
+                return NO_ERROR if is_unknown and error is kind.conflict else _checked(error, topic, kind)
+            problems.append(f"{session.name_of(node_id)}: {error}")
         pause_s = backoff.next_s()
         if asyncio.get_running_loop().time() + pause_s > until_s:
-            raise failure
+            outcome = "may have been" if is_unknown else "was not"
+            what = f"topic {topic!r} {outcome} {kind.done}: no broker has answered as the controller"
+            raise BrokerError(f"{what}: {some(problems) or 'none is alive'}")
         await asyncio.sleep(pause_s)
         await session.refresh()
 
 
-async def _await_everywhere(session: BrokerSession, is_done: Callable[[MetadataResponse], bool], what: str) -> None:
-    """Wait until every live broker's metadata shows a change."""
+def _checked(error: ErrorCode, topic: str, kind: _Kind) -> ErrorCode:
+    """Return the controller's answer if it is NO_ERROR or a conflict; raise any other as an error."""
+    if error is REQUEST_TIMED_OUT:
+        text = f"topic {topic!r}: the controller has not {kind.done} it within {_LIMIT_S:g} s, and may do so later"
+        raise RequestTimeoutError(f"{text}{kind.late}", code=error.number)
+    if error not in (NO_ERROR, kind.conflict):
+        raise error.exception(f"topic {topic!r} was not {kind.done}")
+    return error
+
+
+async def _await_everywhere(
+    session: BrokerSession, topic: str, kind: _Kind, is_done: Callable[[MetadataResponse], bool]
+) -> None:
+    """Wait until the metadata of every live broker shows a change."""
     until_s = asyncio.get_running_loop().time() + _LIMIT_S
     for node_id in sorted(session.brokers):
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        # All topics: a broker that creates topics on demand would do so for a name that it does not know.
-        while not is_done(await session.ask(node_id, MetadataRequest(()))):
+        while node_id in session.brokers:
+            reason = "see its log"
+            try:
+                if is_done(await _metadata(session, node_id)):
+                    break
+            except KielGroupsError as error:
+                reason = str(error)
+                await session.refresh()
             if asyncio.get_running_loop().time() > until_s:
-                raise BrokerError(f"{session.name_of(node_id)} does not know {what} after {_LIMIT_S:g} s; see its log")
+                name = session.name_of(node_id)
+                raise BrokerError(
+                    f"topic {topic!r} was {kind.done}, and {name} does not know that after {_LIMIT_S:g} s: {reason}"
+                )
             await asyncio.sleep(backoff.next_s())
+
+
+async def _metadata(session: BrokerSession, node_id: int) -> MetadataResponse:
+    """Ask a broker for all topics: one that creates topics on demand would create one that it is asked for by name."""
+    return await session.ask(node_id, MetadataRequest(()), timeout_ms=session.cluster.config.connect_timeout_ms)
 
 
 def _led(found: MetadataResponse, topic: str) -> int:
     return sum(each.leader >= 0 for known in found.topics if known.topic == topic for each in known.partitions)
 
 
-def _check(error: ErrorCode, topic: str, change: str) -> None:
-    if error is not NO_ERROR:
-        raise error.exception(f"topic {topic!r} was not {change}")
+def _limit_ms(more_s: float = 0.0) -> int:
+    return round((_LIMIT_S + more_s) * 1000)

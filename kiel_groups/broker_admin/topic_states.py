@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable
 
 from kiel_groups.admin.topic_details import PartitionState, TopicState
 from kiel_groups.admin.topic_refusals import existing_topics, unknown_topics
-from kiel_groups.broker_admin.broker_session import BrokerSession
+from kiel_groups.broker_admin.broker_session import BrokerSession, in_session
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import TopicMetadata
 
@@ -22,11 +21,10 @@ def topic_names(brokers: str, timeout_s: float) -> list[str]:
         KielGroupsError: As for ``BrokerSession``, whose arguments it has.
     """
 
-    async def read() -> list[str]:
-        async with BrokerSession(brokers, timeout_s=timeout_s) as session:
-            return sorted(session.topics)
+    async def read(session: BrokerSession) -> list[str]:
+        return sorted(session.topics)
 
-    return asyncio.run(read())
+    return in_session(brokers, timeout_s, read)
 
 
 def check_absent(session: BrokerSession, names: Collection[str]) -> None:

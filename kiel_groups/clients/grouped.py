@@ -52,7 +52,9 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         max_decompressed_bytes: How many bytes one compressed message set may unpack to.
         fetch_buffer_bytes: How many bytes of fetched records may wait for their delivery, counted without compression.
         coordination: What coordinates the group: ``"zookeeper"`` (the default), or ``"brokers"``, from Kafka 0.9 on.
-            Their groups have other members, such as those of Java, and other offsets.
+            Their groups have other members, such as those of Java, and other offsets. The settings of the leader's
+            plans (``debounce_…_ms``, ``static_grace_ms``), ``reconcile_interval_ms`` and ``zk_timeout_ms`` have no
+            effect there.
         api_version: The release of coordinating brokers, such as ``(0, 9)``; by default, they are asked. Those of 0.9
             may drop requests of other clients at that moment, so give it there.
         session_timeout_ms: How long ZooKeeper (10,000 by default) or the coordinator (30,000) waits for a heartbeat
@@ -154,6 +156,7 @@ class GroupedConsumer(GroupValues, ConsumerCommits, AssignedPartitions):
         )
         group_config = GroupConfig(
             group=group,
+            in_zookeeper=coordination != "brokers",
             store=store,
             auto_offset_reset=auto_offset_reset,
             debounce=DebounceConfig(

@@ -14,6 +14,7 @@ from kiel_groups.broker_admin.group_answers import (
     committed_offsets,
     describe_group,
     list_groups,
+    offsets_of_groups,
 )
 from kiel_groups.broker_admin.topic_states import check_present
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
@@ -120,17 +121,10 @@ async def _load_groups(brokers: str, with_lag: bool, timeout_s: float) -> Loaded
             views = tuple(_view(session, each, CommittedOffsets({})) for each in found.groups)
             lists_empty = not session.is_of_0_9
             return LoadedGroups(views, len(session.brokers), problems=found.problems, lists_empty=lists_empty)
-        offsets = [await _offsets_of(session, each) for each in found.groups]
+        offsets = await offsets_of_groups(session, (each.described.group for each in found.groups))
         views = tuple(_view(session, *pair) for pair in zip(found.groups, offsets, strict=True))
         problems = [each.problem for each in offsets]
         return await _with_lag(session, views, problems, timeout_s, found.problems)
-
-
-async def _offsets_of(session: BrokerSession, group: CoordinatedGroup) -> CommittedOffsets:
-    try:
-        return await committed_offsets(session, group.described.group)
-    except KielGroupsError as error:
-        return CommittedOffsets({}, str(error))
 
 
 def _view(session: BrokerSession, group: CoordinatedGroup, offsets: CommittedOffsets) -> CoordinatedGroupView:

@@ -53,6 +53,9 @@ __all__ = [
     "INVALID_PARTITIONS",
     "INVALID_REPLICATION_FACTOR",
     "NOT_CONTROLLER",
+    "INVALID_REQUEST",
+    "POLICY_VIOLATION",
+    "REASSIGNMENT_IN_PROGRESS",
     "UNSUPPORTED_COMPRESSION_TYPE",
     "GROUP_MAX_SIZE_REACHED",
 ]
@@ -214,6 +217,17 @@ INVALID_REPLICATION_FACTOR = _code(
     38, "INVALID_REPLICATION_FACTOR", "there are fewer live brokers than replicas, or the number is below 1"
 )
 NOT_CONTROLLER = _code(41, "NOT_CONTROLLER", "another broker is the controller by now", retriable=True)
+INVALID_REQUEST = _code(
+    42,
+    "INVALID_REQUEST",
+    "the broker's settings do not allow the request; topics are deleted only if delete.topic.enable=true is set",
+)
+POLICY_VIOLATION = _code(
+    44, "POLICY_VIOLATION", "the brokers' create.topic.policy.class.name does not allow such a topic; its log says why"
+)
+REASSIGNMENT_IN_PROGRESS = _code(
+    60, "REASSIGNMENT_IN_PROGRESS", "replicas of the topic are being moved; try again when that is done"
+)
 UNSUPPORTED_COMPRESSION_TYPE = _code(
     76,
     "UNSUPPORTED_COMPRESSION_TYPE",

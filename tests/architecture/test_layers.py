@@ -156,7 +156,12 @@ THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_
 #: The layers that run on simulated time, too.
 SIMULATED = ("coordination", "clients/delivery", "workers/coordination", "spark/member")
 #: The modules that create a runtime: the settings of a grouped consumer, a query's member, and the allocator command.
-RUNTIME_ROOTS = {"clients/connected/record_reader", "spark/member/query_member", "cli/commands/serve"}
+RUNTIME_ROOTS = {
+    "clients/connected/record_reader",
+    "clients/generic/generic_member",
+    "spark/member/query_member",
+    "cli/commands/serve",
+}
 
 
 @pytest.mark.parametrize(

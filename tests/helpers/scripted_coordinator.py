@@ -175,7 +175,7 @@ class RecordedHooks:
         self.assigning: asyncio.Event | Exception | None = None
         self.completed: list[tuple[GenerationGate, JoinedGroup, bytes]] = []
 
-    def protocols(self) -> Sequence[GroupProtocol]:
+    async def protocols(self) -> Sequence[GroupProtocol]:
         return self.offers
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:

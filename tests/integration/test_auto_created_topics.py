@@ -8,7 +8,10 @@ from kiel_groups import Producer, SingleConsumer
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from tests.helpers.cluster_data import zookeeper
+from tests.helpers.group_backends import GroupBackend
+from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -38,3 +41,21 @@ async def test_a_deleted_topic_is_not_created_again(kafka: str, partitions: int)
             await eventually(lambda: consumer.metrics.total("metadata_refreshes") >= refreshes + 6, "six requests", 20)
             with zookeeper(cluster) as client:
                 assert cluster_admin.topics(client) == ["kept"]
+
+
+async def test_a_topic_that_a_group_waits_for_is_not_created(coordinating_version: str) -> None:
+    """
+    A group subscribes to a topic that does not exist. Its members ask for the topics of the group again and again, and
+    the brokers do not create it. When an operator has created it, the group reads it.
+    """
+    async with Cluster(kafka=coordinating_version, broker_overrides={"auto.create.topics.enable": "true"}) as cluster:
+        await cluster.create_topic("kept", 1)
+        backend = GroupBackend(cluster, "brokers")
+        async with backend.consumer("g", metadata_max_age_ms=200) as consumer:
+            await consumer.subscribe(["kept", "missing"])
+            refreshes = consumer.metrics.total("metadata_refreshes")
+            await eventually(lambda: consumer.metrics.total("metadata_refreshes") >= refreshes + 6, "six requests", 20)
+            listed = await ask_at(cluster.brokers[0], MetadataRequest())
+            assert {topic.topic for topic in listed.topics} == {"kept", "__consumer_offsets"}
+            await cluster.create_topic("missing", 1)
+            await eventually(lambda: len(consumer.assignment()) == 2, "the group has the new topic", 20)

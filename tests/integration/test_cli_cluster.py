@@ -17,7 +17,6 @@ import pytest
 from kiel_groups import Producer
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
-from kiel_groups.embedded.clusters import broker_topics
 from tests.helpers.commands import Running, kiel_groups
 from tests.helpers.waiting import eventually
 
@@ -120,7 +119,9 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
     ]
     status, table, err = cluster("status")
     assert (status, err, table.count("3.9.1")) == (0, "", len(servers))
-    broker_topics.create_topic(first["brokers"], "kept", 1, replication=count)
+    where = ("--coordination=brokers", f"--brokers={','.join(first['brokers'])}")
+    created = kiel_groups("topics", "create", "kept", f"--replication={count}", "--wait=30", *where)
+    assert (created.returncode, created.stderr) == (0, "info: topic kept created with 1 partition\n")
     async with Producer(first["brokers"]) as producer:
         await producer.produce("kept", b"a record")
     assert cluster("down") == (0, "", "")

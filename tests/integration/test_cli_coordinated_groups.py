@@ -214,9 +214,13 @@ async def test_a_similar_group_is_suggested(coordinating_cluster: Cluster, uniqu
         assert f"info: group {name[:-1]!r} is new; did you mean {name!r}?" in joined.stderr.splitlines()
 
 
-async def test_consume_shares_and_resumes_a_group(coordinating_cluster: Cluster, unique: Unique) -> None:
-    """A member commits what it has printed to the coordinator; the next one continues there."""
-    cluster, topic, name = coordinating_cluster, unique("topic"), unique("group")
+@pytest.mark.parametrize("more", ["", ": all / (1)"], ids=["a name", "another name"])
+async def test_consume_shares_and_resumes_a_group(coordinating_cluster: Cluster, unique: Unique, more: str) -> None:
+    """
+    A member commits what it has printed to the coordinator; the next one continues there. Brokers know groups of any
+    name.
+    """
+    cluster, topic, name = coordinating_cluster, unique("topic"), unique("group") + more
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
     arguments = ["consume", topic, "--group", name, "--max", "5", "--allocator", "sticky,roundrobin"]

@@ -13,16 +13,31 @@ from tests.helpers.cluster_data import produce
 from tests.helpers.commands import kiel_groups
 from tests.helpers.completion import completed
 from tests.helpers.coordinated_members import member_of
+from tests.helpers.servers import COORDINATING_KAFKAS, played_kafkas
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
 
-def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
-    """Run ``kiel-groups topics`` on the brokers of a cluster, and return its status, output and errors."""
-    done = kiel_groups("topics", *words, "--coordination=brokers", f"--brokers={cluster.brokers[0]}")
+#: The releases that do not know some requests, and the first ones that do.
+_CHANGES_FROM = {"create": "0.10.1", "grow": "1.0", "delete": "0.10.1"}
+TOO_OLD = {"0.9.0.1": _CHANGES_FROM, "0.10.2.2": {"grow": "1.0"}}
+CHANGING_KAFKAS = played_kafkas(tuple(version for version in COORDINATING_KAFKAS if version != "0.9.0.1"))
+
+changing_version = pytest.mark.parametrize("version", CHANGING_KAFKAS, ids=lambda version: f"kafka{version}")
+
+
+def topics(cluster: Cluster, *words: str, broker: int = 0) -> tuple[int, str, str]:
+    """Run ``kiel-groups topics`` with one broker of a cluster, and return its status, output and errors."""
+    done = kiel_groups("topics", *words, "--coordination=brokers", f"--brokers={cluster.brokers[broker]}")
     return done.returncode, done.stdout, done.stderr
+
+
+def sizes(cluster: Cluster, topic: str, broker: int = 0) -> list[tuple[int, bool]]:
+    """Return the number of replicas of each of a topic's partitions, and whether its leader is alive."""
+    (found,) = json.loads(topics(cluster, "describe", topic, "--json", broker=broker)[1])
+    return [(len(each["replicas"]), not each["leader_is_dead"]) for each in found["partitions"]]
 
 
 async def test_topics_are_listed_and_described_from_metadata(coordinating_cluster: Cluster, unique: Unique) -> None:
@@ -46,15 +61,14 @@ async def test_topics_are_listed_and_described_from_metadata(coordinating_cluste
     assert err.startswith(f"error: topic '{topic}s' does not exist at brokers {coordinating_cluster.brokers[0]} (did")
 
 
-async def test_topics_are_changed_by_requests_to_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:
-    """Brokers create, grow and delete topics on request; those of 0.9 do not, and the error says what to do."""
+async def test_topics_are_created_and_deleted_by_requests_to_brokers(
+    coordinating_cluster: Cluster, unique: Unique
+) -> None:
+    """Brokers create and delete topics on request; an existing topic, or too many replicas, are errors."""
+    if "create" in TOO_OLD.get(coordinating_cluster.kafka[0].version, {}):
+        return
     topic = unique("topic")
     created = topics(coordinating_cluster, "create", topic, "--partitions=2")
-    if coordinating_cluster.kafka[0].version == "0.9.0.1":
-        assert created[:2] == (2, "")
-        assert "brokers create topics on request from Kafka 0.10.1 on" in created[2]
-        assert "give '--coordination zookeeper' with '--zookeeper' instead" in created[2]
-        return
     assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
     again = topics(coordinating_cluster, "create", topic)
     assert (again[0], again[2].partition(" in ")[0]) == (
@@ -68,15 +82,73 @@ async def test_topics_are_changed_by_requests_to_brokers(coordinating_cluster: C
     )
     too_many = topics(coordinating_cluster, "create", f"{topic}s", "--replication=2")
     assert "replication: 2 given; expected 1 to 1, the number of live brokers" in too_many[2]
-    assert topics(coordinating_cluster, "grow", topic, "--partitions=3") == (
-        0,
-        "",
-        f"info: topic {topic} has 3 partitions now\n",
-    )
-    less = topics(coordinating_cluster, "grow", topic, "--partitions=3")
-    assert "has 3 partitions already; --partitions 3 given, expected more" in less[2]
     assert topics(coordinating_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
     assert topic not in {each["topic"] for each in json.loads(topics(coordinating_cluster, "list", "--json")[1])}
+    missing = topics(coordinating_cluster, "delete", topic, "--yes")
+    assert missing[0] == 2
+    assert f"topic '{topic}' does not exist" in missing[2]
+
+
+async def test_topics_are_grown_by_requests_to_brokers(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """A topic gets more partitions, never fewer."""
+    if "grow" in TOO_OLD.get(coordinating_cluster.kafka[0].version, {}):
+        return
+    topic = unique("topic")
+    await coordinating_cluster.create_topic(topic, 2)
+    grown = topics(coordinating_cluster, "grow", topic, "--partitions=3")
+    assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
+    assert sizes(coordinating_cluster, topic) == [(1, True)] * 3
+    less = topics(coordinating_cluster, "grow", topic, "--partitions=3")
+    assert "has 3 partitions already; --partitions 3 given, expected more" in less[2]
+
+
+async def test_brokers_that_do_not_know_a_request_are_left_alone(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """The error says from which release on brokers take the request, and what to do. The topic stays as it was."""
+    topic = unique("topic")
+    await coordinating_cluster.create_topic(topic, 2)
+    words = {"create": ("create", f"{topic}s"), "grow": ("grow", topic, "--partitions=3"), "delete": ("delete", topic)}
+    for change, release in TOO_OLD.get(coordinating_cluster.kafka[0].version, {}).items():
+        status, out, err = topics(coordinating_cluster, *words[change], *(["--yes"] if change == "delete" else []))
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"on request from Kafka {release} on, and these are older; give '--coordination zookeeper'" in err
+    assert sizes(coordinating_cluster, topic) == [(1, True)] * 2
+
+
+@changing_version
+async def test_topics_are_changed_whichever_broker_is_the_controller(
+    version: str, start_cluster: Callable[..., Cluster]
+) -> None:
+    """
+    In ZooKeeper mode, only the controller changes topics, and each broker may be asked first. If a broker stops,
+    another one becomes the controller.
+    """
+    cluster = start_cluster(2, kafka=version)
+    for broker, replication in ((0, 2), (1, 1)):
+        topic = f"topic-{broker}"
+        created = topics(cluster, "create", topic, "--partitions=2", f"--replication={replication}", broker=broker)
+        assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
+        count = 2
+        if "grow" not in TOO_OLD.get(version, {}):
+            count = 3
+            grown = topics(cluster, "grow", topic, "--partitions=3", broker=broker)
+            assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
+        for asked in range(broker, 2):
+            assert sizes(cluster, topic, broker=asked) == [(replication, True)] * count
+        deleted = topics(cluster, "delete", topic, "--yes", broker=broker)
+        assert deleted == (0, "", f"info: topic {topic} deleted\n")
+        if broker == 0:
+            await cluster.kafka[0].stop()
+
+
+@changing_version
+async def test_a_deletion_that_the_brokers_do_not_allow(version: str, start_cluster: Callable[..., Cluster]) -> None:
+    """The error names the setting that allows it. Brokers before 2.1 do not refuse: they do nothing."""
+    cluster = start_cluster(kafka=version, broker_overrides={"delete.topic.enable": "false"})
+    assert topics(cluster, "create", "topic")[0] == 0
+    status, out, err = topics(cluster, "delete", "topic", "--yes")
+    assert (status, out) == (1, "")
+    assert "delete.topic.enable=true" in err
+    assert sizes(cluster, "topic") == [(1, True)]
 
 
 async def test_names_are_completed_from_brokers(

@@ -17,6 +17,7 @@ from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, O
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequest
+from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.cluster_data import produce
@@ -31,9 +32,10 @@ RECORDS = 3
 
 FIND, JOIN, SYNC = FindCoordinatorRequest.API_KEY, JoinGroupRequest.API_KEY, SyncGroupRequest.API_KEY
 BEAT, COMMIT, READ = HeartbeatRequest.API_KEY, OffsetCommitRequestV2.API_KEY, OffsetFetchRequestV1.API_KEY
+LEAVE = LeaveGroupRequest.API_KEY
 
 #: The requests whose order a test compares. Heartbeats are sent all the time.
-WORDS = {FIND: "find", SYNC: "sync", COMMIT: "commit", READ: "read"}
+WORDS = {FIND: "find", SYNC: "sync", COMMIT: "commit", READ: "read", LEAVE: "leave"}
 
 
 class WatchedProxy(KafkaProxy):
@@ -133,6 +135,7 @@ async def faulty_group(backend: GroupBackend, topic: str, group: str) -> AsyncIt
 AGAIN = "sync, read"
 JOINED = "find, join anew, sync"
 REFUSED = "commit() raises"
+REJOINED = "commit, join again"
 
 #: What a member does that joins for the first time, from its first request, by the injected code. A member that the
 #: coordinator does not know any more joins without its id. (The proxy has refused it in the coordinator's place, which
@@ -161,7 +164,8 @@ STARTS: Mapping[tuple[int, int], str] = {
     (READ, 30): f"{JOINED}, read, BrokerError",
 }
 
-#: What a member that has partitions does after the refusal of a heartbeat, or a failed commit.
+#: What a member that has partitions does after a failed commit, or after the refusal of a heartbeat, of the join or the
+#: sync of a rebalance, or of its leave request. It gives its partitions back once, however many joins follow.
 LATER: Mapping[tuple[int, int], str] = {
     (BEAT, 14): "",
     **{(BEAT, code): "find" for code in (-1, 7, 15, 16, 42)},
@@ -176,7 +180,18 @@ LATER: Mapping[tuple[int, int], str] = {
     (COMMIT, 27): f"commit, commit, join again, {AGAIN}, revoked, {REFUSED} SessionLostError",
     (COMMIT, 24): f"commit, lost, ConfigError, {REFUSED} CommitFailedError",
     (COMMIT, 30): f"commit, lost, BrokerError, {REFUSED} CommitFailedError",
-    **{(JOIN, code): "commit, join again, join anew, revoked" for code in (22, 25)},
+    **{(JOIN, code): f"{REJOINED}, join again, {AGAIN}, revoked" for code in (-1, 7, 14, 27)},
+    **{(JOIN, code): f"{REJOINED}, find, join again, {AGAIN}, revoked" for code in (15, 16)},
+    **{(JOIN, code): f"{REJOINED}, join anew, revoked" for code in (22, 25)},
+    (JOIN, 23): f"{REJOINED}, revoked, GroupConfigError",
+    **{(JOIN, code): f"{REJOINED}, revoked, ConfigError" for code in (24, 26)},
+    **{(JOIN, code): f"{REJOINED}, revoked, BrokerError" for code in (30, 42)},
+    **{(SYNC, code): f"{REJOINED}, sync, join again, {AGAIN}, revoked" for code in (-1, 7, 14, 27, 42)},
+    **{(SYNC, code): f"{REJOINED}, sync, find, join again, {AGAIN}, revoked" for code in (15, 16)},
+    **{(SYNC, code): f"{REJOINED}, sync, join anew, revoked" for code in (22, 25)},
+    (SYNC, 24): f"{REJOINED}, sync, revoked, ConfigError",
+    (SYNC, 30): f"{REJOINED}, sync, revoked, BrokerError",
+    **{(LEAVE, code): "commit, leave, revoked" for code in (-1, 7, 14, 15, 16, 22, 24, 25, 27, 30, 42)},
 }
 
 
@@ -202,8 +217,11 @@ async def _continues(backend: GroupBackend, topic: str, group: str, request: int
             if request == COMMIT:
                 faulty.arm(failures=NextFailures(request, code))
                 await faulty.commit()
-            elif request == JOIN:
-                faulty.arm(NextRefusals(BEAT, 27), NextRefusals(JOIN, code))
+            elif request in (JOIN, SYNC):
+                faulty.arm(NextRefusals(BEAT, 27), NextRefusals(request, code))
+            elif request == LEAVE:
+                faulty.arm(NextRefusals(LEAVE, code))
+                await faulty.consumer.close()
             else:
                 faulty.arm(NextRefusals(request, code))
             return await faulty.did(expected)
@@ -238,9 +256,12 @@ async def test_what_a_member_that_starts_makes_of_each_code(
     await _play(coordinating_cluster, unique, _starts, STARTS, request_of)
 
 
-@pytest.mark.parametrize("request_of", [BEAT, COMMIT, JOIN])
+@pytest.mark.parametrize("request_of", [BEAT, COMMIT, JOIN, SYNC, LEAVE])
 async def test_what_a_member_with_partitions_makes_of_each_code(
     coordinating_cluster: Cluster, unique: Unique, request_of: int
 ) -> None:
-    """It gives its partitions back in order and joins with its id, or it loses them, and commits nothing."""
+    """
+    It gives its partitions back in order and joins with its id, or it loses them, and commits nothing. It leaves in one
+    attempt.
+    """
     await _play(coordinating_cluster, unique, _continues, LATER, request_of)

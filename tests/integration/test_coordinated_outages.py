@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster, Exchange, KafkaProxy
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.errors import AllocatorError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wire.groups.join_group import JoinGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
@@ -119,6 +120,35 @@ async def test_the_coordinator_restarts_under_a_member(
         await backend.await_committed("g", "t", 40)
         assert member.lost_partitions == []
         assert {delivery.token for delivery in member.deliveries} == {member.deliveries[0].token}
+
+
+async def test_a_record_that_outlasts_the_rebalance_timeout_is_lost_loudly(
+    coordinating_cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    With JoinGroup v0, the coordinator waits for the session timeout. A member whose application is busy for longer
+    joins in time all the same: the partition of that record is lost, with an error, and the other one is given back.
+    """
+    backend, topic, name = GroupBackend(coordinating_cluster, "brokers"), unique("topic"), unique("group")
+    await coordinating_cluster.create_topic(topic, 2)
+    settings: dict[str, Any] = {**backend.settings, "api_version": (0, 9), "session_timeout_ms": SESSION_MS}
+    async with group_of(coordinating_cluster, name, [topic], auto_commit_interval_ms=100, **settings) as group:
+        busy = await group.join()
+        await group.balanced(topic, 2)
+        token = busy.consumer.fencing_token(min(busy.held))
+        busy.go_on.clear()
+        await produce(coordinating_cluster, topic, 1)
+        await eventually(lambda: busy.records, "a record is in flight")
+        began_s = time.monotonic()
+        other = await group.join()
+        await eventually(lambda: len(other.held) == 1 and len(busy.held) == 1, "the members share the partitions")
+        assert time.monotonic() - began_s < SESSION_MS / 1000
+        assert busy.lost_partitions == [busy.records[0].topic_partition]
+        assert re.search(rf"1 partition, first {topic}:\d, were not given back within [12]\.\d s", caplog.text)
+        assert busy.consumer.metrics.total("memberships_lost") == 0
+        assert busy.consumer.fencing_token(min(busy.held)).member_id == token.member_id
+        await eventually(lambda: len(group.values) == 2, "the record is delivered again")
+        busy.go_on.set()
 
 
 # Closes
@@ -271,6 +301,24 @@ async def test_a_session_timeout_that_the_brokers_refuse_names_their_bounds(
         ):
             await consumer.subscribe(topic)
         assert consumer.metrics.total("group_requests_failed") == 0
+
+
+async def test_an_allocator_that_fails_is_an_error_of_the_join(coordinating_cluster: Cluster, unique: Unique) -> None:
+    """The call that joins raises it, and the member leaves: another one has the partitions at once."""
+    backend, topic, name = GroupBackend(coordinating_cluster, "brokers"), unique("topic"), unique("group")
+    await coordinating_cluster.create_topic(topic, 1)
+
+    def failing(members: Sequence[str], partitions: Sequence[str]) -> dict[str, dict[str, list[int]]]:
+        raise ValueError("no plan today")
+
+    async with backend.consumer(name, partition_allocator=failing) as consumer:
+        with pytest.raises(AllocatorError, match="it raised ValueError: no plan today"):
+            await consumer.subscribe(topic)
+    began_s = time.monotonic()
+    async with backend.consumer(name) as other:
+        await other.subscribe(topic)
+        await eventually(lambda: other.assignment(), "the partition is owned")
+    assert time.monotonic() - began_s < SESSION_MS / 1000
 
 
 @pytest.mark.parametrize("version", ["0.8.1.1", "0.8.2.2"])

@@ -14,6 +14,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.classpaths import kafka_class_path
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
+from tests.helpers.commands import kiel_groups
+from tests.helpers.group_backends import GroupBackend
 from tests.helpers.java_tools import run_java
 from tests.helpers.servers import played_kafkas
 
@@ -75,6 +77,29 @@ async def test_a_topic_with_transactions_is_read_to_its_end(modern: tuple[Cluste
         assert await consumer.end_offsets([tp]) == {tp: 5}
         await produce(cluster, f"commit {topic} 5 6")
         assert await values(consumer, 2) == [b"5", b"6"]
+
+
+async def test_the_lag_of_a_group_is_0_behind_the_mark_of_a_transaction(
+    modern: tuple[Cluster, str], unique: Unique
+) -> None:
+    """A member commits the end of what is readable, so that the group has no lag, whoever measures it."""
+    cluster, _ = modern
+    topic, group = unique("transactions"), unique("group")
+    await produce(cluster, f"create {topic}", f"commit {topic} 0 1")
+    backend = GroupBackend(cluster, "brokers")
+    async with backend.consumer(group, auto_commit_interval_ms=100) as consumer:
+        await consumer.subscribe(topic)
+        async with asyncio.timeout(30):
+            assert [(await consumer.getone()).value for _ in range(2)] == [b"0", b"1"]
+        getting = asyncio.ensure_future(consumer.getone())
+        try:
+            await backend.await_committed(group, topic, 3)
+            assert consumer.lag(TopicPartition(topic, 0)) == 0
+            words = ["--check", "0", "--coordination", "brokers", "--brokers", ",".join(cluster.brokers)]
+            outcome = await asyncio.to_thread(kiel_groups, "lag", group, *words)
+            assert (outcome.returncode, outcome.stderr) == (0, "")
+        finally:
+            getting.cancel()
 
 
 async def test_a_position_within_marks_reads_on(modern: tuple[Cluster, str], unique: Unique) -> None:

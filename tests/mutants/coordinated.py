@@ -358,8 +358,8 @@ MUTANTS = (
     Mutant(
         "a partition that was added to its topic starts at the end",
         _STARTS,
-        "if each.partition >= self._first_counts.get(each.topic, 0))",
-        "if each.partition < 0)",
+        "return partition.partition >= self._first_counts.get(partition.topic, 0)",
+        "return partition.partition < 0",
         _HOOKS_TEST,
     ),
 )

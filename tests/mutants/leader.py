@@ -184,7 +184,7 @@ MUTANTS = (
     Mutant(
         "a leader plans although its leadership was not proved",
         _LEADER_DRIVER,
-        '            if not self._check(proof, "leadership could not be proved"):\n',
+        '            if not self.check(proof, "leadership could not be proved"):\n',
         "            if False:\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),

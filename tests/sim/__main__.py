@@ -13,7 +13,7 @@ from functools import partial
 from random import SystemRandom
 
 from tests.helpers.arguments import positive
-from tests.sim.play import Outcome
+from tests.sim.outcome import Outcome
 from tests.sim.report import GROUPS, replay, shortened
 
 #: The number of seeds that a process gets at once.

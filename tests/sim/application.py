@@ -1,16 +1,19 @@
-"""The application of a simulated consumer: it processes records, seeks, and pauses partitions."""
+"""The application of a simulated consumer: it processes records, commits, seeks, and pauses partitions."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.listeners import Stall
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.poison import PoisonedRecords
     from tests.sim.world import World
 
-__all__ = ["Application", "InFlight"]
+__all__ = ["Application", "ApplicationListener", "InFlight"]
 
 
 #: Of an application that commits by itself: the share of its finished deliveries, and of its revoked hooks, after or in
@@ -56,7 +59,13 @@ class Application:
     fetches: Fetches
     poisoned: PoisonedRecords
     gate_is_open: bool
+    #: The permanent error of the member.
+    failure: KielGroupsError | None
+    closing: bool
+    #: The partitions whose assigned hook has ended, as the listener itself knows.
+    hooked: set[TopicPartition]
     _subscription: SubscriptionState
+    _ready: ReadyClaims
     _finished_some: asyncio.Event
 
     def fetch(self, partition: TopicPartition) -> None:
@@ -64,6 +73,46 @@ class Application:
 
     def _fetch_again(self, partition: TopicPartition) -> None:
         raise NotImplementedError
+
+    def kill(self) -> None:
+        """Kill the process, as SIGKILL does."""
+        raise NotImplementedError
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self._subscription.topics
+
+    @property
+    def is_running(self) -> bool:
+        return not (self.process.killed or self.closing or self.failure)
+
+    def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
+        return self._subscription.offsets.of(partition)
+
+    def _failed(self, error: KielGroupsError) -> None:
+        """Report an error that the member regards as permanent. Scenarios do not expect such errors."""
+        self.failure = error
+        self.world.checker.stopped(self, error)  # type: ignore[arg-type]
+
+    async def _commit_at_intervals(self, interval_s: float) -> None:
+        while self.world.autocommit and not self.closing:
+            await asyncio.sleep(interval_s)
+            # If this commit fails, the next one stores the offsets, or the next owner processes the records again.
+            with suppress(KielGroupsError):
+                await self.member.commit_on_session()
+
+    # PartitionHandler: called by the member
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        return self._ready.assigned(partitions)
+
+    def start_unknown(self, topic: str, error: Exception) -> None:
+        raise error
+
+    def stalled(self, stall: Stall) -> None:
+        """Ignore the stall: scenarios block and delay this application on purpose."""
+
+    # Called by the operations of scenarios
 
     def _idle(self) -> list[TopicPartition]:
         """Return the partitions from which records may be delivered now, in ascending order."""
@@ -192,3 +241,27 @@ class Application:
         for partition in self._subscription.paused_partitions():
             self._subscription.resume(partition)
             self.world.checker.resumed(self, partition)  # type: ignore[arg-type]
+
+
+class ApplicationListener:
+    """
+    The application's hooks; in some groups the assigned hook takes ``World.hook_s`` seconds.
+
+    An application that commits by itself does so in most of its revoked hooks.
+    """
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._application.world.hook_s:
+            await asyncio.sleep(self._application.world.hook_s)
+        self._application.hooked.update(partitions)
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if not self._application.world.autocommit:
+            await self._application.commit_before_release()
+        self.on_partitions_lost(partitions)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._application.hooked.difference_update(partitions)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
@@ -16,14 +15,12 @@ from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.session_context import ProcessContext
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.fake_client import FakeConnection
 from kiel_groups.testing.simulated_process import SimulatedProcess
-from tests.sim.application import Application, InFlight
+from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.fetches import Fetches
 from tests.sim.logs import Range
 from tests.sim.poison import PoisonedRecords
@@ -70,7 +67,7 @@ class Consumer(Application):
         self._subscription.change_subscription(topics)
         #: Partitions whose assigned hook has ended, recorded by the listener itself.
         self.hooked: set[TopicPartition] = set()
-        self._calls = ListenerCalls(_Listener(self), self.metrics)
+        self._calls = ListenerCalls(ApplicationListener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         #: The token and the epoch with which ``continue_in_epoch`` was last called.
         self._continued: dict[TopicPartition, tuple[int, int]] = {}
@@ -82,11 +79,6 @@ class Consumer(Application):
         context = ProcessContext(config, zookeeper, self.world.allocator, self.metrics, self.process.runtime)
         return GroupMember(context, self, self._subscription, self._failed)
 
-    def _failed(self, error: KielGroupsError) -> None:
-        """Report an error that the member regards as permanent. Scenarios do not expect such errors."""
-        self.failure = error
-        self.world.checker.stopped(self, error)
-
     async def _run(self, commit_interval_s: float) -> None:
         while not self.closing:
             try:
@@ -96,21 +88,9 @@ class Consumer(Application):
                 if not error.retriable:
                     self.world.checker.stopped(self, error)
                 await asyncio.sleep(REJOIN_S)
-        while self.world.autocommit and not self.closing:
-            await asyncio.sleep(commit_interval_s)
-            # If this commit fails, the next one stores the offsets, or the next owner processes the records again.
-            with suppress(KielGroupsError):
-                await self.member.commit_on_session()
+        await self._commit_at_intervals(commit_interval_s)
 
     # Used by the operations of scenarios, and by the checker
-
-    @property
-    def topics(self) -> frozenset[str]:
-        return self._subscription.topics
-
-    @property
-    def is_running(self) -> bool:
-        return not (self.process.killed or self.closing or self.failure)
 
     def token(self, partition: TopicPartition) -> int:
         """Return the fencing token of an open partition, or 0."""
@@ -138,9 +118,6 @@ class Consumer(Application):
         """The offset znode's version and the next offset, as the consumer knows them; None if it is not the owner."""
         state = self._subscription.offsets.of(partition)
         return None if state is None else (state.version, state.finished)
-
-    def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        return self._subscription.offsets.of(partition)
 
     def created(self, partition: TopicPartition) -> int:
         """The czxid of the topic incarnation to which the consumer's position in a partition belongs; 0 if none."""
@@ -276,9 +253,6 @@ class Consumer(Application):
         assert isinstance(gate, DeliveryGate)
         self.gate = gate
 
-    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        return self._ready.assigned(partitions)
-
     def _open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
@@ -323,9 +297,6 @@ class Consumer(Application):
         self.poisoned.lose(partition)
         self._fetch_again(partition)
 
-    def start_unknown(self, topic: str, error: Exception) -> None:
-        raise error
-
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         return {}
@@ -346,9 +317,6 @@ class Consumer(Application):
     def in_progress(self) -> Collection[Work]:
         delivered = [Work(each, "processing", frozenset({partition})) for partition, each in self.in_flight.items()]
         return delivered + self.poisoned.in_flight.works()
-
-    def stalled(self, stall: Stall) -> None:
-        """Ignore the stall: scenarios block and delay this application on purpose."""
 
     def _epoch(self, partition: TopicPartition) -> int:
         state = self.state_of(partition)
@@ -376,27 +344,3 @@ class _Process(SimulatedProcess):
         # A client that was given up may still connect to a server right before it is stopped.
         is_first = connection.sessions == 1 and connection is self.connections[-1]
         self._consumer.world.checker.session_opened(self._consumer, session_id, is_first=is_first)
-
-
-class _Listener:
-    """
-    The application's hooks; in some groups the assigned hook takes ``World.hook_s`` seconds.
-
-    An application that commits by itself does so in most of its revoked hooks.
-    """
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        if self._consumer.world.hook_s:
-            await asyncio.sleep(self._consumer.world.hook_s)
-        self._consumer.hooked.update(partitions)
-
-    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        if not self._consumer.world.autocommit:
-            await self._consumer.commit_before_release()
-        self.on_partitions_lost(partitions)
-
-    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._consumer.hooked.difference_update(partitions)

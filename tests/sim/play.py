@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 
 import kazoo.client
@@ -14,35 +11,17 @@ import kazoo.client
 from kiel_groups.group.znodes import transactions
 from tests.sim.garbage_collection import deferred_collection
 from tests.sim.operations import perform
-from tests.sim.scenario import Eventful, Scenario
+from tests.sim.outcome import Outcome, Totals, outcome_of
+from tests.sim.scenario import Scenario
 from tests.sim.world import World
 
-__all__ = ["Outcome", "play"]
+__all__ = ["play"]
 
 #: The time limit, in seconds, after the last fault, for every partition to be owned: a session may have to expire
 #: first, and another member to lead and plan.
 SETTLED_S = 60.0
 #: The time limit, in seconds, for all members to leave.
 LEAVING_S = 40.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """
-    The outcome of a scenario.
-
-    ``error`` is the text of the error that was found, with its ``traceback``; both are "" if there was none.
-    """
-
-    scenario: Eventful
-    steps: int
-    seconds: float
-    cpu_s: float
-    deliveries: int
-    commits: int
-    generations: int
-    error: str
-    traceback: str
 
 
 def play(
@@ -63,29 +42,17 @@ def play(
 
 
 def _outcome(scenario: Scenario, report: Callable[[float, str], None], observe: Callable[[World], None]) -> Outcome:
-    started_s = time.process_time()
+    # A function of its own, so that the world is garbage when the collection of the run comes.
     world = World(scenario)
     observe(world)
-    error = trace = ""
+    history = world.history
     with _small_transactions(scenario.most_operations), _known_paths():
-        try:
-            _play(world, scenario, report)
-        except Exception as raised:
-            error = f"{type(raised).__name__}: {raised}"
-            trace = "".join(traceback.format_exception(raised))
-    for consumer in world.consumers:
-        consumer.kill()
-    return Outcome(
-        scenario,
-        world.timeline.steps,
-        world.elapsed_s,
-        time.process_time() - started_s,
-        world.history.deliveries,
-        world.history.commits,
-        len(world.history.generations),
-        error,
-        trace,
-    )
+        return outcome_of(
+            scenario,
+            world,
+            lambda: _play(world, scenario, report),
+            lambda: Totals(history.deliveries, history.commits, len(history.generations)),
+        )
 
 
 def _play(world: World, scenario: Scenario, report: Callable[[float, str], None]) -> None:

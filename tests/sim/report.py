@@ -9,7 +9,8 @@ from weakref import ref
 
 from tests.sim.coordinated.broker_play import play_brokers
 from tests.sim.coordinated.broker_scenario import make_broker_scenario
-from tests.sim.play import Outcome, play
+from tests.sim.outcome import Outcome
+from tests.sim.play import play
 from tests.sim.scenario import AnyScenario, Eventful, make_scenario, shorten
 
 __all__ = ["GROUPS", "Groups", "replay", "shortened"]

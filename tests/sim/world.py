@@ -22,6 +22,7 @@ from tests.sim.brokers import Brokers
 from tests.sim.checker import Checker
 from tests.sim.consumer import Consumer
 from tests.sim.garbage_collection import deferred_collection
+from tests.sim.group_world import GroupWorld
 from tests.sim.invariants.liveness import EveryMemberLeaves, EveryPartitionOwned
 from tests.sim.logs import Logs
 from tests.sim.poison import Poison
@@ -49,7 +50,7 @@ BROKERS = 2
 HOOKS_S = (0.0, 0.0, 0.3, 2.0)
 
 
-class World:
+class World(GroupWorld):
     """
     The group of one scenario, with its environment.
 
@@ -57,6 +58,7 @@ class World:
     """
 
     group = "g"
+    checker: Checker
     consumer_class = Consumer
     checker_class = Checker
 
@@ -184,11 +186,6 @@ class World:
     def some_topic(self, number: int) -> str:
         return sorted(self.topics)[number % len(self.topics)]
 
-    def some_topics(self, choice: float) -> list[str]:
-        """Return all topics, or one. ``choice`` in [0, 1) selects."""
-        names = sorted(self.topics)
-        return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
-
     def partitions(self) -> list[TopicPartition]:
         """Return the existing partitions of the topics that running consumers subscribe to."""
         subscribed = {topic for consumer in self.consumers if consumer.is_running for topic in consumer.topics}
@@ -255,22 +252,7 @@ class World:
                     delay_s, consumer.process.run_on_loop, consumer.process.call, consumer.fetch, partition
                 )
 
-    # Time
-
-    @property
-    def elapsed_s(self) -> float:
-        """The seconds since the scenario started."""
-        return self.timeline.now_s - self.began_s
-
-    def run_for(self, duration_s: float) -> None:
-        """Advance the time by ``duration_s``, and check the invariants after every step."""
-        timeline = self.timeline
-        until_s = timeline.now_s + duration_s
-        while timeline.step(until_s):
-            if timeline.failures:
-                raise timeline.failures[0]
-            self.checker.step()
-        timeline.now_s = until_s
+    # The end of faults
 
     def heal(self) -> None:
         """End all faults."""

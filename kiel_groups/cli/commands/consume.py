@@ -120,14 +120,15 @@ _ZOOKEEPER_SESSION_MS, _BROKERS_SESSION_MS = 10_000, 30_000
 @click.option(
     "--instance-id",
     metavar="NAME",
-    help="Make this a static member: if it restarts under this name within a minute, it gets the same partitions.",
+    help="Make this a static member of a group in ZooKeeper: if it restarts under this name within a minute, it gets"
+    " the same partitions.",
 )
 @click.option(
     "--store",
     type=click.Choice(["zookeeper", "broker-v0", "broker-v1"]),
     default="zookeeper",
     show_default=True,
-    help="Where offsets are committed; all members of a group must agree.",
+    help="Where offsets of groups in ZooKeeper are committed; all members of a group must agree.",
 )
 @click.option(
     "--on-bad-record",

@@ -11,7 +11,7 @@ import click
 
 from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options, refuse_given
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.optional_numbers import OptionalNumber
+from kiel_groups.cli.parameters.optional_numbers import NumbersCommand, OptionalNumber
 from kiel_groups.cli.parameters.shared_options import json_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
 from kiel_groups.cli.terminal.messages import Lines
@@ -31,7 +31,7 @@ _PLANS = 10
 _WATCHED_S = 16.0
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=NumbersCommand, epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
 @cluster_options
 @json_option

@@ -6,14 +6,14 @@ import click
 
 from kiel_groups.cli.parameters.cluster_options import ClusterAddress, cluster_options
 from kiel_groups.cli.parameters.name_completion import complete_groups
-from kiel_groups.cli.parameters.optional_numbers import OptionalNumber
+from kiel_groups.cli.parameters.optional_numbers import NumbersCommand, OptionalNumber
 from kiel_groups.cli.parameters.shared_options import json_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
 
 __all__ = ["lag"]
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=NumbersCommand, epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
 @cluster_options
 @json_option

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import takewhile, zip_longest
+from typing import Any, NoReturn
 
 import click
 
-__all__ = ["OptionalNumber"]
+__all__ = ["NumbersCommand", "OptionalNumber"]
 
 
 class OptionalNumber(click.ParamType[float]):
@@ -29,5 +31,44 @@ class OptionalNumber(click.ParamType[float]):
         try:
             return self._number.convert(value, param, ctx)
         except click.BadParameter:
-            what = f"{value!r} is not a number of {self.name} ≥ {self._least:g}"
-            self.fail(f"{what}; GROUP goes before this option.", param, ctx)
+            self.refuse(value, param, ctx)
+
+    def refuse(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        """Raise BadParameter for a value that is no such number."""
+        hint = "" if _is_number(value) else "; GROUP goes before this option"
+        self.fail(f"{value!r} is not a number of {self.name} ≥ {self._least:g}{hint}.", param, ctx)
+
+
+class NumbersCommand(click.Command):
+    """
+    A command with optional numbers, which refuses a negative one as a number.
+
+    Click takes each word with a leading hyphen for the next option, even the value of ``--check=-1``.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words of a command line. Raise BadParameter for an optional number that begins with a hyphen."""
+        if not ctx.resilient_parsing:  # A completion shows no errors.
+            for option in self.params:
+                if isinstance(option.type, OptionalNumber) and (value := _hyphenated(option.opts, args)):
+                    option.type.refuse(value, option, ctx)
+        return super().parse_args(ctx, args)
+
+
+def _hyphenated(names: Sequence[str], words: Sequence[str]) -> str:
+    """Return the value of an option if it begins with a hyphen: a joined value, or the next word if it is a number."""
+    before_arguments = takewhile(lambda pair: pair[0] != "--", zip_longest(words, words[1:], fillvalue=""))
+    for word, following in before_arguments:
+        name, is_joined, joined = word.partition("=")
+        value = joined if is_joined else following
+        if name in names and value.startswith("-") and (is_joined or _is_number(value)):
+            return value
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -196,13 +195,9 @@ class _BrokerTopics:
         self._with(lambda session: delete_topic(session, name))
 
     def _with(self, work: Callable[[BrokerSession], Awaitable[T]]) -> T:
-        from kiel_groups.broker_admin.broker_session import BrokerSession
+        from kiel_groups.broker_admin.broker_session import in_session
 
-        async def run() -> T:
-            async with BrokerSession(self._brokers, timeout_s=SERVER_WAIT_S) as session:
-                return await work(session)
-
-        return asyncio.run(run())
+        return in_session(self._brokers, SERVER_WAIT_S, work)
 
 
 def _most(replicas: Iterable[Sequence[int]]) -> int:

@@ -85,10 +85,14 @@ class CoordinationChoice:
             )
         if self.group.store != ZOOKEEPER_STORE:
             raise ConfigError(
-                f"store: {self.group.store!r} given; with coordination='brokers', brokers store the offsets"
+                f"store: {self.group.store!r} given; with coordination='brokers', brokers store the offsets;"
+                " leave it out"
             )
         if self.group.instance_id is not None:
-            raise ConfigError("instance_id: given with coordination='brokers', which has no static members yet")
+            raise ConfigError(
+                f"instance_id: {self.group.instance_id!r} given; groups with coordination='brokers' have no static"
+                " members yet; leave it out"
+            )
         session_ms, heartbeat_ms, _ = self.timeouts
         session_ms = _SESSION_MS if session_ms is None else session_ms
         if heartbeat_ms is None and isinstance(session_ms, int):

@@ -99,7 +99,7 @@ class ConsumerHooks:
         """The protocol type of consumers, which share groups with those of Java."""
         return PROTOCOL_TYPE
 
-    def protocols(self) -> Sequence[GroupProtocol]:
+    async def protocols(self) -> Sequence[GroupProtocol]:
         """
         Return the assignors, each with this member's subscription.
 

@@ -80,7 +80,7 @@ class ConsumerMember:
         group, metrics = context.group, context.metrics
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets)
         self._chosen = ChosenCommits(group.group, self._tracker, self._owned, self._owner_words)
-        self._hooks.attach(StartPositions(group, handler, self._offsets), self._owned)
+        self._hooks.attach(StartPositions(group, handler, self._offsets, metrics), self._owned)
         self._loop = home_loop()
         self._watchdog: Watchdog | None = None
         self._has_started = False

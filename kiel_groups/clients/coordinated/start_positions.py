@@ -11,8 +11,9 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.member.partition_offsets import StartOrigin, StartPosition
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken, TopicPartition
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = ["Positions", "StartPositions"]
 
@@ -39,13 +40,17 @@ class StartPositions:
         config: The group's name and its reset policy.
         handler: Looks up the ends of logs.
         offsets: The group's offsets.
+        metrics: Counts ``offsets_missing``.
     """
 
-    def __init__(self, config: GroupConfig, handler: PartitionHandler, offsets: CoordinatorOffsets) -> None:
+    def __init__(
+        self, config: GroupConfig, handler: PartitionHandler, offsets: CoordinatorOffsets, metrics: Metrics
+    ) -> None:
         self._group = config.group
         self._policy = config.auto_offset_reset
         self._handler = handler
         self._offsets = offsets
+        self._metrics = metrics
         #: How many partitions a topic had when this process first had one of its partitions assigned.
         self._first_counts: dict[str, int] = {}
 
@@ -74,6 +79,7 @@ class StartPositions:
         missing = frozenset(partitions) - stored.keys()
         known = self._offsets.lost_offsets(missing)
         chosen, failures = await self._choose(missing - known.keys())
+        self._warn_of_missing(chosen.keys(), {partition.topic for partition in stored})
         created = known | chosen
         saved = await self._offsets.store(created) if created else frozenset()
         for partition in created.keys() - saved:
@@ -95,7 +101,7 @@ class StartPositions:
             return {}, {}
         if self._policy == "none":
             return {}, dict.fromkeys(partitions, self._no_offsets(sorted(partitions)))
-        added = frozenset(each for each in partitions if each.partition >= self._first_counts.get(each.topic, 0))
+        added = frozenset(filter(self._is_added, partitions))
         found: dict[TopicPartition, int] = {}
         failures: dict[TopicPartition, KielGroupsError] = {}
         for policy, wanted in (("earliest", added), (self._policy, frozenset(partitions) - added)):
@@ -104,6 +110,26 @@ class StartPositions:
                 found |= looked_up.found
                 failures |= looked_up.failures
         return found, failures
+
+    def _is_added(self, partition: TopicPartition) -> bool:
+        """Whether the partition was added to its topic since this process first had one of the topic's partitions."""
+        return partition.partition >= self._first_counts.get(partition.topic, 0)
+
+    def _warn_of_missing(self, chosen: Collection[TopicPartition], known_topics: Collection[str]) -> None:
+        """Report partitions that start by the policy although the group has committed in their topics."""
+        found = sorted(each for each in chosen if each.topic in known_topics and not self._is_added(each))
+        if not found:
+            return
+        self._metrics.count("offsets_missing", len(found))
+        log.warning(
+            "group %s: %s, first %s, had no committed offset, but others of the topic have one; starting at the %s"
+            " offset. They were added to the topic while this process was not in the group, or the brokers have"
+            " expired their offsets (offsets.retention.minutes)",
+            self._group,
+            counted(found, "partition"),
+            found[0],
+            self._policy,
+        )
 
     def _no_offsets(self, partitions: list[TopicPartition]) -> NoOffsetsError:
         return NoOffsetsError(

@@ -10,7 +10,7 @@ from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTa
 from kiel_groups.clients.coordinator.join_refusals import refusal
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, MemberHooks
 from kiel_groups.clients.coordinator.membership_requests import MembershipRequests
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import KielGroupsError, NoBrokersError
 from kiel_groups.group.coordinated.coordinator_codes import GroupRequest
 from kiel_groups.model import GenerationToken
 
@@ -53,6 +53,9 @@ class BrokerCoordinator:
         """Send a join; see ``MembershipRequests``."""
         return await self._requests.join(coordinator, member_id)
 
+    def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
+        """Accept all assignments: brokers refuse a request that is too large."""
+
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Send a sync; see ``MembershipRequests``."""
         answer = await self._requests.sync(coordinator, token, assignments)
@@ -88,9 +91,16 @@ class BrokerCoordinator:
         """Have the heartbeat's thread end."""
         self._heartbeat.stop()
 
+    async def closed(self) -> None:
+        """Return: only the heartbeat runs beside the member, on its own thread."""
+
     def wait_ended(self, timeout_s: float) -> None:
         """Block until the heartbeat's thread has ended."""
         self._heartbeat.wait_ended(timeout_s)
+
+    def unreachable(self, error: KielGroupsError) -> KielGroupsError:
+        """Return that no broker has answered."""
+        return NoBrokersError(str(error))
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a refused member, with the brokers' settings that decide it."""

@@ -81,7 +81,7 @@ class CoordinatedMember:
         self._joined = JoinedGroup("", "", {})
         self._assignments: Mapping[str, bytes] = {}
         self._assignment = b""
-        self._failures = RequestFailures(self._name, self._metrics)
+        self._failures = RequestFailures(self._name, self._metrics, self._runtime)
         #: When the newest join, and the newest sync, were decided and sent, in seconds of boot time.
         self._rejoin_s = self._sync_sent_s = 0.0
         self._is_stable = asyncio.Event()
@@ -128,6 +128,7 @@ class CoordinatedMember:
 
         Raises:
             NoBrokersError: No broker has named the coordinator in time, or the coordinator did not answer a join.
+            NoZooKeeperError: The group is on ZooKeeper, and no server has answered in time.
             KielGroupsError: The coordinator refuses the member, or the member's assignor has failed.
         """
         self.request_rejoin()
@@ -157,7 +158,7 @@ class CoordinatedMember:
                 raise self._over.result() or ClosedError(f"group {self._name}: the member has left")
             is_failing = self._state.coordinator is None or self._state.phase is Phase.UNJOINED
             if is_failing and self._failures.last is not None and loop.time() >= limit_s:
-                raise NoBrokersError(str(self._failures.last))
+                raise self._coordination.unreachable(self._failures.last)
 
     async def close(self, limit: CloseLimit | None = None) -> None:
         """
@@ -184,6 +185,7 @@ class CoordinatedMember:
             self._coordination.stop()
             cancelled = self._tasks.cancel()
         await cancelled
+        await self._coordination.closed()
 
     def abandon(self, timeout_s: float) -> None:
         """Leave the group without an event loop and without a commit; wait for that at most ``timeout_s``."""
@@ -252,7 +254,7 @@ class CoordinatedMember:
     def _feed(self, event: events.Event) -> None:
         before = self._state
         self._state, effects = step(before, event)
-        if self._state.rejoin_due and not before.rejoin_due:
+        if self._state.is_joining and not before.is_joining:
             self._rejoin_s = self._runtime.boot_time_s()
         for effect in effects:
             self._perform(effect)
@@ -333,6 +335,7 @@ class CoordinatedMember:
     async def _assign(self, join: int) -> None:
         try:
             assignments = await self._hooks.perform_assignment(self._joined)
+            self._coordination.check_assignments(assignments)
         except Exception as error:
             if (join, Phase.SYNCING) == (self._state.join, self._state.phase):
                 self._fail(reported(self._name, error))
@@ -366,7 +369,12 @@ class CoordinatedMember:
         try:
             await self._coordination.leave(self._coordinator, member_id)
         except KielGroupsError as error:
-            log.info("group %s: the leave was not answered, so the session will expire: %s", self._name, error)
+            log.info(
+                "group %s: the coordinator has not performed the leave, and removes this member when its session is"
+                " over: %s",
+                self._name,
+                error,
+            )
         self._feed(events.LeaveAnswered())
 
     # ------------------------------------------------------------------ the assignment
@@ -376,6 +384,8 @@ class CoordinatedMember:
         assert token is not None
         now_s = self._runtime.boot_time_s()
         self._metrics.observe("join", now_s - self._rejoin_s)
+        # A join that was asked for during this one begins now.
+        self._rejoin_s = now_s
         self._metrics.count("joins")
         self._failures.forget()
         gate = self._coordination.new_gate(token, self._sync_sent_s)

@@ -70,11 +70,19 @@ class GroupCoordinator(Protocol):
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now, and wait for the other members; a new member has no id."""
 
+    def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
+        """
+        Check the assignments that this member has made as the leader.
+
+        Raises:
+            ConfigError: One is too large to be stored.
+        """
+
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Wait for the member's assignment; the leader brings those of all members."""
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group. The answer changes nothing."""
+        """Leave the group, in one attempt; raises ``KielGroupsError`` if the coordinator refuses."""
 
     def abandon(self) -> None:
         """Cancel the join or the sync under way, and with it the task that waits for its answer."""
@@ -94,8 +102,14 @@ class GroupCoordinator(Protocol):
     def stop(self) -> None:
         """Have everything that runs beside the event loop end soon, without waiting for it."""
 
+    async def closed(self) -> None:
+        """Wait, after ``stop``, until nothing of the coordinator runs on the event loop."""
+
     def wait_ended(self, timeout_s: float) -> None:
         """Block until that has ended, after ``stop``, but at most ``timeout_s``."""
+
+    def unreachable(self, error: KielGroupsError) -> KielGroupsError:
+        """Return the error of a first join whose coordinator was not found in time; ``error`` is the last cause."""
 
     def refusal(self, request: GroupRequest, code: int) -> KielGroupsError:
         """Return the error of a member that the coordinator refuses for good."""

@@ -98,12 +98,8 @@ class MemberHooks(Protocol):
     def protocol_type(self) -> str:
         """The kind of group, such as "consumer". All members of a group have the same one."""
 
-    def protocols(self) -> Sequence[GroupProtocol] | Awaitable[Sequence[GroupProtocol]]:
-        """
-        Return what the member offers at its next join: names of protocols with metadata, the preferred one first.
-
-        A coroutine function may read what the metadata needs. The other members of a rebalance wait for it.
-        """
+    async def protocols(self) -> Sequence[GroupProtocol]:
+        """Return what the member offers at its next join: names of protocols with metadata, the preferred one first."""
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         """

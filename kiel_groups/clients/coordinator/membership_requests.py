@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from inspect import isawaitable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from kiel_groups.clients.coordinator.group_coordinator import JoinAnswer
 from kiel_groups.clients.coordinator.group_transport import FindError
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, JoinedGroup, MemberHooks
 from kiel_groups.errors import BrokerError
 from kiel_groups.model import GenerationToken
-from kiel_groups.wire.error_codes import ErrorCode
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN_MEMBER_ID, ErrorCode
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupRequest, JoinGroupRequestV1, JoinGroupResponse
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
@@ -41,7 +40,7 @@ class MembershipRequests:
         self._hooks = hooks
         #: The protocols of the last join.
         self.offered: tuple[GroupProtocol, ...] = ()
-        #: The join or the sync under way, or what the hooks read before a join.
+        #: The join or the sync under way.
         self._sending: asyncio.Future[Any] | None = None
 
     @property
@@ -52,7 +51,7 @@ class MembershipRequests:
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
-        self.offered = offered = tuple(await self._protocols())
+        self.offered = offered = tuple(await self._hooks.protocols())
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(
@@ -66,14 +65,6 @@ class MembershipRequests:
         answer: JoinGroupResponse = await self._patiently(coordinator, request)
         token = GenerationToken(answer.generation, answer.member_id)
         return JoinAnswer(answer.error, token, JoinedGroup(answer.protocol, answer.leader_id, answer.members))
-
-    async def _protocols(self) -> Sequence[GroupProtocol]:
-        offered = self._hooks.protocols()
-        if not isawaitable(offered):
-            return offered
-        # A member that is given up meanwhile must not join.
-        self._sending = reading = asyncio.ensure_future(offered)
-        return await reading
 
     async def sync(
         self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]
@@ -122,6 +113,13 @@ class MembershipRequests:
         return self._context.timing.session_timeout_ms / 1000 * _LOOK_SHARE
 
     async def leave(self, coordinator: int, member_id: str) -> None:
-        """Leave the group, beside a join that may be under way. The answer's code changes nothing."""
+        """
+        Leave the group once, beside a join that may be under way.
+
+        Raises:
+            BrokerError: The coordinator refuses; it does not if it has removed the member already.
+        """
         request: Request[ErrorCode] = LeaveGroupRequest(self._group, member_id)
-        await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        answer = await self._context.transport.send(coordinator, request, _LEAVE_S, aside=True)
+        if answer not in (NO_ERROR, UNKNOWN_MEMBER_ID):
+            raise answer.exception(f"group {self._group}: LeaveGroup")

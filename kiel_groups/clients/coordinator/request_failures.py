@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.coordinated.coordinator_codes import GroupRequest, Reaction, reaction_to
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import ErrorCode
 
@@ -24,6 +25,13 @@ _WORDS = {
 #: The reactions after which the member continues. A refusal that stops it is reported as an error.
 _REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
 
+#: What a broker answers while the coordinator of a group is created, elected or started.
+_STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})
+
+#: How long that may take before the first join until it is a warning, in seconds. The first question for a coordinator
+#: makes a new cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
+CREATION_S = 10.0
+
 
 class RequestFailures:
     """
@@ -32,22 +40,32 @@ class RequestFailures:
     Args:
         group: The group's name.
         metrics: Counts ``group_requests_failed`` by request.
+        runtime: The clock.
     """
 
-    def __init__(self, group: str, metrics: Metrics) -> None:
+    def __init__(self, group: str, metrics: Metrics, runtime: Runtime) -> None:
         self._group = group
         self._metrics = metrics
-        self._cause = ""
+        self._runtime = runtime
+        #: The cause of the last failure, and the level at which it was logged.
+        self._logged = ("", logging.NOTSET)
+        self._has_joined = False
+        #: When a coordinator was first missing, in seconds of boot time.
+        self._missing_since_s: float | None = None
         #: The last error, or None if the membership was confirmed after it.
         self.last: KielGroupsError | None = None
 
     def note(self, request: GroupRequest, error: KielGroupsError) -> None:
-        """Count a failed request, and log its cause unless the one before has failed for the same one."""
+        """
+        Count a failed request, and log its cause unless the one before has failed for the same one.
+
+        Before the first join, a coordinator that is starting is no reason for a warning during ``CREATION_S``.
+        """
         self._metrics.count("group_requests_failed", request=request.value)
         self.last = error
-        cause, self._cause = self._cause, f"{request}: {error}"
-        if cause != self._cause:
-            log.warning("group %s: could not %s: %s; retrying", self._group, _WORDS[request], error)
+        logged, self._logged = self._logged, (f"{request}: {error}", self._level(error))
+        if logged != self._logged:
+            log.log(self._logged[1], "group %s: could not %s: %s; retrying", self._group, _WORDS[request], error)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
         """Note a code after which the member repeats the request, finds its coordinator, or joins anew."""
@@ -56,7 +74,14 @@ class RequestFailures:
 
     def forget(self) -> None:
         """Forget the failures, because the membership is confirmed: the next one is logged again."""
-        self.last, self._cause = None, ""
+        self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
+
+    def _level(self, error: KielGroupsError) -> int:
+        if self._has_joined or getattr(error, "code", None) not in _STARTING:
+            return logging.WARNING
+        now_s = self._runtime.boot_time_s()
+        self._missing_since_s = now_s if self._missing_since_s is None else self._missing_since_s
+        return logging.INFO if now_s - self._missing_since_s < CREATION_S else logging.WARNING
 
 
 def reported(group: str, error: BaseException) -> KielGroupsError:

@@ -13,6 +13,7 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import LATEST
+from kiel_groups.wording import some
 
 __all__ = ["LogEnds", "find_log_ends"]
 
@@ -60,7 +61,9 @@ async def find_log_ends(
             failures = await ask_leaders(cluster, partitions, at, found)
             return LogEnds(found, str(failures[min(failures)].error) if failures else "")
     except TimeoutError:
-        return LogEnds(found, f"the brokers did not answer within {timeout_s:g} s")
+        late = {cluster.leader_of(partition) for partition in partitions if partition not in found}
+        who = some(f"broker {number} at {place}" for number, place in cluster.brokers.items() if number in late)
+        return LogEnds(found, f"{who or 'the brokers'} did not answer within {timeout_s:g} s")
     except KielGroupsError as error:
         return LogEnds(found, str(error))
     finally:

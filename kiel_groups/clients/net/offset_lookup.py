@@ -188,7 +188,7 @@ async def ask_leaders(
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Failure]:
-    """Ask all leaders once, concurrently. Add the offsets to ``found``, and return the failures."""
+    """Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
@@ -197,15 +197,15 @@ async def ask_leaders(
             failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
         else:
             by_leader.setdefault(leader, []).append(tp)
-    outcomes = await asyncio.gather(
-        *(_ask_leader(cluster, leader, tps, at, timeout_ms) for leader, tps in by_leader.items())
-    )
-    for outcome in outcomes:
-        for tp, result in outcome.items():
+
+    async def ask(leader: int) -> None:
+        for tp, result in (await _ask_leader(cluster, leader, by_leader[leader], at, timeout_ms)).items():
             if isinstance(result, int):
                 found[tp] = result
             else:
                 failures[tp] = result
+
+    await asyncio.gather(*map(ask, by_leader))
     cluster.drop_overrides(failures)
     if any(getattr(each.error, "code", None) == UNKNOWN_TOPIC_OR_PARTITION.number for each in failures.values()):
         cluster.listing.doubt()

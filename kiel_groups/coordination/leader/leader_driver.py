@@ -13,9 +13,8 @@ from kiel_groups.errors import CoordinationError, SessionLostError
 from kiel_groups.group.leader import leader_state
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation, Refused
-from kiel_groups.wording import counted
 
-__all__ = ["LeaderDriver", "MakePlan", "PlanMaker", "PlanRequests"]
+__all__ = ["LeaderDriver", "MakePlan", "PlanMaker", "PlanRequests", "PlanVoid"]
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +37,16 @@ class PlanRequests(Protocol):
     def set_debounce(self, debounce: DebounceConfig) -> None:
         """Debounce changes in this way from now on."""
 
+    def check(self, answer: Answer, what: str) -> bool:
+        """Return whether a transaction that first checks the election znode was executed; if not, log ``what``."""
+
+
+class PlanVoid(Exception):  # noqa: N818 -- not an error
+    """Raised by a plan that must be made again."""
+
 
 class PlanMaker(Protocol):
     """Makes the plans of one kind of group, while this process leads it."""
-
-    @property
-    def cause(self) -> str:
-        """Why the newest plan differs from the one before, for the log."""
 
     @property
     def alone(self) -> bool:
@@ -66,8 +68,8 @@ class PlanMaker(Protocol):
         From now on, changes of the inputs are reported.
         """
 
-    def published(self) -> None:
-        """Follow the newest plan, which is the published one now."""
+    def published(self, generation: int, moved: int) -> None:
+        """Log that the newest plan is the published one now, and follow it; ``moved`` is that of the publication."""
 
 
 class LeaderDriver:
@@ -186,10 +188,10 @@ class LeaderDriver:
 
     async def _write(self, term: int, operations: tuple[Operation, ...]) -> None:
         answer = await self._session.transact(operations)
-        self._check(answer, "a publication was interrupted")
+        self.check(answer, "a publication was interrupted")
         self._feed(leader_state.Written(term, answer, _now_s()))
 
-    def _check(self, answer: Answer, what: str) -> bool:
+    def check(self, answer: Answer, what: str) -> bool:
         """
         Return whether a transaction that first checks the election znode was executed.
 
@@ -206,12 +208,9 @@ class LeaderDriver:
         return False
 
     def _published(self, generation: int, moved: int) -> None:
-        self._planner.published()
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
-        group, cause = self._layout.group, self._planner.cause
-        moves = counted(moved, "partition moves", "partitions move")
-        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
+        self._planner.published(generation, moved)
 
     async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
         """Prove leadership and read the inputs, then have the plan made."""
@@ -219,12 +218,16 @@ class LeaderDriver:
             # The server handles requests in order, so the reads follow the proof without waiting for its answer.
             proving = self._session.submit([Check(candidate)])
             proof, make_plan = await asyncio.gather(proving, self._planner.read())
-            if not self._check(proof, "leadership could not be proved"):
+            if not self.check(proof, "leadership could not be proved"):
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
             publication = await make_plan(candidate, cause, since_s)
         except SessionLostError:
             raise
+        except PlanVoid as void:
+            log.info("group %s: planning again: %s", self._layout.group, void)
+            self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
+            return
         except Exception:
             # A leader that stops planning leaves partitions without an owner, so it retries after any error.
             log.exception("group %s: no plan could be made; retrying soon", self._layout.group)

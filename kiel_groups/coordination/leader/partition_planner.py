@@ -27,6 +27,7 @@ from kiel_groups.group.leader.planner import (
 )
 from kiel_groups.group.leader.static_members import next_end_ms
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["PartitionPlanner"]
 
@@ -70,7 +71,7 @@ class PartitionPlanner:
         #: Whether the last plan was withheld because no broker or no topic was found.
         self._withheld = False
         #: The cause of the newest plan, for the log.
-        self.cause = ""
+        self._cause = ""
 
     @property
     def alone(self) -> bool:
@@ -126,7 +127,7 @@ class PartitionPlanner:
             now_ms=self._runtime.wall_ms(),
             took_ms=round(1000 * (_now_s() - since_s)),
         )
-        self._planned_from, self._allocation, self.cause = inputs, target.allocation, cause
+        self._planned_from, self._allocation, self._cause = inputs, target.allocation, cause
         self._wanted = {
             partition: inputs.members[slot].member_id
             for slot, owned in target.allocation.items()
@@ -134,10 +135,17 @@ class PartitionPlanner:
             for partition in owned
         }
         if publication is None:
-            self.published()
+            self._monitor_owners()
         return publication
 
-    def published(self) -> None:
+    def published(self, generation: int, moved: int) -> None:
+        """Log the plan, and monitor its owners."""
+        self._monitor_owners()
+        group, cause = self._layout.group, self._cause
+        moves = counted(moved, "partition moves", "partitions move")
+        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
+
+    def _monitor_owners(self) -> None:
         """Record that the newest plan is the published one, and monitor its owners."""
         assert self._planned_from is not None
         self._before = self._planned_from

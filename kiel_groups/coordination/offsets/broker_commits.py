@@ -49,7 +49,8 @@ class BrokerCommits:
     def hurry(self, within_s: float) -> None:
         """Limit all waits for brokers to ``within_s`` seconds from now, because the member leaves."""
         self._give_up_s = asyncio.get_running_loop().time() + within_s
-        if self._timeout is not None:
+        # A timeout that has expired cannot be set anew: the wait is being cancelled, which may take a while.
+        if self._timeout is not None and not self._timeout.expired():
             self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
 
     async def check_served(self, partitions: Collection[TopicPartition]) -> None:

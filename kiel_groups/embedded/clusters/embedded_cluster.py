@@ -187,7 +187,7 @@ class Cluster(Startable):
         """
         Create a topic, and return when every partition has a leader.
 
-        Errors are those of ``admin.cluster_admin`` or, in KRaft mode, of ``embedded.clusters.broker_topics``.
+        Errors are those of ``admin.cluster_admin`` or, in KRaft mode, of ``broker_admin.topic_admin``.
         """
         await in_thread(self._mode.create_topic, self._running(), topic, partitions, replication)
 

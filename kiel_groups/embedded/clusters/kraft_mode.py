@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
-from kiel_groups.embedded.clusters import broker_topics
+from kiel_groups.broker_admin import topic_admin
+from kiel_groups.broker_admin.broker_session import BrokerSession, in_session
 from kiel_groups.embedded.servers.broker_links import BrokerLinks
 from kiel_groups.embedded.servers.kafka_broker import BrokerSettings, KafkaBroker
 from kiel_groups.embedded.servers.kraft_servers import KRaftBroker, KRaftController, cluster_id
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["KRaftMode"]
+
+#: How long brokers may take for an answer, and to know each other after a start, in seconds.
+_LIMIT_S = 30.0
 
 
 class KRaftMode:
@@ -59,10 +63,22 @@ class KRaftMode:
         return KRaftBroker(self._cluster_id, number, controller=self._controller, **settings)
 
     def create_topic(self, brokers: Sequence[str], topic: str, partitions: int, replication: int) -> None:
-        broker_topics.create_topic(brokers, topic, partitions, replication)
+        _at(brokers, lambda session: topic_admin.create_topic(session, topic, partitions, replication))
 
     def grow_topic(self, brokers: Sequence[str], topic: str, partitions: int) -> None:
-        broker_topics.grow_topic(brokers, topic, partitions)
+        _at(brokers, lambda session: topic_admin.grow_topic(session, topic, partitions))
 
     def delete_topic(self, brokers: Sequence[str], topic: str) -> None:
-        broker_topics.delete_topic(brokers, topic)
+        _at(brokers, lambda session: topic_admin.delete_topic(session, topic))
+
+
+def _at(brokers: Sequence[str], change: Callable[[BrokerSession], Awaitable[None]]) -> None:
+    """Change a topic, when all these brokers know each other: a change is complete when each of them knows it."""
+    if not brokers:
+        raise ServerError("no broker of the cluster runs; start one")
+
+    async def work(session: BrokerSession) -> None:
+        await session.await_brokers(len(brokers), _LIMIT_S)
+        await change(session)
+
+    in_session(",".join(brokers), _LIMIT_S, work)

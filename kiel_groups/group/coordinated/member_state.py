@@ -131,6 +131,11 @@ class MemberState:
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
 
     @property
+    def is_joining(self) -> bool:
+        """Whether the next assignment is due, or on its way; a failed try changes nothing about that."""
+        return self.rejoin_due or self.phase in (Phase.JOINING, Phase.SYNCING)
+
+    @property
     def may_commit(self) -> bool:
         """Whether the application's assignment is the one of the present generation, so that commits are in order."""
         return self.phase is Phase.STABLE and self.holding is not Holding.NOTHING

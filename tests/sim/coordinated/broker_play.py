@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-import traceback
 from collections.abc import Callable
 
 from tests.sim.coordinated.broker_operations import perform
 from tests.sim.coordinated.broker_scenario import BrokerScenario
 from tests.sim.coordinated.broker_world import BrokerWorld
 from tests.sim.garbage_collection import deferred_collection
-from tests.sim.play import Outcome
+from tests.sim.outcome import Outcome, Totals, outcome_of
 
 __all__ = ["play_brokers"]
 
@@ -39,27 +37,12 @@ def play_brokers(
 def _outcome(
     scenario: BrokerScenario, report: Callable[[float, str], None], observe: Callable[[BrokerWorld], None]
 ) -> Outcome:
-    started_s = time.process_time()
+    # A function of its own, so that the world is garbage when the collection of the run comes.
     world = BrokerWorld(scenario)
     observe(world)
-    error = trace = ""
-    try:
-        _play(world, scenario, report)
-    except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
-        trace = "".join(traceback.format_exception(raised))
-    for consumer in world.consumers:
-        consumer.kill()
-    return Outcome(
-        scenario,
-        world.timeline.steps,
-        world.elapsed_s,
-        time.process_time() - started_s,
-        world.checker.deliveries,
-        world.checker.commits,
-        0,
-        error,
-        trace,
+    checker = world.checker
+    return outcome_of(
+        scenario, world, lambda: _play(world, scenario, report), lambda: Totals(checker.deliveries, checker.commits, 0)
     )
 
 

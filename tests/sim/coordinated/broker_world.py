@@ -15,6 +15,7 @@ from tests.sim.coordinated.broker_checker import BrokerChecker
 from tests.sim.coordinated.broker_scenario import BrokerScenario, make_broker_scenario
 from tests.sim.coordinated.member_process import BrokerConsumer
 from tests.sim.garbage_collection import deferred_collection
+from tests.sim.group_world import GroupWorld
 from tests.sim.logs import Log, Logs
 from tests.sim.poison import Poison
 
@@ -62,10 +63,11 @@ class _GrowingLogs(Logs):
         log._note()
 
 
-class BrokerWorld:
+class BrokerWorld(GroupWorld):
     """The group of one scenario, with its environment."""
 
     group = "g"
+    checker: BrokerChecker
 
     def __init__(self, scenario: BrokerScenario) -> None:
         self.timeline = Timeline(scenario.seed)
@@ -117,11 +119,6 @@ class BrokerWorld:
     def running(self) -> list[BrokerConsumer]:
         return [consumer for consumer in self.consumers if consumer.is_running]
 
-    def some_topics(self, choice: float) -> list[str]:
-        """Return all topics, or one. ``choice`` in [0, 1) selects."""
-        names = sorted(self.topics)
-        return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
-
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions of the topics that running consumers subscribe to."""
         subscribed = sorted({topic for consumer in self.running for topic in consumer.topics})
@@ -166,23 +163,6 @@ class BrokerWorld:
 
     def _other(self, broker: int) -> int:
         return next(each for each in BROKERS if each != broker)
-
-    # Time
-
-    @property
-    def elapsed_s(self) -> float:
-        """The seconds since the scenario started."""
-        return self.timeline.now_s - self.began_s
-
-    def run_for(self, duration_s: float) -> None:
-        """Advance the time by ``duration_s``, and check the invariants after every step."""
-        timeline = self.timeline
-        until_s = timeline.now_s + duration_s
-        while timeline.step(until_s):
-            if timeline.failures:
-                raise timeline.failures[0]
-            self.checker.step()
-        timeline.now_s = until_s
 
     def heal(self) -> None:
         """End all faults."""

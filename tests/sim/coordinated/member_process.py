@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,12 @@ from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.coordination.partition_handler import Gate, LogOffsets, Work
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError
-from kiel_groups.group.member.partition_offsets import PartitionOffsets
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.groups.join_group import GroupProtocol
-from tests.sim.application import Application, InFlight
+from tests.sim.application import Application, ApplicationListener, InFlight
 from tests.sim.coordinated.member_network import MemberNetwork
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ class BrokerConsumer(Application):
         self._finished_some = asyncio.Event()
         self._subscription = SubscriptionState(world.group_config)
         self._subscription.change_subscription(topics)
-        self._calls = ListenerCalls(_Listener(self), self.metrics)
+        self._calls = ListenerCalls(ApplicationListener(self), self.metrics)
         self._ready = ReadyClaims(self._subscription, self._calls, self._open)
         self._topics = _Topics(world)
         self.member = self.process.call(self._new_member)
@@ -121,11 +119,6 @@ class BrokerConsumer(Application):
         member._member._hooks = self._watched_hooks
         return member
 
-    def _failed(self, error: KielGroupsError) -> None:
-        """Report an error that the member regards as permanent. Scenarios do not expect such errors."""
-        self.failure = error
-        self.world.checker.stopped(self, error)
-
     async def _run(self, commit_interval_s: float) -> None:
         while not self.closing:
             try:
@@ -137,21 +130,9 @@ class BrokerConsumer(Application):
                 await self.member.close()
                 await asyncio.sleep(_REJOIN_S)
                 self.member = self._new_member()
-        while self.world.autocommit and not self.closing:
-            await asyncio.sleep(commit_interval_s)
-            # If this commit fails, the next one stores the offsets, or the next owner processes the records again.
-            with suppress(KielGroupsError):
-                await self.member.commit_on_session()
+        await self._commit_at_intervals(commit_interval_s)
 
     # Used by the operations of scenarios, and by the checker
-
-    @property
-    def topics(self) -> frozenset[str]:
-        return self._subscription.topics
-
-    @property
-    def is_running(self) -> bool:
-        return not (self.process.killed or self.closing or self.failure)
 
     @property
     def lease_runs(self) -> bool:
@@ -162,9 +143,6 @@ class BrokerConsumer(Application):
     def gate_is_open(self) -> bool:  # type: ignore[override]
         """Whether this consumer could deliver records now."""
         return self.process.runs and self.lease_runs
-
-    def state_of(self, partition: TopicPartition) -> PartitionOffsets | None:
-        return self._subscription.offsets.of(partition)
 
     def subscribe(self, topics: Collection[str]) -> None:
         if self._subscription.subscribe(topics):
@@ -206,9 +184,6 @@ class BrokerConsumer(Application):
         assert isinstance(gate, GenerationGate)
         self.gate = gate
 
-    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        return self._ready.assigned(partitions)
-
     def _open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             state = self._subscription.offsets.of(partition)
@@ -240,9 +215,6 @@ class BrokerConsumer(Application):
     def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         raise NotImplementedError("a coordinator lets no other writer set an offset")
 
-    def start_unknown(self, topic: str, error: Exception) -> None:
-        raise error
-
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         raise NotImplementedError
 
@@ -255,9 +227,6 @@ class BrokerConsumer(Application):
     def in_progress(self) -> Collection[Work]:
         work = [Work(each, "processing", frozenset({partition})) for partition, each in self.in_flight.items()]
         return [*work, *self._calls.in_progress()]
-
-    def stalled(self, stall: Stall) -> None:
-        """Ignore the stall: scenarios block and delay this application on purpose."""
 
 
 class _WatchedHooks:
@@ -277,8 +246,8 @@ class _WatchedHooks:
     def protocol_type(self) -> str:
         return self._hooks.protocol_type
 
-    def protocols(self) -> Sequence[GroupProtocol] | Awaitable[Sequence[GroupProtocol]]:
-        return self._hooks.protocols()
+    async def protocols(self) -> Collection[GroupProtocol]:
+        return await self._hooks.protocols()
 
     async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
         return await self._hooks.perform_assignment(joined)
@@ -307,27 +276,3 @@ class _WatchedHooks:
             await hook()
         finally:
             self._running -= 1
-
-
-class _Listener:
-    """
-    The application's hooks; in some groups the assigned hook takes ``BrokerWorld.hook_s`` seconds.
-
-    An application that commits by itself does so in most of its revoked hooks.
-    """
-
-    def __init__(self, consumer: BrokerConsumer) -> None:
-        self._consumer = consumer
-
-    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        if self._consumer.world.hook_s:
-            await asyncio.sleep(self._consumer.world.hook_s)
-        self._consumer.hooked.update(partitions)
-
-    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        if not self._consumer.world.autocommit:
-            await self._consumer.commit_before_release()
-        self.on_partitions_lost(partitions)
-
-    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._consumer.hooked.difference_update(partitions)

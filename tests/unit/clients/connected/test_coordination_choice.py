@@ -80,8 +80,11 @@ def test_brokers_get_kafka_pythons_assignors() -> None:
     ("arguments", "words"),
     [
         ({"zk_hosts": "127.0.0.1:2181"}, "zk_hosts: '127.0.0.1:2181' given, and coordination='brokers' needs no"),
-        ({"store": "broker-v1"}, "store: 'broker-v1' given; with coordination='brokers', brokers store the offsets"),
-        ({"instance_id": "a"}, "instance_id: given with coordination='brokers', which has no static members yet"),
+        (
+            {"store": "broker-v1"},
+            "store: 'broker-v1' given; with coordination='brokers', brokers store the offsets; leave",
+        ),
+        ({"instance_id": "a"}, "instance_id: 'a' given; groups with coordination='brokers' have no static"),
         ({"api_version": (0, 8, 2)}, "api_version: .* brokers coordinate groups from Kafka 0.9 on"),
         ({"allocator": []}, "partition_allocator: none given"),
         ({"session_ms": 0}, "session_timeout_ms: 0 given"),
@@ -91,6 +94,20 @@ def test_what_does_not_fit_brokers_is_refused(arguments: dict[str, Any], words: 
     """The error names the argument."""
     with pytest.raises(ConfigError, match=words):
         by_brokers(**arguments)
+
+
+def test_a_group_of_brokers_may_have_any_name() -> None:
+    """Members of other clients have named it; in ZooKeeper, the name is that of a znode."""
+    GroupedConsumer("127.0.0.1:9092", "readers: all / 1", coordination="brokers")
+    with pytest.raises(ConfigError, match="group: 'readers: all / 1' is not a legal name"):
+        GroupedConsumer("127.0.0.1:9092", "readers: all / 1", "127.0.0.1:2181")
+
+
+@pytest.mark.parametrize("group", ["", None])
+def test_a_group_of_brokers_has_a_name(group: Any) -> None:
+    """The error says what was given in its place."""
+    with pytest.raises(ConfigError, match=f"group: {group!r} given; expected the name of a group"):
+        GroupedConsumer("127.0.0.1:9092", group, coordination="brokers")
 
 
 def test_zookeeper_is_the_default_with_its_own_timeouts() -> None:

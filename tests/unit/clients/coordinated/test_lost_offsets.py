@@ -87,7 +87,7 @@ class Process:
             runtime=runtime,
         )
         self.offsets = CoordinatorOffsets(context, cast(Any, Member(runtime)), OffsetTracker(), 1_000)
-        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets)
+        self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics)
 
     async def start(self) -> dict[TopicPartition, tuple[int, StartOrigin]]:
         found = await self.starts.find([P0, P1], {"t": 2}, TOKEN)

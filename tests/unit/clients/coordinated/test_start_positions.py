@@ -12,6 +12,7 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import CommitFailedError, KielGroupsError, NoBrokersError, NoOffsetsError, SessionLostError
 from kiel_groups.group.member.partition_offsets import StartOrigin
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken, TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -31,8 +32,9 @@ class Store:
         self.refused: set[TopicPartition] = set()
         self.store_error: KielGroupsError | None = None
         self.trace: list[str] = []
+        self.metrics = Metrics()
         self.starts = StartPositions(
-            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)), cast(Any, self), cast(Any, self)
+            GroupConfig(group="g", auto_offset_reset=cast(Any, policy)), cast(Any, self), cast(Any, self), self.metrics
         )
 
     async def fetch(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -80,6 +82,27 @@ async def test_a_start_by_the_policy_is_stored_first(policy: str, offset: int) -
     assert starts(await store.find(P0, P1)) == {P0: (7, StartOrigin.STORED), P1: (offset, StartOrigin.FIRST)}
     assert store.trace == ["fetch", f"{policy} t:1", "store"]
     assert store.stored == {P0: 7, P1: offset}
+
+
+async def test_a_start_by_the_policy_beside_stored_offsets_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """A group that has committed in a topic has lost the offset, or the topic has grown: no silent reset."""
+    store = Store("latest", {P0: 7})
+    await store.find(P0, P1)
+    assert store.metrics.total("offsets_missing") == 1
+    assert "group g: 1 partition, first t:1, had no committed offset, but others of the topic have one" in caplog.text
+    assert "starting at the latest offset" in caplog.text
+
+
+async def test_starts_of_a_new_group_and_of_a_growing_topic_are_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The policy is for the former; nothing is skipped of the latter."""
+    store = Store("latest", {})
+    await store.find(P0, P1, count=2)
+    await store.find(P0, P1, P2)
+    store.stored.clear()
+    store.lost = {P0: 7}
+    await store.find(P0)
+    assert store.metrics.total("offsets_missing") == 0
+    assert caplog.text == ""
 
 
 async def test_a_partition_that_is_added_later_starts_at_its_first_record() -> None:

@@ -18,7 +18,7 @@ from kiel_groups.wire.error_codes import NO_ERROR
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
-from kiel_groups.wire.primitives import Writer
+from tests.helpers.coordinator_answers import coordinator
 from tests.helpers.fake_broker import FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
@@ -26,16 +26,6 @@ pytestmark = pytest.mark.unit
 FIND, HEARTBEAT, LEAVE, SYNC = 10, 12, 13, 14
 BEAT = HeartbeatRequest("g", 5, "m")
 SYNCING = SyncGroupRequest("g", *GenerationToken(5, "m"), {})
-
-
-def coordinator(code: int, node_id: int = -1, host: str = "", port: int = -1) -> bytes:
-    """Encode an answer to FindCoordinator."""
-    writer = Writer()
-    writer.int16(code)
-    writer.int32(node_id)
-    writer.string(host)
-    writer.int32(port)
-    return writer.getvalue()
 
 
 @asynccontextmanager

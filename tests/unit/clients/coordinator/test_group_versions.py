@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from kiel_groups.clients.coordinator.group_versions import GroupVersions
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import ConfigError, NoBrokersError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.primitives import Writer
+from tests.helpers.coordinator_answers import NO_TOPIC, ONE_TOPIC, versions
 from tests.helpers.fake_broker import FakeBroker, Fault, Request, Script
 from tests.helpers.leftovers import Leftovers
 
@@ -22,22 +22,6 @@ pytestmark = pytest.mark.unit
 
 FETCH, JOIN_GROUP, LIST_GROUPS, API_VERSIONS = 1, 11, 16, 18
 NO_GROUPS = bytes(6)
-
-
-def versions(ranges: Mapping[int, tuple[int, int]]) -> bytes:
-    """Encode an answer to ApiVersions."""
-    writer = Writer()
-    writer.int16(0)
-    writer.int32(len(ranges))
-    for key, (least, most) in ranges.items():
-        writer.int16(key)
-        writer.int16(least)
-        writer.int16(most)
-    return writer.getvalue()
-
-
-#: Answers to the probe: for no topic, as 0.9 reads it, and for one.
-NO_TOPIC, ONE_TOPIC = bytes(8), bytes.fromhex("0000000000000001000161000000010000000000030000000000000000ffffffff")
 
 
 def release(probed: bytes | Fault, asked: bytes | Fault = Fault.SILENT, listed: bytes | Fault = NO_GROUPS) -> Script:

@@ -17,12 +17,13 @@ from kiel_groups.errors import (
     SessionLostError,
 )
 from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode, GroupRequest
+from kiel_groups.metrics import Latency
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.groups.coordinator_offsets import OffsetFetchRequestV1
 from kiel_groups.wire.groups.join_group import JoinGroupRequest
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupRequest
 from tests.helpers.scripted_coordinator import FIND, MemberBench
-from tests.helpers.waiting import run_ready_tasks
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +37,59 @@ ANEW = ("join anew", *REJOIN)
 
 
 # Joins
+
+
+async def test_the_time_of_a_join_has_its_failed_tries() -> None:
+    """A join lasts from its decision to the assignment, however many requests it takes."""
+    bench = MemberBench()
+    found, granted = asyncio.Event(), asyncio.Event()
+    bench.transport.script[FIND].append(found)
+    bench.transport.script[JoinGroupRequest].extend([C.LOADING, granted])
+    bench.member.request_rejoin()
+    await bench.traced("find")
+    bench.runtime.pass_s(1)
+    found.set()
+    await eventually(lambda: bench.trace.count("join anew") == 2, "the second try")
+    bench.runtime.pass_s(2)
+    granted.set()
+    await bench.traced("complete")
+    assert bench.metrics.latency("join") == Latency(1, 3, 3)
+    await bench.member.close()
+
+
+async def test_the_time_of_a_join_counts_from_the_removal() -> None:
+    """A member that the coordinator has removed joins at once; how long it was a member does not count."""
+    bench = await MemberBench().joined()
+    bench.runtime.pass_s(100)
+    granted = asyncio.Event()
+    bench.transport.script[JoinGroupRequest].append(granted)
+    bench.trace.clear()
+    await bench.beat(C.UNKNOWN_MEMBER)
+    await bench.traced("join anew")
+    bench.runtime.pass_s(2)
+    granted.set()
+    await bench.traced("complete")
+    assert bench.metrics.latency("join") == Latency(2, 2, 2)
+    await bench.member.close()
+
+
+async def test_the_time_of_a_join_that_follows_another_begins_after_it() -> None:
+    """A join that is asked for during another one takes effect after it, and both are measured."""
+    bench = await MemberBench().joined()
+    first, second = asyncio.Event(), asyncio.Event()
+    bench.transport.script[SyncGroupRequest].extend([first, second])
+    bench.member.request_rejoin()
+    await bench.traced("sync")
+    bench.runtime.pass_s(1)
+    bench.member.request_rejoin()
+    bench.runtime.pass_s(2)
+    first.set()
+    await eventually(lambda: bench.trace.count("sync") == 2, "the second join")
+    bench.runtime.pass_s(4)
+    second.set()
+    await eventually(lambda: bench.trace.count("complete") == 2, "the second assignment")
+    assert bench.metrics.latency("join") == Latency(3, 7, 4)
+    await bench.member.close()
 
 
 async def test_a_leader_sends_all_assignments() -> None:

@@ -53,6 +53,22 @@ async def test_a_close_gives_back_and_leaves() -> None:
         await bench.member.ensure_active()
 
 
+@pytest.mark.parametrize("answer", [*C, SILENCE], ids=str)
+async def test_each_answer_to_a_leave_request(answer: int | Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """The member leaves in one attempt. If the coordinator has not removed it, the log says that its session ends."""
+    caplog.set_level(logging.INFO)
+    bench = await MemberBench().joined()
+    bench.transport.script[LeaveGroupRequest].append(answer)
+    caplog.clear()
+    async with asyncio.timeout(5):
+        await bench.member.close()
+    bench.runtime.pass_s(10)
+    assert bench.trace == ["prepare", "leave m-1"]
+    assert bench.member.token is None
+    said = "the coordinator has not performed the leave" in caplog.text
+    assert said is (answer not in (C.NO_ERROR, C.UNKNOWN_MEMBER))
+
+
 async def test_a_close_waits_for_a_leave_request_after_an_error() -> None:
     """The error of a member is known before it has left; its close does not cut the leave request off."""
     bench = MemberBench()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -109,6 +110,23 @@ class SilentBrokers:
     wait_ready = prove
 
 
+class StuckBrokers(SilentBrokers):
+    """Brokers that answer no commit. ``cancelled`` is called when the member gives a request up."""
+
+    def __init__(self, cancelled: Callable[[], None]) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self._cancelled = cancelled
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self._cancelled()
+            raise
+
+
 class BrokerSession:
     """A session whose lease lasts for long."""
 
@@ -137,3 +155,31 @@ async def test_a_commit_recognizes_the_late_write_of_an_earlier_one() -> None:
         brokers.stored = StoredOffset(5, 2)
     assert (brokers.requests, state.position, state.committed, state.version) == ([5, 8], 8, 5, 2)
     assert context.metrics.total("commits_superseded") == 0
+
+
+async def test_a_member_may_hurry_while_its_wait_for_a_broker_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    A wait that has just expired is being cancelled when the leaving member limits its waits. The commit ends as any
+    other that no broker has answered.
+    """
+    hurries: list[int] = []
+
+    def hurry_again() -> None:
+        hurries.append(1)
+        commits.hurry(0.0)
+
+    partition, brokers = PARTITIONS[0], StuckBrokers(hurry_again)
+    tracker = OffsetTracker(CommitRules(autocommit=True, through_brokers=True))
+    tracker.open({partition: StartPosition(0, 1, 5)})
+    context = member_context(BrokerSession(), tracker, brokers)
+    BrokerSession.gate.grant(3_600_000, context.runtime.boot_time_s())
+    BrokerSession.gate.renew(context.runtime.boot_time_s())
+    commits = BrokerCommits(context, cast(Any, brokers), cast(Any, brokers))
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        commit = tasks.create_task(commits.commit({partition: Commit(5, 1)}, ""))
+        await brokers.asked.wait()
+        commits.hurry(0.0)
+    assert commit.result() == Written({}, {partition: brokers.stored})
+    assert hurries == [1]
+    assert context.metrics.total("commits_timed_out") == 1
+    assert "brokers did not store offsets in time" in caplog.text

@@ -1,0 +1,232 @@
+"""
+The data of the znodes of a group whose members are programs of any kind: bytes for a protocol, in rounds.
+
+The znodes are those of ``contents``, with version 2: members that know only version 1 read them as unknown. Bytes are
+base64 in JSON, so that an operator can read the rest with zkCli's ``get``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import DONE, PublicationState, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.layout import ROOT, GroupLayout
+from kiel_groups.model import MemberId
+
+__all__ = [
+    "JOINING",
+    "Offer",
+    "OfferedProtocol",
+    "RoundAssignment",
+    "RoundLayout",
+    "RoundMember",
+    "RoundSettings",
+    "RoundState",
+]
+
+_VERSION = 2
+
+#: The state of a round that waits for members to join; the other state is ``DONE``.
+JOINING: PublicationState = "joining"
+
+
+class RoundLayout(GroupLayout):
+    """The paths of a group of programs, which Kafka's own tools do not see."""
+
+    @cached_property
+    def parents(self) -> tuple[str, ...]:
+        """The paths of the persistent znodes that must exist before a member registers, parents first."""
+        return (ROOT, self.root, self.members, self.election)
+
+
+class OfferedProtocol(NamedTuple):
+    """A protocol that a member knows, and the metadata that it joins with if the leader chooses it."""
+
+    name: str
+    metadata: bytes
+
+
+class Offer(NamedTuple):
+    """What a member joins with: the type of its program, and the protocols that it knows, the preferred one first."""
+
+    protocol_type: str
+    protocols: tuple[OfferedProtocol, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMember:
+    """
+    A member's description of itself, the data of its member znode.
+
+    ``joined`` is the generation that the member has joined or waits for: it has given back all earlier assignments.
+    """
+
+    member_id: MemberId
+    joined: int
+    offer: Offer
+    session_timeout_ms: int = 0
+    host: str = ""
+    pid: int = 0
+    client: str = ""
+    started_at_ms: int = 0
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {
+                "version": _VERSION,
+                "joined": self.joined,
+                "protocol_type": self.offer.protocol_type,
+                "protocols": [[each.name, _encoded(each.metadata)] for each in self.offer.protocols],
+                "session_timeout_ms": self.session_timeout_ms,
+                "host": self.host,
+                "pid": self.pid,
+                "client": self.client,
+                "started_at": self.started_at_ms,
+            }
+        )
+
+    @classmethod
+    def parse(cls, member_id: MemberId, data: bytes, path: str) -> RoundMember:
+        fields = parse_object(data, path)
+        protocols: list[OfferedProtocol] = []
+        for entry in typed_field(fields, "protocols", list, path):
+            if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+                raise ProtocolError(f"{path}: protocols should be names with metadata, found {entry!r}")
+            protocols.append(OfferedProtocol(entry[0], _decoded(entry[1], path)))
+        return cls(
+            member_id=member_id,
+            joined=_generation(fields, "joined", path),
+            offer=Offer(typed_field(fields, "protocol_type", str, path), tuple(protocols)),
+            session_timeout_ms=_number(fields, "session_timeout_ms"),
+            host=str(fields.get("host", "")),
+            pid=_number(fields, "pid"),
+            client=str(fields.get("client", "")),
+            started_at_ms=_number(fields, "started_at"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundState:
+    """
+    The state of a group's latest round: the data of the ``allocation`` znode.
+
+    While members join, ``protocol`` is "" and ``members`` is empty. After that, ``members`` are those that have
+    assignments of this generation. ``refused`` has the members that know no protocol which all others know, each with
+    the reason.
+    """
+
+    generation: int
+    state: PublicationState
+    leader: MemberId
+    protocol: str = ""
+    members: tuple[MemberId, ...] = ()
+    refused: Mapping[MemberId, str] = field(default_factory=dict)
+    cause: str = ""
+    created_at_ms: int = 0
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {
+                "version": _VERSION,
+                "generation": self.generation,
+                "state": self.state,
+                "leader": self.leader,
+                "protocol": self.protocol,
+                "members": list(self.members),
+                "refused": dict(self.refused),
+                "cause": self.cause,
+                "created_at": self.created_at_ms,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> RoundState:
+        fields = parse_object(data, path)
+        state = typed_field(fields, "state", str, path)
+        if state not in (JOINING, DONE):
+            raise ProtocolError(f"{path}: field 'state' should be 'joining' or 'done', found {state!r}")
+        members = typed_field(fields, "members", list, path)
+        refused = fields.get("refused")
+        return cls(
+            generation=_generation(fields, "generation", path),
+            state=state,
+            leader=typed_field(fields, "leader", str, path),
+            protocol=str(fields.get("protocol", "")),
+            members=tuple(map(str, members)),
+            refused={str(key): str(why) for key, why in refused.items()} if isinstance(refused, dict) else {},
+            cause=str(fields.get("cause", "")),
+            created_at_ms=_number(fields, "created_at"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAssignment:
+    """The assignment of one member in one generation: bytes of the protocol that the leader chose."""
+
+    generation: int
+    member_id: MemberId
+    assignment: bytes
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {
+                "version": _VERSION,
+                "generation": self.generation,
+                "for": self.member_id,
+                "assignment": _encoded(self.assignment),
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> RoundAssignment:
+        fields = parse_object(data, path)
+        return cls(
+            _generation(fields, "generation", path),
+            typed_field(fields, "for", str, path),
+            _decoded(fields.get("assignment"), path),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    """The settings that all members of a group of programs must agree on, as the first member wrote them."""
+
+    protocol_type: str
+
+    def encode(self) -> bytes:
+        return encode_object({"version": _VERSION, "protocol_type": self.protocol_type})
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> RoundSettings:
+        return cls(typed_field(parse_object(data, path), "protocol_type", str, path))
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _decoded(text: object, path: str) -> bytes:
+    if not isinstance(text, str):
+        raise ProtocolError(f"{path}: base64 was expected, found {text!r}")
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"{path}: base64 was expected ({error}), found {text[:40]!r}") from error
+
+
+def _generation(fields: Mapping[str, Any], name: str, path: str) -> int:
+    generation: int = typed_field(fields, name, int, path)
+    if generation < 0:
+        raise ProtocolError(f"{path}: field {name!r} should not be negative, found {generation}")
+    return generation
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
