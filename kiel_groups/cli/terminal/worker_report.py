@@ -47,7 +47,7 @@ def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
         "group": name,
         "problems": worker_group_problems(group),
         "offset": group.configuration.offset,
-        "workers": sorted(group.workers),
+        "workers": [{"worker": worker, "url": _url(data)} for worker, data in sorted(group.workers.items())],
         "connectors": [
             {
                 "name": connector,
@@ -101,12 +101,11 @@ def _problems(group: WorkerGroup) -> Iterator[str]:
 def _workers_table(group: WorkerGroup) -> Table:
     from kiel_groups.cli.terminal.rendering import plain_table
 
-    table = plain_table("worker", "REST", "connectors", "tasks", right=("connectors", "tasks"))
-    for worker in sorted(group.workers):
+    table = plain_table("worker", "URL", "connectors", "tasks", right=("connectors", "tasks"))
+    for worker, data in sorted(group.workers.items()):
         owned = [work for work, owner in group.owners.items() if owner == worker]
-        urls = {group.statuses[work].worker for work in owned if work in group.statuses}
         tasks = sum(isinstance(work, TaskId) for work in owned)
-        table.add_row(worker, ", ".join(sorted(urls - {""})) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}")
+        table.add_row(worker, _url(data) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}")
     return table
 
 
@@ -119,3 +118,14 @@ def _work_table(group: WorkerGroup) -> Table:
         for work in works:
             table.add_row(str(work), str(group.statuses[work].state), group.owners.get(work, "-"))
     return table
+
+
+def _url(data: bytes) -> str:
+    """Return the URL in a worker's znode, or "" if the znode has none."""
+    from kiel_groups.errors import ProtocolError
+    from kiel_groups.group.znodes.contents import parse_object, typed_field
+
+    try:
+        return str(typed_field(parse_object(data, "worker"), "url", str, "worker"))
+    except ProtocolError:
+        return ""

@@ -109,7 +109,7 @@ def group(
     entry = ConnectorEntry({"db.password": "hunter2"}, tasks=({}, {}), problem=problem)
     works: list[Work] = [ConnectorId("logs"), TaskId("logs", 0), TaskId("logs", 1)]
     return WorkerGroup(
-        workers=dict.fromkeys(workers, b""),
+        workers={worker: b'{"url": "http://10.0.0.1:8083"}' if worker == "w1" else b"garbage" for worker in workers},
         configuration=ConfigSnapshot(7, {"logs": entry}),
         owners=dict.fromkeys(works, "w1") if workers else {},
         statuses=dict.fromkeys(works, RUNNING) | dict(statuses),
@@ -124,8 +124,8 @@ def test_a_group_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
     assert lines == [
         ["group", "loaders:", "2", "workers,", "1", "connector,", "2", "tasks,", "configuration", "offset", "7"],
-        ["worker", "REST", "connectors", "tasks"],
-        ["w1", "10.0.0.1:8083", "1", "2"],
+        ["worker", "URL", "connectors", "tasks"],
+        ["w1", "http://10.0.0.1:8083", "1", "2"],
         ["w2", "-", "0", "0"],
         ["connector", "or", "task", "state", "worker"],
         ["logs", "RUNNING", "w1"],
@@ -141,7 +141,8 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
     out = capsys.readouterr().out
     document = json.loads(out)
     assert "hunter2" not in out
-    assert (document["offset"], document["workers"], document["problems"]) == (7, ["w1", "w2"], [])
+    assert (document["offset"], document["problems"]) == (7, [])
+    assert document["workers"] == [{"worker": "w1", "url": "http://10.0.0.1:8083"}, {"worker": "w2", "url": ""}]
     assert document["connectors"] == [{"name": "logs", "target": "STARTED", "problem": "", "tasks": 2}]
     assert document["work"][1] == {
         "connector": "logs",
