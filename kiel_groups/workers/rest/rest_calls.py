@@ -22,7 +22,7 @@ class RestSite:
         control: The worker.
         mask: Hides secrets.
         forwarding: The routes to the other workers.
-        version: The version of this package.
+        version: The version that the worker reports.
     """
 
     control: WorkerControl

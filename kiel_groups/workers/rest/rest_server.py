@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from http import HTTPStatus
+from importlib import metadata
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -71,14 +72,14 @@ class RestServer:
         listener: The sockets, which the server closes.
         control: The worker.
         mask: Hides the secrets of settings.
-        version: The version of this package.
+        version: The version that the worker reports; by default, that of this package.
     """
 
-    def __init__(self, listener: RestListener, control: WorkerControl, mask: ConfigMask, version: str) -> None:
+    def __init__(self, listener: RestListener, control: WorkerControl, mask: ConfigMask, version: str = "") -> None:
         settings = listener.settings
         self._listener = listener
         self._exchange = HttpExchange(settings.token, settings.timeout_s)
-        site = RestSite(control, mask, RequestForwarding(control, listener.url, self._exchange), version)
+        site = RestSite(control, mask, RequestForwarding(control, listener.url, self._exchange), version or _version())
         shared = {"site": site, "rules": RequestRules(AccessRules(settings), settings.timeout_s)}
         application = Application(
             [(f"{route.pattern}/?", RouteHandler, {**shared, "operations": route.operations}) for route in ROUTES],
@@ -104,6 +105,14 @@ class RestServer:
         self._listener.close()
         await self._server.close_all_connections()
         self._exchange.close()
+
+
+def _version() -> str:
+    """Return the version of this package, or "unknown" if it runs without having been installed."""
+    try:
+        return metadata.version("kiel-groups")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _log_request(handler: RequestHandler) -> None:

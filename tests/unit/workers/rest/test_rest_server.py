@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from kiel_groups import __version__
 from kiel_groups.errors import (
     ConfigError,
     KielGroupsError,
@@ -14,9 +15,11 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.workers.rest.rest_routes import ROUTES
+from kiel_groups.workers.rest.rest_server import RestListener, RestServer
+from kiel_groups.workers.rest.rest_settings import RestSettings
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
-from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving
+from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, mask, serving
 from tests.helpers.rest_requests import JSON, ask
 
 pytestmark = pytest.mark.unit
@@ -336,3 +339,13 @@ async def test_a_failed_connector_shows_its_state() -> None:
     async with serving(worker):
         got = await ask(f"{worker.url}{PATH}/status")
     assert got.document["connector"] == FAILED
+
+
+async def test_a_worker_reports_the_version_of_the_package() -> None:
+    """Clients decide by it what they may ask."""
+    listener = RestListener(RestSettings(port=0))
+    server = RestServer(listener, FakeWorker(FakeGroup()), mask)
+    server.start()
+    got = await ask(listener.url)
+    await server.close()
+    assert got.document["version"] == __version__
