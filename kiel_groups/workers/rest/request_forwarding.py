@@ -88,7 +88,7 @@ class RequestForwarding:
         leader = self._control.leader_url()
         if leader is None:
             raise RebalanceError("the group of workers has no leader at the moment; try again later")
-        return await (act() if leader == self._url else self._forward(leader, request))
+        return await (act() if self._is_own(leader) else self._forward(leader, request))
 
     async def at_owner(self, work: Work, request: Routed, act: Act) -> Answer:
         """
@@ -100,12 +100,16 @@ class RequestForwarding:
         """
         self._check_stable()
         owner = self._control.owner_url(work)
-        if owner == self._url:
+        if self._is_own(owner):
             return await act()
         target = owner or self._control.leader_url()
-        if target is None or target == self._url:
+        if target is None or self._is_own(target):
             raise RebalanceError(f"{work} is not assigned to any worker at the moment; try again later")
         return await self._forward(target, request)
+
+    def _is_own(self, url: str | None) -> bool:
+        """Return whether a URL is this worker's; other programs may write it with a slash at its end."""
+        return url is not None and url.rstrip("/") == self._url.rstrip("/")
 
     def _check_stable(self) -> None:
         if self._control.is_rebalancing():

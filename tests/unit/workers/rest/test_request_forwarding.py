@@ -90,6 +90,15 @@ async def test_a_group_without_a_leader_refuses_changes() -> None:
     assert task.document["message"].startswith("a/b-0 is not assigned to any worker")
 
 
+async def test_a_url_may_end_with_a_slash() -> None:
+    """A worker recognizes its own URL, and reaches others, in either form."""
+    leader, other = group = workers(2)
+    async with serving(*group):
+        leader.believed_leader = other.believed_leader = f"{leader.url}/"
+        got = [await ask(f"{worker.url}/connectors/a%2Fb/config", "PUT", CONFIG) for worker in group]
+    assert [each.status for each in got] == [200, 200]
+
+
 async def test_a_leader_that_does_not_answer_is_named() -> None:
     """The answer is 500, as Kafka Connect's."""
     (worker,) = group = workers(1)
