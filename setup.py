@@ -74,6 +74,8 @@ setup(
             "check-jsonschema>=0.31",
             "docutils>=0.20",
             "hypothesis>=6.100",
+            # A public client of Kafka Connect's REST interface.
+            "kafka-connect-py>=1.0",
             "mypy>=1.14",
             "pytest>=8.2",
             "pytest-timeout>=2.3",

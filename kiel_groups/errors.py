@@ -28,6 +28,7 @@ __all__ = [
     "ChrootMissingError",
     "SessionLostError",
     "ClaimLostError",
+    "RebalanceError",
     "CommitFailedError",
     "ForeignMemberError",
     "DuplicateInstanceError",
@@ -45,6 +46,7 @@ __all__ = [
     "RecordDeserializationError",
     "DamagedRecordError",
     "ServerError",
+    "NoWorkerError",
     "BufferFullError",
     "ClosedError",
     "TaskStoppedError",
@@ -126,6 +128,12 @@ class SessionLostError(CoordinationError):
 
 class ClaimLostError(CoordinationError):
     """A worker wrote for a connector or a task whose claim it does not have any more; nothing was written."""
+
+
+class RebalanceError(CoordinationError):
+    """A worker cannot do what was asked before the rebalance of its group is over."""
+
+    retriable = True
 
 
 class CommitFailedError(CoordinationError):
@@ -286,6 +294,12 @@ class DamagedRecordError(BadRecordError, ProtocolError):
 
 class ServerError(KielGroupsError):
     """An embedded server did not start, or died, or its jars could not be obtained."""
+
+
+class NoWorkerError(KielGroupsError):
+    """No worker of a group answers at the URL of its REST interface."""
+
+    retriable = True
 
 
 class BufferFullError(KielGroupsError):

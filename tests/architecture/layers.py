@@ -67,6 +67,10 @@ LAYERS = (
     "workers/coordination",
     "workers/plugins",
     "workers/shipped",
+    "workers/rest_client",
+    "workers/rest",
+    "workers/runners",
+    "workers/runtime",
     "workers",
     "broker_admin",
     "ops",
@@ -149,7 +153,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
-    "tornado": ("clients/calls", "workers/shipped/http_target"),
+    "tornado": ("clients/calls", "workers/shipped/http_target", "workers/rest_client", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),
