@@ -130,6 +130,15 @@ SINK_KEYS = ConfigDefinition(
         display_name="Topics",
         width="long",
     ),
+    ConfigKey(
+        "errors.tolerance",
+        default="none",
+        documentation="What happens to a record whose message is damaged: none fails the task, all logs and skips it.",
+        validator=one_of("none", "all"),
+        group=_FAILURES,
+        display_name="Error tolerance",
+        width="short",
+    ),
 )
 
 
