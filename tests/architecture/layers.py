@@ -70,7 +70,7 @@ LAYERS = (
     "workers/rest_client",
     "workers/rest",
     "workers/runners",
-    "workers/runtime",
+    "workers/execution",
     "workers",
     "broker_admin",
     "ops",

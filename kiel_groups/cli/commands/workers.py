@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -24,7 +23,7 @@ from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
 from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
-    from kiel_groups.workers.runtime.worker_settings import WorkerSettings
+    from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
 __all__ = ["workers"]
 
@@ -112,8 +111,8 @@ def run(
     Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
     """
     from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.workers.execution.worker_settings import WorkerSettings
     from kiel_groups.workers.rest.rest_settings import RestSettings
-    from kiel_groups.workers.runtime.worker_settings import WorkerSettings
 
     settings = WorkerSettings(
         group=group,
@@ -133,12 +132,12 @@ def run(
 async def _run(settings: WorkerSettings) -> int:
     """Run the worker until a signal arrives, and return the exit status."""
     from kiel_groups.cli.terminal.termination import Termination
+    from kiel_groups.workers.execution.worker import Worker
 
-    worker_class = import_module("kiel_groups.workers.runtime.worker").Worker
     ending = Termination()
     try:
         # A worker that is cancelled gives its work back first.
-        await worker_class(settings).run()
+        await Worker(settings).run()
     except asyncio.CancelledError:
         if ending.status is None:
             raise

@@ -17,7 +17,7 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.group.znodes.worker_contents import ConfigChange
-from kiel_groups.workers.runtime.worker_settings import WorkerSettings
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.stores import worker_group_view
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
@@ -46,7 +46,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             finally:
                 noted.append("ended")
 
-    module = ModuleType("kiel_groups.workers.runtime.worker")
+    module = ModuleType("kiel_groups.workers.execution.worker")
     module.Worker = Worker  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return noted

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.workers.runtime.worker_settings import WorkerSettings
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
 
 pytestmark = pytest.mark.unit
 
