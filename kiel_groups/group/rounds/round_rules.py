@@ -5,7 +5,8 @@ Rules
   1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
      assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest round
      was not finished.
-  2. A round's generation is above every stored one, and not below any that a member waits for.
+  2. A round's generation is above every stored one, and not below any that a member waits for. If the newest round is
+     not known, the members may have completed the generations in their znodes, so the next one is above these, too.
   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its member
      znode, with the metadata that it offers now.
   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not joined.
@@ -102,14 +103,23 @@ def opening(
         cause: Why the round begins.
         now_ms: Wall-clock time, milliseconds since 1970.
     """
-    awaited = max((member.joined for member in inputs.members), default=0)
     state = RoundState(
-        generation=max(inputs.newest + 1, awaited), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
+        generation=_next_generation(inputs), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
     )
     if inputs.state_version is None:
         return Opening(state, (Check(candidate), Create(layout.group_state, state.encode())), 0)
     put = Put(layout.group_state, state.encode(), inputs.state_version)
     return Opening(state, (Check(candidate), put), inputs.state_version + 1)
+
+
+def _next_generation(inputs: RoundInputs) -> int:
+    joined = max((member.joined for member in inputs.members), default=0)
+    following = inputs.newest + 1
+    if inputs.state is not None and joined <= following:
+        return following
+    # The state was deleted, or replaced by an older one. A member that has completed a generation would not notice a
+    # round of the same generation, and would never join it.
+    return max(following, joined + 1)
 
 
 def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:

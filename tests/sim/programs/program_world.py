@@ -111,6 +111,9 @@ class ProgramWorld(GroupWorld):
             self.ensemble.heal(server)
         for program in self.consumers:
             process = program.process
+            if program.offers == STRANGE:
+                # It may lead alone, and refuse all others.
+                program.kill()
             program.end_hang()
             program.fails = False
             process.unblock()
