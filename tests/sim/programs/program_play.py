@@ -52,9 +52,9 @@ def _play(world: ProgramWorld, scenario: ProgramScenario, report: Callable[[floa
     for event in scenario.events:
         world.run_for(max(0.0, event.at_s - world.elapsed_s))
         report(event.at_s, perform(world, event))
+    world.heal()
     if not world.running:
         world.join()
-    world.heal()
     report(world.elapsed_s, "all faults end")
     longest_check_s = 1.34 * scenario.reconcile_interval_ms / 1000
     world.settle(SETTLED_S + scenario.rebalance_timeout_ms / 1000 + longest_check_s)
