@@ -101,11 +101,13 @@ class RoundMembership:
         if node is None:
             return None
         try:
-            return RoundState.parse(node.data, path)
+            state = RoundState.parse(node.data, path)
         except ProtocolError as error:
             log.error("group %s: %s; keeping the current assignment", self._group, error)
             self._context.metrics.count("znodes_unreadable")
             return None
+        self.exchange.newest = max(self.exchange.newest, state.generation)
+        return state
 
     def _follow(self, state: RoundState | None) -> None:
         if state != self.state:

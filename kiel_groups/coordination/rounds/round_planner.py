@@ -110,6 +110,7 @@ class RoundPlanner:
                 for slot, node in zip(slots or (), nodes, strict=True)
                 if node is not None
             },
+            known=self._exchange.newest,
         )
         self._live = frozenset(member.member_id for member in members)
         return partial(self._cancellable, inputs)

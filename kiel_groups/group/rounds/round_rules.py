@@ -46,18 +46,20 @@ class RoundInputs:
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
     the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
-    each stored assignment by member, 0 if it is unreadable.
+    each stored assignment by member, 0 if it is unreadable. ``known`` is the newest generation that the leader's own
+    member has read so far.
     """
 
     members: Sequence[RoundMember]
     state: RoundState | None = None
     state_version: int | None = None
     assignments: Mapping[MemberId, int] = field(default_factory=dict)
+    known: int = 0
 
     @property
     def newest(self) -> int:
-        """The newest stored generation."""
-        return max(self.state.generation if self.state else 0, *self.assignments.values(), 0)
+        """The newest generation that is stored, or that the leader has read before."""
+        return max(self.state.generation if self.state else 0, *self.assignments.values(), self.known)
 
 
 def round_cause(inputs: RoundInputs) -> str:

@@ -151,7 +151,8 @@ def programs_at_rest(**changes: Any) -> Iterator[ProgramWorld]:
     with deferred_collection() as killed:
         world = ProgramWorld(replace(make_program_scenario(1), **{**AT_REST, **changes}))
         try:
-            world.settle()
+            if world.running:
+                world.settle()
             yield world
         finally:
             for program in world.consumers:

@@ -98,6 +98,8 @@ def test_a_cause_names_a_few_members() -> None:
             RoundInputs(members=(member("a", 4),), state=state(4, "a"), state_version=3, assignments={"a": 6, "b": 5}),
             7,
         ),
+        (RoundInputs(members=(member("a", 0),), known=6), 7),
+        (RoundInputs(members=(member("a", 2),), state=state(2, "a"), state_version=9, known=6), 7),
         # The state was deleted, garbled, or replaced by an older one: no generation that a member may have is reused.
         (RoundInputs(members=(member("a", 6), member("b", 0))), 7),
         (RoundInputs(members=(member("a", 6),), state_version=9, assignments={"a": 6}), 7),
