@@ -113,7 +113,7 @@ MUTANTS = (
         _DELETED_CONNECTORS,
         "unchanged = Check(layout.config, config.version)",
         "unchanged = Check(layout.config)",
-        _CONFIGURATION_TEST,
+        "tests/sim/test_deleted_connectors.py",
     ),
     # Statuses
     Mutant(

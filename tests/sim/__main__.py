@@ -38,7 +38,10 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=positive, default=1_000, help="how many to play (1000)")
     parser.add_argument(
-        "--groups", choices=list(GROUPS), default="zookeeper", help="what coordinates the groups (zookeeper)"
+        "--groups",
+        choices=list(GROUPS),
+        default="zookeeper",
+        help="consumers that ZooKeeper or brokers coordinate, or programs (zookeeper)",
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
     from tests.sim.world import World
 
-__all__ = ["perform"]
+__all__ = ["ON_SERVERS", "perform"]
 
 #: The pause of an operator, in seconds, between the deletion of a member znode and that of its owner znodes: the
 #: session timeout, and some time for messages in flight.
@@ -44,9 +44,9 @@ def perform(world: World, event: Event) -> str:
         consumer = running[event.target % len(running)]
         _ON_CONSUMERS[event.operation](world, consumer, event)
         return f"{event.operation} {consumer.name} ({event.choice:.2f}, {event.duration_s:.2f} s)"
-    if event.operation in _ON_SERVERS:
+    if event.operation in ON_SERVERS:
         server = world.ensemble.servers[event.target % len(world.ensemble.servers)]
-        _ON_SERVERS[event.operation](world, server, event)
+        ON_SERVERS[event.operation](world, server, event)
         return f"{event.operation} {server!r} for {event.duration_s:.2f} s"
     return f"{event.operation} {_ON_THE_GROUP[event.operation](world, event) or ''}"
 
@@ -409,7 +409,7 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "delete_assignment": _delete_assignment,
     "force_release": _force_release,
 }
-_ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
+ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
     "lag": _lag,
     "partition": _partition,
     "cut": _for_a_while(lambda world, server: world.ensemble.cut(server)),

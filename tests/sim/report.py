@@ -11,6 +11,8 @@ from tests.sim.coordinated.broker_play import play_brokers
 from tests.sim.coordinated.broker_scenario import make_broker_scenario
 from tests.sim.outcome import Outcome
 from tests.sim.play import play
+from tests.sim.programs.program_play import play_programs
+from tests.sim.programs.program_scenario import make_program_scenario
 from tests.sim.scenario import AnyScenario, Eventful, make_scenario, shorten
 
 __all__ = ["GROUPS", "Groups", "replay", "shortened"]
@@ -23,10 +25,11 @@ class Groups(NamedTuple):
     play: Callable[..., Outcome]
 
 
-#: The kinds of groups, by what coordinates them.
+#: The kinds of groups: by what coordinates their consumers, and those of programs on ZooKeeper.
 GROUPS: Mapping[str, Groups] = {
     "zookeeper": Groups(make_scenario, play),
     "brokers": Groups(make_broker_scenario, play_brokers),
+    "programs": Groups(make_program_scenario, play_programs),
 }
 
 LOGGER = "kiel_groups"

@@ -158,20 +158,28 @@ class ZooKeeperCoordinator:
         try:
             joined = await self._while_it_lasts(session, session.role.membership.join())
         except ConfigError as error:
-            return self._refused(error)
+            self._refuse(session, error)
+            return JoinAnswer(error_code(CoordinatorCode.INVALID_GROUP), _NO_TOKEN, _NOTHING)
         if joined.refused:
-            return self._refused(
-                GroupConfigError(
-                    f"group {self._group}: its leader refuses this member: {joined.refused}. Give all members a"
-                    " protocol in common, or choose another group"
-                )
-            )
+            self._refuse(session, self._leader_refuses(joined.refused))
+            return JoinAnswer(error_code(CoordinatorCode.INCONSISTENT_PROTOCOL), _NO_TOKEN, _NOTHING)
         token = GenerationToken(joined.generation, session.member_id)
         return JoinAnswer(NO_ERROR, token, JoinedGroup(joined.protocol, joined.leader, joined.members))
 
-    def _refused(self, error: KielGroupsError) -> JoinAnswer:
+    def _leader_refuses(self, why: str) -> KielGroupsError:
+        return GroupConfigError(
+            f"group {self._group}: its leader refuses this member: {why}. Give all members a protocol in common, or"
+            " choose another group"
+        )
+
+    def _refuse(self, session: GroupSession[RoundRole], error: KielGroupsError) -> None:
+        """
+        Close the session of a member that stops because of this error.
+
+        The later rounds would wait for the member as long as its znode exists.
+        """
         self._refusal = error
-        return JoinAnswer(error_code(CoordinatorCode.INCONSISTENT_PROTOCOL), _NO_TOKEN, _NOTHING)
+        self._tasks.start(session.close())
 
     def check_assignments(self, assignments: Mapping[str, bytes]) -> None:
         """
@@ -191,6 +199,10 @@ class ZooKeeperCoordinator:
         """Wait for the assignment of a generation; see ``RoundMembership.sync``."""
         session = self._current(coordinator)
         found = await self._while_it_lasts(session, session.role.membership.sync(token.generation, assignments))
+        if why := session.role.membership.refusal(token.generation):
+            # The round had begun, so the join was answered before the leader knew the members' protocols.
+            self._refuse(session, self._leader_refuses(why))
+            return SyncAnswer(error_code(CoordinatorCode.INVALID_GROUP), b"")
         if found is None:
             return SyncAnswer(error_code(CoordinatorCode.REBALANCE_IN_PROGRESS), b"")
         return SyncAnswer(NO_ERROR, found)

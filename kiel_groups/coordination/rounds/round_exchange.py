@@ -16,6 +16,8 @@ class RoundExchange:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
+        #: The newest generation that the member has read.
+        self.newest = 0
         self._generation = 0
         self._choice: Choice | None = None
         self._assignments: asyncio.Future[Mapping[MemberId, bytes]] | None = None

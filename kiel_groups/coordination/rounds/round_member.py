@@ -67,6 +67,9 @@ class RoundMembership:
         self._is_reading = self._again = False
         #: Whether the member znode was written by the registration, which counts as the first join.
         self._is_fresh = False
+        #: The generation in the member znode, and the data of that znode.
+        self._joined = 0
+        self._written = b""
         #: The newest round that was read; None if there is none, or none that can be read.
         self.state: RoundState | None = None
         #: Called when another round was read.
@@ -98,11 +101,13 @@ class RoundMembership:
         if node is None:
             return None
         try:
-            return RoundState.parse(node.data, path)
+            state = RoundState.parse(node.data, path)
         except ProtocolError as error:
             log.error("group %s: %s; keeping the current assignment", self._group, error)
             self._context.metrics.count("znodes_unreadable")
             return None
+        self.exchange.newest = max(self.exchange.newest, state.generation)
+        return state
 
     def _follow(self, state: RoundState | None) -> None:
         if state != self.state:
@@ -121,7 +126,9 @@ class RoundMembership:
             ConfigError: What the member offers is too large for a znode.
         """
         self.state = await self._read_state()
-        operations: list[Operation] = [Create(self._path, await self._info(self._next_generation), ephemeral=True)]
+        self._joined = self._next_generation
+        self._written = await self._info(self._joined)
+        operations: list[Operation] = [Create(self._path, self._written, ephemeral=True)]
         unanswered = False
         while not isinstance(answer := await self._session.transact(operations), Done):
             if isinstance(answer, Unknown):
@@ -144,9 +151,9 @@ class RoundMembership:
 
     @property
     def _next_generation(self) -> int:
-        """The generation that a member which has nothing of an earlier one waits for."""
+        """The generation that a member which has nothing of an earlier one waits for; see ``RoundMember``."""
         if self.state is None:
-            return 1
+            return self._joined
         return self.state.generation + (self.state.state == DONE)
 
     async def _info(self, joined: int) -> bytes:
@@ -172,7 +179,19 @@ class RoundMembership:
     async def _write(self, joined: int) -> None:
         """Write the generation that the member has joined into its znode, with what it offers now."""
         info = await self._info(joined)
-        while not isinstance(answer := await self._session.transact([Check(self._path), Put(self._path, info)]), Done):
+        self._joined, self._written = joined, info
+        await self._put()
+
+    async def restore(self) -> None:
+        """Write the member znode again if an operator has overwritten it, so that the leader knows this member."""
+        node = await self._session.get(self._path)
+        if node is not None and node.data != self._written:
+            log.warning("group %s: the data of %s was overwritten; writing it again", self._group, self._path)
+            await self._put()
+
+    async def _put(self) -> None:
+        write = [Check(self._path), Put(self._path, self._written)]
+        while not isinstance(answer := await self._session.transact(write), Done):
             if not isinstance(answer, Unknown):
                 self._session.end("the member znode is gone")
                 raise SessionLostError(f"the member znode {self._path} is gone")
@@ -191,11 +210,10 @@ class RoundMembership:
         while True:
             if not self._is_fresh:
                 self._follow(await self._read_state())
-            joined = self._next_generation
-            if not self._is_fresh:
-                await self._write(joined)
+                await self._write(self._next_generation)
+            # The round that the registration has joined may be complete by now.
             self._is_fresh = False
-            found = await self._begun(joined)
+            found = await self._begun(self._joined)
             if found is not None:
                 return found
 
@@ -205,7 +223,7 @@ class RoundMembership:
             self._changed.clear()
             state = self.state
             if state is not None and state.generation == joined:
-                if why := state.refused.get(self._member_id):
+                if why := self.refusal(joined):
                     return JoinedRound(joined, state.leader, refused=why)
                 if state.leader != self._member_id and (state.state == JOINING or self._member_id in state.members):
                     return JoinedRound(joined, state.leader)
@@ -218,9 +236,17 @@ class RoundMembership:
                 return None
             await self._changed.wait()
 
+    def refusal(self, generation: int) -> str:
+        """Return why the leader of a generation has refused this member, or "" if it has not."""
+        state = self.state
+        return "" if state is None or state.generation != generation else state.refused.get(self._member_id, "")
+
     async def sync(self, generation: int, assignments: Mapping[MemberId, bytes]) -> bytes | None:
         """
-        Wait for the assignment of a generation, and return it; None if another round has begun instead.
+        Wait for the assignment of a generation, and return it.
+
+        Return None if another round has begun instead, or if the round is complete without this member; ``refusal``
+        says whether the leader has refused it.
 
         Raises:
             SessionLostError: The session is over.

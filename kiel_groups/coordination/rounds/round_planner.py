@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from kiel_groups.coordination.leader.leader_driver import MakePlan, PlanRequests, PlanVoid
 from kiel_groups.coordination.leader.watched_values import WatchedValues
@@ -15,6 +16,7 @@ from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.rounds.round_rules import (
     Choice,
+    Opening,
     RoundInputs,
     choose,
     latecomers,
@@ -55,6 +57,8 @@ class RoundPlanner:
         self._values = WatchedValues(context, self._on_change)
         self._names: set[MemberId] = set()
         self._changed = asyncio.Event()
+        #: Set if another process may have written the state of the round under way.
+        self._disturbed = asyncio.Event()
         #: The live members of the newest plan.
         self._live: frozenset[MemberId] = frozenset()
         #: The plan under way.
@@ -74,6 +78,7 @@ class RoundPlanner:
         """Read all members again for the next plan."""
         self._values.forget()
         self._changed.set()
+        self._disturbed.set()
 
     def stop(self) -> None:
         """End the round under way: another process leads, or the session is over."""
@@ -105,6 +110,7 @@ class RoundPlanner:
                 for slot, node in zip(slots or (), nodes, strict=True)
                 if node is not None
             },
+            known=self._exchange.newest,
         )
         self._live = frozenset(member.member_id for member in members)
         return partial(self._cancellable, inputs)
@@ -150,14 +156,45 @@ class RoundPlanner:
         answer = await self._session.transact(begun.write)
         if not self._requests.check(answer, "a round could not begin"):
             raise PlanVoid("the round was refused")
-        generation = begun.state.generation
-        log.info("group %s: beginning round %d: %s", self._layout.group, generation, self._cause)
-        choice = await self._gather(generation)
-        self._context.metrics.count("rounds_gathered")
-        assignments = await self._exchange.assignments_of(generation, choice)
+        log.info("group %s: beginning round %d: %s", self._layout.group, begun.state.generation, self._cause)
+        choice, assignments = await self._undisturbed(begun)
         return publication(
             self._layout, begun, choice, assignments, stored=list(inputs.assignments), candidate=candidate
         )
+
+    async def _undisturbed(self, begun: Opening) -> tuple[Choice, Mapping[MemberId, bytes]]:
+        """
+        Return the members of a round and their assignments.
+
+        Raises:
+            PlanVoid: An operator has deleted or overwritten the state of the round, so that members wait for another.
+        """
+        assigned = asyncio.ensure_future(self._assigned(begun.state.generation))
+        disturbed = asyncio.ensure_future(self._state_changed(begun))
+        try:
+            either: set[asyncio.Future[Any]] = {assigned, disturbed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not assigned.done():
+                disturbed.result()
+                raise PlanVoid("the state of the round was deleted or overwritten")
+            return assigned.result()
+        finally:
+            assigned.cancel()
+            disturbed.cancel()
+
+    async def _state_changed(self, begun: Opening) -> None:
+        """Wait until the state is not the one with which the round has begun."""
+        while True:
+            self._disturbed.clear()
+            node = await self._session.get(self._layout.group_state, self._disturbed.set)
+            if node is None or node.version != begun.version:
+                return
+            await self._disturbed.wait()
+
+    async def _assigned(self, generation: int) -> tuple[Choice, Mapping[MemberId, bytes]]:
+        choice = await self._gather(generation)
+        self._context.metrics.count("rounds_gathered")
+        return choice, await self._exchange.assignments_of(generation, choice)
 
     async def _gather(self, generation: int) -> Choice:
         """
@@ -172,6 +209,9 @@ class RoundPlanner:
             self._changed.clear()
             members = await self._members()
             late = latecomers(members, generation)
+            if all(member.member_id != self._member_id for member in members):
+                # Its znode cannot be read. The member writes it again when it joins.
+                late.append(self._member_id)
             if not late or loop.time() >= by_s:
                 break
             try:

@@ -103,8 +103,9 @@ class RoundRole:
         self.membership.recheck()
 
     async def restore(self) -> None:
-        """Read the newest round again, in case its watch was lost."""
+        """Read the newest round again, in case its watch was lost; restore the member znode."""
         self.membership.recheck()
+        await self.membership.restore()
 
     def in_progress(self) -> Collection[Work]:
         """Return nothing: the program watches its own work."""

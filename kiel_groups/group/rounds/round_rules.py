@@ -5,7 +5,8 @@ Rules
   1. A round begins if a live member waits for a later generation than the newest one (it is new, it has given its
      assignment back, or its metadata has changed), if a member of the newest generation is gone, or if the newest round
      was not finished.
-  2. A round's generation is above every stored one, and not below any that a member waits for.
+  2. A round's generation is above every stored one, and not below any that a member waits for. If the newest round is
+     not known, the members may have completed the generations in their znodes, so the next one is above these, too.
   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its member
      znode, with the metadata that it offers now.
   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not joined.
@@ -45,18 +46,20 @@ class RoundInputs:
 
     ``members`` are the live members whose znodes are readable, in the order of their registration. ``state`` is None if
     the znode is absent or unreadable, ``state_version`` only if it is absent. ``assignments`` has the generation of
-    each stored assignment by member, 0 if it is unreadable.
+    each stored assignment by member, 0 if it is unreadable. ``known`` is the newest generation that the leader's own
+    member has read so far.
     """
 
     members: Sequence[RoundMember]
     state: RoundState | None = None
     state_version: int | None = None
     assignments: Mapping[MemberId, int] = field(default_factory=dict)
+    known: int = 0
 
     @property
     def newest(self) -> int:
-        """The newest stored generation."""
-        return max(self.state.generation if self.state else 0, *self.assignments.values(), 0)
+        """The newest generation that is stored, or that the leader has read before."""
+        return max(self.state.generation if self.state else 0, *self.assignments.values(), self.known)
 
 
 def round_cause(inputs: RoundInputs) -> str:
@@ -102,14 +105,23 @@ def opening(
         cause: Why the round begins.
         now_ms: Wall-clock time, milliseconds since 1970.
     """
-    awaited = max((member.joined for member in inputs.members), default=0)
     state = RoundState(
-        generation=max(inputs.newest + 1, awaited), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
+        generation=_next_generation(inputs), state=JOINING, leader=leader, cause=cause, created_at_ms=now_ms
     )
     if inputs.state_version is None:
         return Opening(state, (Check(candidate), Create(layout.group_state, state.encode())), 0)
     put = Put(layout.group_state, state.encode(), inputs.state_version)
     return Opening(state, (Check(candidate), put), inputs.state_version + 1)
+
+
+def _next_generation(inputs: RoundInputs) -> int:
+    joined = max((member.joined for member in inputs.members), default=0)
+    following = inputs.newest + 1
+    if inputs.state is not None and joined <= following:
+        return following
+    # The state was deleted, or replaced by an older one. A member that has completed a generation would not notice a
+    # round of the same generation, and would never join it.
+    return max(following, joined + 1)
 
 
 def latecomers(members: Sequence[RoundMember], generation: int) -> list[MemberId]:

@@ -25,6 +25,7 @@ __all__ = [
     "PublicationState",
     "MemberAssignment",
     "GroupSettings",
+    "check_version",
     "make_member_id",
     "unsigned_hex",
     "encode_consumer_id",
@@ -83,6 +84,12 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ProtocolError(f"{path}: a JSON object was expected, found {type(fields).__name__}")
     return fields
+
+
+def check_version(fields: Mapping[str, Any], known: int, path: str) -> None:
+    """Raise ProtocolError if the data is of another version than the one that the caller knows."""
+    if (version := fields.get("version", 1)) != known:
+        raise ProtocolError(f"{path}: data of version {known} was expected, found version {version!r}")
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
@@ -197,6 +204,7 @@ class GroupState:
     @classmethod
     def parse(cls, data: bytes, path: str) -> GroupState:
         fields = parse_object(data, path)
+        check_version(fields, _VERSION, path)
         state = typed_field(fields, "state", str, path)
         if state not in (PUBLISHING, DONE):
             raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r}")

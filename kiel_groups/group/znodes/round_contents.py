@@ -15,7 +15,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import DONE, PublicationState, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.contents import (
+    DONE,
+    PublicationState,
+    check_version,
+    encode_object,
+    parse_object,
+    typed_field,
+)
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
 from kiel_groups.model import MemberId
 
@@ -64,7 +71,8 @@ class RoundMember:
     """
     A member's description of itself, the data of its member znode.
 
-    ``joined`` is the generation that the member has joined or waits for: it has given back all earlier assignments.
+    ``joined`` is the generation that the member has joined or waits for: it has given back all earlier assignments. It
+    is 0 if the member does not know the newest round.
     """
 
     member_id: MemberId
@@ -93,7 +101,7 @@ class RoundMember:
 
     @classmethod
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> RoundMember:
-        fields = parse_object(data, path)
+        fields = _fields(data, path)
         protocols: list[OfferedProtocol] = []
         for entry in typed_field(fields, "protocols", list, path):
             if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
@@ -147,7 +155,7 @@ class RoundState:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundState:
-        fields = parse_object(data, path)
+        fields = _fields(data, path)
         state = typed_field(fields, "state", str, path)
         if state not in (JOINING, DONE):
             raise ProtocolError(f"{path}: field 'state' should be 'joining' or 'done', found {state!r}")
@@ -185,7 +193,7 @@ class RoundAssignment:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundAssignment:
-        fields = parse_object(data, path)
+        fields = _fields(data, path)
         return cls(
             _generation(fields, "generation", path),
             typed_field(fields, "for", str, path),
@@ -204,7 +212,13 @@ class RoundSettings:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> RoundSettings:
-        return cls(typed_field(parse_object(data, path), "protocol_type", str, path))
+        return cls(typed_field(_fields(data, path), "protocol_type", str, path))
+
+
+def _fields(data: bytes, path: str) -> dict[str, Any]:
+    fields = parse_object(data, path)
+    check_version(fields, _VERSION, path)
+    return fields
 
 
 def _encoded(data: bytes) -> str:
