@@ -421,3 +421,22 @@ def test_a_worker_without_a_session_answers_with_a_retriable_error() -> None:
         worker.run(worker.requests.config("c"))
     bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
     assert worker.run(worker.requests.config("c"))["limit"] == "100000"
+
+
+@pytest.mark.parametrize("after_ms", range(0, 400, 20))
+def test_a_change_during_a_rebalance_is_not_missed(after_ms: int) -> None:
+    """Whenever a connector is created and another one gets tasks while the group rebalances, all of them run."""
+    bench = WorkerGroupBench(seed=after_ms)
+    first, second = bench.start("w1", "w2")
+    bench.counts.task_configs["c"] = []
+    bench.create("c", tasks_max="2", limit="100000")
+    bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.RUNNING)
+    bench.timeline.run_for(1.0)
+    first.process.call(first.member.request_rejoin)
+    bench.timeline.run_for(after_ms / 1000)
+    del bench.counts.task_configs["c"]
+    config = second.run(second.requests.config("c"))
+    second.run(second.requests.put_config("c", {**config, "limit": "99999"}))
+    bench.create("d", limit="100000")
+    bench.until_running("c", 2)
+    bench.until_running("d", 1)
