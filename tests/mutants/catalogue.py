@@ -29,6 +29,7 @@ from tests.mutants import (
     positions,
     producer,
     resets,
+    rounds,
     session,
     subscription,
     tracker,
@@ -64,4 +65,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *bad_records.MUTANTS,
     *blocking.MUTANTS,
     *coordinated.MUTANTS,
+    *rounds.MUTANTS,
 )
