@@ -20,6 +20,7 @@ _CONTENTS_TEST = "tests/unit/group/znodes/test_round_contents.py"
 _MEMBER_TEST = "tests/unit/coordination/rounds/test_round_member.py"
 _PLANNER_TEST = "tests/unit/coordination/rounds/test_round_planner.py"
 _EXCHANGE_TEST = "tests/unit/coordination/rounds/test_round_exchange.py"
+_COORDINATOR_TEST = "tests/unit/clients/generic/test_zookeeper_coordinator.py"
 _GATE_TEST = "tests/unit/clients/generic/test_session_gate.py"
 _GROUPS_TEST = "tests/sim/test_program_groups.py"
 
@@ -354,39 +355,88 @@ MUTANTS = (
     ),
     # The coordinator, and the gate
     Mutant(
+        "the end of a former session is reported to the present membership",
+        _COORDINATOR,
+        "        if target is not None and target.coordinator == number:\n",
+        "        if target is not None:\n",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "a round that has begun before the member follows its generation is missed",
+        _COORDINATOR,
+        "            asyncio.get_running_loop().call_soon(self._round_read)\n",
+        "            pass\n",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "a request outlasts its session",
+        _COORDINATOR,
+        "either: set[asyncio.Future[Any]] = {asking, session.over}",
+        "either: set[asyncio.Future[Any]] = {asking}",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "a request is sent on another session than the one that it belongs to",
+        _COORDINATOR,
+        "if coordinator != self._number or session is None or session.ended:",
+        "if session is None or session.ended:",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "a member that can never join tries for ever",
+        _COORDINATOR,
+        "                if not is_fatal(error):\n",
+        "                if True:\n",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "an assignment above the limit is published",
+        _COORDINATOR,
+        "if (size := len(assignment) * 4 // 3) > _LARGEST_ASSIGNMENT:",
+        "if (size := len(assignment)) > _LARGEST_ASSIGNMENT:",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
+        "a deleted state is reported as a rebalance",
+        _COORDINATOR,
+        "if state is not None and state.generation != target.gate.token.generation:",
+        "if state is None or state.generation != target.gate.token.generation:",
+        _COORDINATOR_TEST,
+    ),
+    Mutant(
         "a member does not hear of the next round",
         _COORDINATOR,
         "            self._report(target, BeatAnswer(CoordinatorCode.REBALANCE_IN_PROGRESS))\n",
         "            pass\n",
-        _GROUPS_TEST,
+        _COORDINATOR_TEST,
     ),
     Mutant(
         "a member does not hear of the end of its session",
         _COORDINATOR,
         "            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER))\n",
         "",
-        _GROUPS_TEST,
+        _COORDINATOR_TEST,
     ),
     Mutant(
         "a member that was refused after its join rejoins",
         _COORDINATOR,
         "        if why := session.role.membership.refusal(token.generation):\n",
         '        if why := "":\n',
-        _GROUPS_TEST,
+        _COORDINATOR_TEST,
     ),
     Mutant(
         "a refused member keeps its session",
         _COORDINATOR,
         "        self._tasks.start(session.close())\n",
         "",
-        _GROUPS_TEST,
+        _COORDINATOR_TEST,
     ),
     Mutant(
         "a member that was closed keeps its session",
         _COORDINATOR,
         "        await self._current(coordinator).leave()\n",
         "        pass\n",
-        "tests/sim/test_program_groups.py",
+        _COORDINATOR_TEST,
     ),
     Mutant(
         "a gate is open after its generation",
