@@ -209,6 +209,15 @@ async def test_the_end_of_a_session_that_is_not_followed_is_not_reported(bench: 
     assert bench.reports == []
 
 
+async def test_the_end_of_a_former_session_is_not_the_end_of_the_present_one(bench: Bench) -> None:
+    """A membership on the next session hears nothing of the former one."""
+    await bench.coordinator.find()
+    bench.session.end()
+    await bench.follow()
+    assert len(FakeSession.made) == 2
+    assert bench.reports == []
+
+
 # Joins
 
 
