@@ -171,8 +171,9 @@ def status(*, name: str, check: bool, worker: WorkerAddress, as_json: bool) -> i
     if as_json:
         show_json(found)
     else:
-        traces = [f"\n{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
-        show(_status_table(works), *traces)
+        traces = [f"{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
+        # The table ends with an empty line.
+        show(_status_table(works), "\n\n".join(traces))
     is_well = all(each["state"] not in {"FAILED", "UNASSIGNED"} for each in works.values())
     return FAILED if check and not is_well else DONE
 

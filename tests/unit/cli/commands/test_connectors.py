@@ -144,6 +144,7 @@ def test_the_status_has_states_and_traces(worker: FakeWorker, command: Callable[
         ["Traceback:"],
         ["ValueError: no"],
     ]
+    assert out.count("") == 1, "one empty line separates the table and the trace"
     assert command("connectors", "status", "logs", "--check").status == 1
     worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.UNASSIGNED, "")
     status, out, _ = command("connectors", "status", "logs", "--check", "--json")
