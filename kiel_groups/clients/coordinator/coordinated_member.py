@@ -393,7 +393,10 @@ class CoordinatedMember:
         self._feed(events.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
-        if answer.code is None:
+        if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
+            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            pass
+        elif answer.code is None:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
         elif answer.code == CoordinatorCode.NO_ERROR:
             self._failures.forget()

@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from kiel_groups.clients.coordinator.generation_gate import GenerationGate
-from kiel_groups.clients.coordinator.group_transport import FindError
+from kiel_groups.clients.coordinator.group_coordinator import BeatTarget
+from kiel_groups.clients.coordinator.group_transport import BeatAnswer, FindError
 from kiel_groups.coordination.session.close_limit import CloseLimit
 from kiel_groups.errors import (
     AllocatorError,
@@ -330,3 +331,24 @@ async def test_a_member_that_is_given_up_when_it_is_about_to_join_does_not() -> 
     await bench.traced("complete")
     assert bench.trace == ["join anew", "assign", "sync", "complete"]
     await bench.member.close()
+
+
+@pytest.mark.parametrize("answer", [C.UNKNOWN_MEMBER, SILENCE])
+async def test_a_heartbeat_that_crosses_the_leave_is_no_failure(
+    answer: int | Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator has performed the leave before it got the heartbeat, and does not know the member any more."""
+    bench = await MemberBench().joined()
+    gate = bench.member.gate
+    assert gate is not None
+    left = asyncio.Event()
+    bench.transport.script[LeaveGroupRequest].append(left)
+    closing = asyncio.ensure_future(bench.member.close())
+    await bench.traced("leave m-1")
+    crossing = BeatAnswer(None, str(answer)) if isinstance(answer, Exception) else BeatAnswer(answer)
+    bench.member._beat_answered(BeatTarget(1, gate), crossing)
+    left.set()
+    await closing
+    bench.member._beat_answered(BeatTarget(1, gate), crossing)
+    assert "could not prove its membership" not in caplog.text
+    assert bench.metrics.total("group_requests_failed") == 0
