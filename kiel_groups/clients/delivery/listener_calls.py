@@ -12,7 +12,7 @@ from typing import Any
 
 from kiel_groups.clients.calls.eager_methods import cancels_this_task, spawn
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.errors import ArgumentTypeError
+from kiel_groups.errors import ArgumentTypeError, IllegalStateError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -28,8 +28,11 @@ class _Running:
     """A running hook, its partitions, and the partitions that were lost since the hook started."""
 
     task: asyncio.Task[None]
+    name: str
     partitions: frozenset[TopicPartition]
     is_loss: bool
+    #: Whether the hook is a coroutine: it may wait for what it calls.
+    is_coroutine: bool = False
     lost: set[TopicPartition] = field(default_factory=set)
 
     @property
@@ -129,6 +132,22 @@ class ListenerCalls:
         if unreported and (hook := self._hook("on_partitions_lost")) is not None:
             spawn(self._run_hook(hook, unreported, is_loss=True), "on_partitions_lost")
 
+    def check_outside(self, call: str) -> None:
+        """
+        Check that a call is not made by a running hook that is a coroutine: the call waits for the end of the hook.
+
+        A hook that is a plain function cannot wait for the call, and may make it.
+
+        Raises:
+            IllegalStateError: The hook makes the call.
+        """
+        running = self._running
+        if running is not None and running.is_coroutine and running.task is asyncio.current_task():
+            raise IllegalStateError(
+                f"{call} was called in the listener's {running.name}, for whose end it waits; call it after the hook"
+                " has returned, as by asyncio.get_running_loop().call_soon(consumer.close)"
+            )
+
     def in_progress(self) -> list[Work]:
         """Return the running hook, if there is one, as work of the application. Safe on any thread."""
         running = self._running
@@ -157,7 +176,7 @@ class ListenerCalls:
         """Run a hook. ``completed`` is called with its partitions when it has ended, but not if it was cancelled."""
         async with self._lock:
             task = spawn(self._call(hook, sorted(partitions), completed), hook.__name__)
-            self._running = _Running(task, frozenset(partitions), is_loss)
+            self._running = _Running(task, hook.__name__, frozenset(partitions), is_loss)
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
@@ -177,6 +196,8 @@ class ListenerCalls:
         try:
             result = hook(partitions)
             if inspect.isawaitable(result):
+                assert self._running is not None, "set before this task begins"
+                self._running.is_coroutine = True
                 await result
         except (Exception, asyncio.CancelledError) as error:
             names = some(sorted(partitions))

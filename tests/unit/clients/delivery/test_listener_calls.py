@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls, check_listener
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.waiting import eventually, run_ready_tasks
@@ -311,6 +311,36 @@ async def test_a_partition_whose_revoked_hook_was_cancelled_is_lost(caplog: pyte
     await eventually(lambda: len(listener.calls) == 2, "both hooks were called")
     assert listener.calls == [("revoked", [P0]), ("lost", [P0])]
     assert "on_partitions_revoked was cancelled: its member does not wait for it any longer: t:0" in caplog.text
+
+
+async def test_a_coroutine_hook_must_not_make_a_call_that_waits_for_it() -> None:
+    """The error says which hook, and what to do. A plain function, a task of the hook, and others may make the call."""
+    errors: list[str] = []
+
+    def try_it() -> None:
+        try:
+            listener_calls.check_outside("close()")
+            errors.append("")
+        except IllegalStateError as error:
+            errors.append(str(error))
+
+    async def beside() -> None:
+        try_it()
+
+    class Closing:
+        async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+            try_it()
+            await asyncio.create_task(beside())
+
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            try_it()
+
+    listener_calls = ListenerCalls(cast(Any, Closing()), Metrics())
+    await listener_calls.assigned({P0})
+    await listener_calls.revoked({P0})
+    try_it()
+    assert errors[1].startswith("close() was called in the listener's on_partitions_revoked, for whose end it waits")
+    assert [errors[0], *errors[2:]] == ["", "", ""]
 
 
 class _OneHook:
