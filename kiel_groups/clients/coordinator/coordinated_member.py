@@ -305,6 +305,7 @@ class CoordinatedMember:
             coordinator = await self._coordination.find()
         except FindError as error:
             self._failures.note(GroupRequest.FIND, error)
+            self._held.report_lease()
             self._feed(events.FindFailed(discovery, error.code))
             return
         self._feed(events.CoordinatorFound(discovery, coordinator))
@@ -402,6 +403,7 @@ class CoordinatedMember:
             self._failures.forget()
         else:
             self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
+        self._held.report_lease()
         self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end

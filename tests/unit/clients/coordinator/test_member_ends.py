@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -295,13 +296,41 @@ async def test_a_failure_is_logged_once_until_the_membership_is_confirmed(caplog
     bench = await MemberBench().joined()
     caplog.clear()
     await bench.beat(SILENCE, SILENCE, C.NOT_COORDINATOR, C.NOT_COORDINATOR, 0, SILENCE)
-    lines = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    lines = [record.message for record in caplog.records if "could not" in record.message]
     silence, moved = (
         "group g: could not prove its membership: broker 1: the connection broke; retrying",
         "group g: could not prove its membership: group g: Heartbeat: NOT_COORDINATOR_FOR_CONSUMER (16)",
     )
     assert [line[: len(moved)] for line in lines] == [silence[: len(moved)], moved, silence[: len(moved)]]
     assert bench.metrics.counter("group_requests_failed", request="Heartbeat") == 5
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("outage", [[SILENCE] * 6, [C.LOADING] * 6])
+async def test_the_end_of_the_lease_is_logged_once(outage: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    """Its warning says that delivery has stopped; another says that it continues, and so it is after each outage."""
+    bench = await MemberBench().joined()
+    for _ in range(2):
+        caplog.clear()
+        await bench.beat(*outage[:2])
+        assert "delivery has stopped" not in caplog.text
+        await bench.beat(*outage[2:], 0, 0)
+        lines = [record.message for record in caplog.records if "delivery" in record.message]
+        assert [line.partition(":")[2].partition(":")[0] for line in lines] == [
+            " delivery has stopped",
+            " delivery continues",
+        ]
+    await bench.member.close()
+
+
+async def test_delivery_continues_in_the_next_generation(caplog: pytest.LogCaptureFixture) -> None:
+    """A member that was removed during the outage joins anew, with a lease of its own."""
+    bench = await MemberBench().joined()
+    await bench.beat(*[SILENCE] * 6, C.UNKNOWN_MEMBER)
+    await bench.traced("complete")
+    lines = [record.message for record in caplog.records if "delivery" in record.message]
+    assert len(lines) == 2
+    assert "delivery continues: the coordinator has confirmed the membership of m-2" in lines[1]
     await bench.member.close()
 
 
