@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
@@ -20,10 +20,11 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-def worker_on(cluster: Cluster, group: str) -> Worker:
+def worker_on(cluster: Cluster, group: str, coordination: Literal["zookeeper", "brokers"] = "zookeeper") -> Worker:
     """Return a worker of a group, which has not started, with a port of the system's choice."""
     settings = WorkerSettings(
         group=group,
+        coordination=coordination,
         zookeeper=cluster.zk_hosts,
         brokers=",".join(cluster.brokers),
         rest=RestSettings(port=0),
@@ -141,3 +142,21 @@ async def test_a_paused_connector_resumes_where_it_stopped(
         assert await copying.arrived(3) == ["a", "b", "c"]
         await ask(worker, "DELETE", f"/connectors/{source}")
         assert await ask(worker, "GET", "/connectors") == [copying.sink]
+
+
+async def test_brokers_coordinate_workers_whose_claims_are_in_zookeeper(
+    shared_clusters: Callable[..., Cluster], unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Workers on brokers of Kafka 0.9 copy a file, also after one of them has left."""
+    cluster = shared_clusters("3.9.5", "0.9.0.1")
+    copying, group = Copying(cluster, tmp_path, unique), unique("workers")
+    async with worker_on(cluster, group, "brokers") as first:
+        await copying.create(first)
+        copying.add("a", "b")
+        await copying.arrived(2)
+        async with worker_on(cluster, group, "brokers") as second:
+            await first.close()
+            for connector in (copying.source, copying.sink):
+                await until_running(second, connector)
+            copying.add("c")
+            assert await copying.arrived(3) == ["a", "b", "c"]

@@ -33,6 +33,7 @@ from tests.mutants import (
     subscription,
     tracker,
     values,
+    worker_execution,
     worker_stores,
     workers,
 )
@@ -68,4 +69,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *coordinated.MUTANTS,
     *workers.MUTANTS,
     *worker_stores.MUTANTS,
+    *worker_execution.MUTANTS,
 )

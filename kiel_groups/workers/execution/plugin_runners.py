@@ -8,6 +8,7 @@ from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ConfigError
 from kiel_groups.workers.execution.session_parts import SessionParts
 from kiel_groups.workers.execution.work_plan import WorkSpec
+from kiel_groups.workers.execution.work_supervisor import RunnerStart
 from kiel_groups.workers.plugins.config_definition import Settings
 from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
 from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector
@@ -37,6 +38,7 @@ class PluginRunners:
         self._plugins = plugins
         self._clients = clients
         self._runtime = runtime
+        self._classes: dict[str, type[Connector]] = {}
 
     def settings(self, work: Work, spec: WorkSpec) -> Settings:
         connector_class = self._class_of(spec)
@@ -44,23 +46,21 @@ class PluginRunners:
             return checked_config(connector_class, spec.config).settings
         return task_settings(connector_class, spec.config, spec.task or {})
 
-    def runner(
-        self, work: Work, spec: WorkSpec, parts: SessionParts, token: int, fence: WorkFence, started: Callable[[], None]
-    ) -> Runner:
-        connector_class = self._class_of(spec)
+    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
+        connector_class = self._class_of(start.spec)
         context = RunnerContext(
-            work=work,
-            token=token,
+            work=start.work,
+            token=start.token,
             connector_class=connector_class,
-            config=spec.config,
-            settings=self.settings(work, spec),
+            config=start.spec.config,
+            settings=start.settings,
             fence=fence,
             stores=parts,
             clients=self._clients,
             runtime=self._runtime,
             started=started,
         )
-        if isinstance(work, ConnectorId):
+        if isinstance(start.work, ConnectorId):
             return ConnectorRunner(context)
         return (SinkTaskRunner if issubclass(connector_class, SinkConnector) else SourceTaskRunner)(context)
 
@@ -68,4 +68,7 @@ class PluginRunners:
         name = spec.config.get("connector.class")
         if not name:
             raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
-        return self._plugins.resolve(name)
+        # A connector may have a thousand tasks, whose class is the same.
+        if name not in self._classes:
+            self._classes[name] = self._plugins.resolve(name)
+        return self._classes[name]

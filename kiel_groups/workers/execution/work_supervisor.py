@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
@@ -32,7 +32,7 @@ from kiel_groups.workers.values.config_snapshot import TargetState
 from kiel_groups.workers.values.work_ids import Work
 from kiel_groups.workers.values.work_status import WorkState, WorkStatus
 
-__all__ = ["RunnerFactory", "SupervisorContext", "WorkSupervisor"]
+__all__ = ["RunnerFactory", "RunnerStart", "SupervisorContext", "WorkSupervisor"]
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,15 @@ _REFUSED_PAUSE_S = 5.0
 _DEFAULT_STOP_S = 5.0
 
 
+class RunnerStart(NamedTuple):
+    """What is started: the work, its spec, its checked settings, and the fencing token of its claim."""
+
+    work: Work
+    spec: WorkSpec
+    settings: Settings
+    token: int
+
+
 class RunnerFactory(Protocol):
     """Creates runners."""
 
@@ -57,14 +66,12 @@ class RunnerFactory(Protocol):
             Exception: They are not legal, or the class of the connector cannot be imported.
         """
 
-    def runner(
-        self, work: Work, spec: WorkSpec, parts: SessionParts, token: int, fence: WorkFence, started: Callable[[], None]
-    ) -> Runner:
+    def runner(self, start: RunnerStart, parts: SessionParts, fence: WorkFence, started: Callable[[], None]) -> Runner:
         """
         Create a runner for one run.
 
         Raises:
-            Exception: As ``settings``.
+            Exception: The plugin's class cannot be used.
         """
 
 
@@ -256,7 +263,7 @@ class WorkSupervisor:
             settings, began_s = None, self._context.runtime.boot_time_s()
             try:
                 settings = self._context.factory.settings(self.work, spec)
-                await self._run(spec, settings, token)
+                await self._run(RunnerStart(self.work, spec, settings, token))
                 return
             except ClaimLostError as error:
                 # The claim is looked at, and taken again if it is gone.
@@ -285,17 +292,17 @@ class WorkSupervisor:
             async with asyncio.timeout(limit_s):
                 await self._changed.wait()
 
-    async def _run(self, spec: WorkSpec, settings: Settings, token: int) -> None:
+    async def _run(self, start: RunnerStart) -> None:
         """Run the plugin once, until it has to stop or has failed."""
         parts = self._context.parts
         fence = self._fence = WorkFence(parts.session)
-        runner = self._context.factory.runner(self.work, spec, parts, token, fence, self._started)
+        runner = self._context.factory.runner(start, parts, fence, self._started)
         running = self._running = asyncio.get_running_loop().create_task(runner.run())
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                await self._end(runner, running, settings)
+                await self._end(runner, running, start.settings)
         finally:
             changed.cancel()
             self._running = self._fence = None

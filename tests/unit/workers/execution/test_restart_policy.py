@@ -8,6 +8,8 @@ import pytest
 
 from kiel_groups.workers.execution.restart_policy import RestartPolicy
 
+pytestmark = pytest.mark.unit
+
 BACKOFF: dict[str, Any] = {
     "restart.policy": "backoff",
     "restart.max": 4,

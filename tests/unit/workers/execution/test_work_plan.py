@@ -11,6 +11,8 @@ from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, plan
 from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 
+pytestmark = pytest.mark.unit
+
 C, C0, C1 = ConnectorId("c"), TaskId("c", 0), TaskId("c", 1)
 CONFIG = {"name": "c", "topics": "t", "url": "u"}
 ENTRY = ConnectorEntry(CONFIG, tasks=({"a": "1"}, {"a": "2"}))

@@ -103,7 +103,7 @@ def test_a_report_has_the_form_of_kafka_connect() -> None:
         "groups": ["Common", "Failures", "Target"],
     }
     names = [key.name for key in definition_of(Sink)]
-    assert names == [*(key.name for key in STANDARD_KEYS), "topics", "url", "token", "mode"]
+    assert names == [*(key.name for key in STANDARD_KEYS), "topics", "errors.tolerance", "url", "token", "mode"]
     assert [each["definition"]["name"] for each in report["configs"]] == names
     assert report["configs"][-2] == {
         "definition": {

@@ -12,6 +12,8 @@ from tests.helpers.counting_connectors import CountingSourceConnector, Counts, u
 from tests.helpers.runner_contexts import FakeStores, runner_context
 from tests.helpers.waiting import eventually
 
+pytestmark = pytest.mark.unit
+
 
 class Bench:
     """A runner of the counting connector."""

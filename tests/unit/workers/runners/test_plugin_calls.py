@@ -14,6 +14,8 @@ from kiel_groups.workers.plugins.task_interfaces import SourceTask
 from kiel_groups.workers.runners.plugin_calls import PluginCalls
 from tests.helpers.waiting import eventually
 
+pytestmark = pytest.mark.unit
+
 
 def calls() -> PluginCalls:
     return PluginCalls(Runtime(), "test")

@@ -23,6 +23,8 @@ from tests.helpers.counting_connectors import CountingSinkConnector, Counts, Fak
 from tests.helpers.runner_contexts import FakeSession, runner_context
 from tests.helpers.waiting import eventually
 
+pytestmark = pytest.mark.unit
+
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

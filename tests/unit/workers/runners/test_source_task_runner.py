@@ -17,6 +17,8 @@ from tests.helpers.counting_connectors import Call, CountingSourceConnector, Cou
 from tests.helpers.runner_contexts import FakeSession, FakeStores, runner_context
 from tests.helpers.waiting import eventually
 
+pytestmark = pytest.mark.unit
+
 PARTITION = str({"task": "c-0"})
 
 
