@@ -28,7 +28,9 @@ from tests.mutants import (
     offsets,
     positions,
     producer,
+    program_members,
     resets,
+    rounds,
     session,
     subscription,
     tracker,
@@ -70,4 +72,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *workers.MUTANTS,
     *worker_stores.MUTANTS,
     *worker_execution.MUTANTS,
+    *rounds.MUTANTS,
+    *program_members.MUTANTS,
 )

@@ -169,6 +169,7 @@ class GenericMember:
             self._versions = GroupVersions(api_version)
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
+        self._runtime = Runtime()
         self._cluster: ClusterMetadata | None = None
         self._member: CoordinatedMember | None = None
         self._is_closed = False
@@ -191,9 +192,8 @@ class GenericMember:
         await self._member.start()
 
     async def _new_member(self) -> CoordinatedMember:
-        runtime = Runtime()
         if self._zookeeper is not None:
-            process = ProcessContext(self._config, self._zookeeper, round_robin, self.metrics, runtime)
+            process = ProcessContext(self._config, self._zookeeper, round_robin, self.metrics, self._runtime)
             return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
         assert self._brokers is not None
         assert self._timing is not None
@@ -210,7 +210,7 @@ class GenericMember:
             transport=CoordinatorBrokers(self._cluster, self._config.group),
             versions=self._versions,
             metrics=self.metrics,
-            runtime=runtime,
+            runtime=self._runtime,
         )
         return CoordinatedMember(
             context, partial(BrokerCoordinator, context, self._hooks), self._hooks, self._on_failure
@@ -259,6 +259,17 @@ class GenericMember:
     def leads(self) -> bool:
         """Whether this member is the leader of its generation."""
         return self._member is not None and self._member.leads
+
+    @property
+    def is_trusted(self) -> bool:
+        """
+        Whether the program may use its assignment at this moment.
+
+        It may not if ZooKeeper or the coordinator has not confirmed the membership for half the session timeout, or if
+        the assignment was given back or lost.
+        """
+        gate = None if self._member is None else self._member.gate
+        return gate is not None and gate.is_open(self._runtime.boot_time_s())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """

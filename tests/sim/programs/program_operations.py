@@ -169,11 +169,12 @@ def _kill_one_of(world: ProgramWorld, program: Program) -> None:
 
 
 def _delete_candidate(world: ProgramWorld, event: Event) -> str:
-    candidates = world.ensemble.tree.children(world.layout.election)
+    election, tree = world.layout.election, world.ensemble.tree
+    candidates = tree.children(election) if election in tree.znodes else []
     if not candidates:
         return ""
     name = candidates[event.target % len(candidates)]
-    world.operator.delete_async(f"{world.layout.election}/{name}")
+    world.operator.delete_async(f"{election}/{name}")
     return name
 
 
