@@ -288,7 +288,7 @@ async def test_the_leader_of_workers_on_brokers_loses_zookeeper(
             proxy.stall()
             await eventually(lambda: has_lost_sessions(cut_off), "its session is given up")
             # A change that the leader had made just before, and has not read.
-            await other._herder.parts.config.put_connector("d", journal.config("d", 1), is_new=True)
+            await other._herder.parts.config.put_connector("d", {**journal.config("d", 1), "name": "d"}, is_new=True)
             await eventually(lambda: other.metrics.total("config_mismatches"), "nothing is assigned")
             await eventually(lambda: cut_off.metrics.total("workers_unsynced") == 1, "it leaves", RECOVERY_S)
             await eventually(lambda: running_on(other) == 5, "the other worker has all tasks", RECOVERY_S)
