@@ -206,6 +206,11 @@ class CoordinatedMember:
         self._feed(events.GivenUp())
         self._coordination.abandon()
 
+    def leave(self) -> None:
+        """Leave at once, and stay away until ``request_rejoin``; the program loses its assignment."""
+        self.give_up()
+        self.given_up()
+
     def _leave_by_thread(self) -> None:
         gate, coordinator = self._held.gate, self._state.coordinator
         if gate is not None:
