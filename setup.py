@@ -74,6 +74,8 @@ setup(
             "check-jsonschema>=0.31",
             "docutils>=0.20",
             "hypothesis>=6.100",
+            # A public client of Kafka Connect's REST interface.
+            "kafka-connect-py>=1.0",
             "mypy>=1.14",
             "pytest>=8.2",
             "pytest-timeout>=2.3",
@@ -85,6 +87,11 @@ setup(
     },
     entry_points={
         "console_scripts": ["kiel-groups = kiel_groups.cli:main"],
+        "kiel_groups.connectors": [
+            "FileStreamSource = kiel_groups.workers.shipped.file_stream_source:FileStreamSourceConnector",
+            "FileStreamSink = kiel_groups.workers.shipped.file_stream_sink:FileStreamSinkConnector",
+            "HttpSink = kiel_groups.workers.shipped.http_sink:HttpSinkConnector",
+        ],
     },
     classifiers=[
         "License :: OSI Approved :: Apache Software License",

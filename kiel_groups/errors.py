@@ -17,6 +17,8 @@ __all__ = [
     "ConfigError",
     "UnknownTopicError",
     "UnknownGroupError",
+    "UnknownConnectorError",
+    "ConnectorExistsError",
     "GroupConfigError",
     "IllegalStateError",
     "ArgumentTypeError",
@@ -25,6 +27,8 @@ __all__ = [
     "NoZooKeeperError",
     "ChrootMissingError",
     "SessionLostError",
+    "ClaimLostError",
+    "RebalanceError",
     "CommitFailedError",
     "ForeignMemberError",
     "DuplicateInstanceError",
@@ -42,8 +46,10 @@ __all__ = [
     "RecordDeserializationError",
     "DamagedRecordError",
     "ServerError",
+    "NoWorkerError",
     "BufferFullError",
     "ClosedError",
+    "TaskStoppedError",
 ]
 
 
@@ -74,6 +80,14 @@ class UnknownTopicError(ConfigError):
 
 class UnknownGroupError(ConfigError):
     """ZooKeeper has no znodes of the group."""
+
+
+class UnknownConnectorError(ConfigError):
+    """The group of workers has no connector of this name."""
+
+
+class ConnectorExistsError(ConfigError):
+    """The group of workers already has a connector of this name."""
 
 
 class GroupConfigError(ConfigError):
@@ -108,6 +122,16 @@ class ChrootMissingError(CoordinationError):
 
 class SessionLostError(CoordinationError):
     """The member has no trusted session, or has lost claims: other members may own its partitions."""
+
+    retriable = True
+
+
+class ClaimLostError(CoordinationError):
+    """A worker wrote for a connector or a task whose claim it does not have any more; nothing was written."""
+
+
+class RebalanceError(CoordinationError):
+    """A worker cannot do what was asked before the rebalance of its group is over."""
 
     retriable = True
 
@@ -272,6 +296,12 @@ class ServerError(KielGroupsError):
     """An embedded server did not start, or died, or its jars could not be obtained."""
 
 
+class NoWorkerError(KielGroupsError):
+    """No worker of a group answers at the URL of its REST interface."""
+
+    retriable = True
+
+
 class BufferFullError(KielGroupsError):
     """The producer's buffer is full: records without an outcome fill ``max_buffered_bytes``."""
 
@@ -280,3 +310,7 @@ class BufferFullError(KielGroupsError):
 
 class ClosedError(KielGroupsError):
     """The client was closed."""
+
+
+class TaskStoppedError(KielGroupsError):
+    """A task of a connector gave up what it did because its worker stops it. The task has not failed."""

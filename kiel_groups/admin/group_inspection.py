@@ -23,6 +23,7 @@ from kiel_groups.group.znodes.layout import (
     topic_path,
 )
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes.worker_layout import WorkerLayout
 
 __all__ = [
     "check_group",
@@ -34,6 +35,7 @@ __all__ = [
     "read_summaries",
     "read_assignments",
     "read_settings",
+    "read_workers",
 ]
 
 #: Reads in flight at once; more only fill kazoo's queue.
@@ -152,6 +154,17 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
 def read_assignments(client: Client, group: str) -> dict[str, Znode]:
     """Read the group state of a group, and the assignments below it."""
     return _read_trees(client, [GroupLayout(group).group_state])
+
+
+def read_workers(client: Client, group: str) -> dict[str, Znode]:
+    """
+    Read what the workers of a group keep, without source offsets.
+
+    The znode of the configuration offset is read last, so it tells of a change during an earlier call.
+    """
+    layout = WorkerLayout(group)
+    trees = [layout.workers, layout.connectors, layout.history, layout.statuses, layout.owners]
+    return _read_trees(client, trees) | _read(client, [layout.config])
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:

@@ -27,7 +27,8 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 #: Errors that the caller can fix; a missing chroot is one, because it is part of an address that the caller gave.
 _USER_ERRORS = (ConfigError, ChrootMissingError)
 
-#: The commands, each in the module of its name in ``cli.commands``, with their help lines, which need no import.
+#: The commands, each in the module of its name in ``cli.commands`` unless it shares one, with their help lines, which
+#: need no import.
 _COMMANDS = {
     "cluster": "Run a real Kafka and ZooKeeper on this machine.",
     "topics": "List, create, describe, grow and delete topics.",
@@ -39,10 +40,16 @@ _COMMANDS = {
     "weights": "Show and set the weights of partitions, for fair shares.",
     "release": "Take partitions from a member that does not release them.",
     "serve": "Allocate the partitions of a group without consuming.",
+    "workers": "Run and show workers, which share connectors and their tasks.",
+    "connectors": "List, create, change and delete the connectors of workers.",
+    "connector-plugins": "List the connectors that are installed at a worker.",
     "spark": "Run jobs on Spark: copy topics into Parquet.",
     "completion": "Print a completion script for a shell.",
     "demo": "Watch a group lose a member to kill -9, but no record.",
 }
+
+#: The modules of commands that share one.
+_SHARED_MODULES = {"connector-plugins": "connectors"}
 
 
 class _LazyGroup(click.Group):
@@ -52,7 +59,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"kiel_groups.cli.commands.{cmd_name}"), cmd_name)
+        module = _SHARED_MODULES.get(cmd_name, cmd_name)
+        command = getattr(import_module(f"kiel_groups.cli.commands.{module}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         name_variables(command, cmd_name)
         return command

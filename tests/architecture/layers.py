@@ -60,6 +60,18 @@ LAYERS = (
     "clients/methods",
     "clients",
     "sync",
+    "workers/values",
+    "workers/allocation",
+    "workers/session",
+    "workers/stores",
+    "workers/coordination",
+    "workers/plugins",
+    "workers/shipped",
+    "workers/rest_client",
+    "workers/rest",
+    "workers/runners",
+    "workers/execution",
+    "workers",
     "broker_admin",
     "ops",
     "ops/coordinated",
@@ -132,6 +144,8 @@ PURE_LAYERS = (
     "allocators",
     "group",
     "wire",
+    "workers/values",
+    "workers/allocation",
     "ops",
 )
 
@@ -139,7 +153,7 @@ PURE_LAYERS = (
 ONLY_IN = {
     # testing replaces kazoo's connections.
     "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
-    "tornado": ("clients/calls",),
+    "tornado": ("clients/calls", "workers/shipped/http_target", "workers/rest_client", "workers/rest"),
     "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
     "cramjam": ("wire/codecs",),
     "pyspark": ("spark",),

@@ -154,12 +154,20 @@ THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_
 
 
 #: The layers that run on simulated time, too.
-SIMULATED = ("coordination", "clients/delivery", "spark/member")
-#: The modules that create a runtime: the settings of a grouped consumer, a query's member, and the allocator command.
+SIMULATED = (
+    "coordination",
+    "clients/delivery",
+    "workers/coordination",
+    "workers/runners",
+    "workers/execution",
+    "spark/member",
+)
+#: The modules that create a runtime: the settings of a consumer, a query's member, a worker, the allocator command.
 RUNTIME_ROOTS = {
     "clients/connected/record_reader",
     "clients/generic/generic_member",
     "spark/member/query_member",
+    "workers/execution/worker",
     "cli/commands/serve",
 }
 

@@ -12,7 +12,7 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.faults.fault_proxy import Link
 from kiel_groups.embedded.faults.kafka_proxy import KafkaProxy, NextFailures, NextRefusals
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.wire.groups.coordinator_offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from kiel_groups.wire.groups.find_coordinator_v0 import FindCoordinatorRequest
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
@@ -88,13 +88,15 @@ class FaultyGroup:
         )
 
     async def start(self) -> None:
-        """Join, and read all records; note an error."""
+        """Join, and read all records until the close; note an error."""
         try:
             await self.consumer.connect()
             await self.consumer.subscribe(self.topic)
             while True:
                 await self.consumer.getone()
                 self.read += 1
+        except ClosedError:
+            pass
         except KielGroupsError as error:
             self.events.append(type(error).__name__)
 

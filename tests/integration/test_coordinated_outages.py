@@ -147,8 +147,8 @@ async def test_a_record_that_outlasts_the_rebalance_timeout_is_lost_loudly(
         assert re.search(rf"1 partition, first {topic}:\d, were not given back within [12]\.\d s", caplog.text)
         assert busy.consumer.metrics.total("memberships_lost") == 0
         assert busy.consumer.fencing_token(min(busy.held)).member_id == token.member_id
-        await eventually(lambda: len(group.values) == 2, "the record is delivered again")
         busy.go_on.set()
+        await eventually(lambda: len(group.values) == 2, "the record is delivered again")
 
 
 # Closes

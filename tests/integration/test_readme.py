@@ -105,13 +105,17 @@ def test_every_command_and_option_in_the_readme_exists() -> None:
     assert {option for line in lines for option in re.findall(r"--[\w-]+", line)} <= known
 
 
-def test_the_command_that_joins_is_complete() -> None:
-    """Every option of the command exists, and no required option is missing."""
-    (command,) = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
-    context = app.make_context("kiel-groups", command.split())
-    consume = app.get_command(context, "consume")
-    assert consume is not None
-    assert consume.make_context("consume", command.split()[1:], parent=context).params["topics"] == ("page-views",)
+def test_the_commands_that_join_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option of the commands exists, and no required option is missing: ``cluster env`` has given the others."""
+    commands = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
+    assert len(commands) == 2
+    monkeypatch.setenv("KIEL_GROUPS_COORDINATION", "brokers")
+    monkeypatch.setenv("KIEL_GROUPS_BROKERS", "127.0.0.1:1")
+    for command in commands:
+        context = app.make_context("kiel-groups", command.split())
+        consume = app.get_command(context, "consume")
+        assert consume is not None
+        assert consume.make_context("consume", command.split()[1:], parent=context).params["topics"] == ("page-views",)
 
 
 def test_the_addresses_in_the_readme_agree() -> None:

@@ -34,6 +34,9 @@ from tests.mutants import (
     subscription,
     tracker,
     values,
+    worker_execution,
+    worker_stores,
+    workers,
 )
 from tests.mutants.mutant import Mutant
 
@@ -66,4 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *blocking.MUTANTS,
     *coordinated.MUTANTS,
     *rounds.MUTANTS,
+    *workers.MUTANTS,
+    *worker_stores.MUTANTS,
+    *worker_execution.MUTANTS,
 )

@@ -21,6 +21,7 @@ from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.api.topic_changes_v0 import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.groups.api_versions_v0 import ApiVersionsRequest
+from kiel_groups.wire.groups.connect_protocol import ConnectAssignment, ConnectMetadata, StickyMetadata
 from kiel_groups.wire.groups.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wire.groups.coordinator_offsets import (
     OffsetCommitRequestV1,
@@ -217,7 +218,34 @@ def test_later_versions_are_read_by_their_first_fields(
     assert parsed == ConsumerAssignment(partitions, data, version)
 
 
-@pytest.mark.parametrize("parse", [ConsumerSubscription.parse, ConsumerAssignment.parse])
+work = st.dictionaries(topics, st.lists(st.integers(-1, 2**31 - 1), max_size=4, unique=True).map(tuple), max_size=4)
+int64s = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(topics, int64s, st.integers(-1, 2**31 - 1), work, st.integers(0, 2**15 - 1))
+def test_what_workers_send_each_other_is_read_back(
+    url: str, offset: int, generation: int, its: dict[str, tuple[int, ...]], error: int
+) -> None:
+    """Metadata and assignments of workers are read back, with their work in its order."""
+    metadata, sticky = ConnectMetadata(url, offset), StickyMetadata(url, offset, generation, its)
+    assert ConnectMetadata.parse(metadata.encode(), "metadata") == metadata
+    assert StickyMetadata.parse(sticky.encode(), "metadata") == sticky
+    assignment = ConnectAssignment(error, "m", url, offset, its)
+    parsed = ConnectAssignment.parse(assignment.encode(), "an assignment")
+    assert parsed == assignment
+    assert list(parsed.work.items()) == list(its.items())
+
+
+MEMBER_PARSERS = [
+    ConsumerSubscription.parse,
+    ConsumerAssignment.parse,
+    ConnectMetadata.parse,
+    StickyMetadata.parse,
+    ConnectAssignment.parse,
+]
+
+
+@pytest.mark.parametrize("parse", MEMBER_PARSERS)
 @given(st.binary(max_size=120) | small_counts)
 def test_random_bytes_of_members_are_parsed_or_refused(parse: Callable[[bytes, str], object], data: bytes) -> None:
     """Any bytes that another member sends are parsed or raise a ProtocolError."""

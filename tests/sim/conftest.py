@@ -8,6 +8,7 @@ from hashlib import sha256
 import pytest
 
 from tests.sim.session_bench import SessionBench
+from tests.sim.worker_bench import WorkerBench
 
 #: The environment variable with the first seed, for repeating a run. If it is not set, each run has other seeds.
 BASE = "SIM_SEED_BASE"
@@ -24,3 +25,9 @@ def base(testrun_uid: str) -> int:
 def bench() -> SessionBench:
     """Return a bench for one session on a single simulated server."""
     return SessionBench()
+
+
+@pytest.fixture
+def workers() -> WorkerBench:
+    """Return a bench for the stores of workers on a single simulated server."""
+    return WorkerBench()

@@ -165,6 +165,26 @@ def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
     assert stored_offsets(world) == [0]
 
 
+def test_a_late_write_right_after_the_reset_to_a_new_log_is_the_members_own(world: World) -> None:
+    """
+    A broker repeats a write of the old log between the reset to the new one and the member's notice of that reset. The
+    member takes it for its own, and commits what it has processed in the new log (seed 4890).
+    """
+    (consumer,) = world.consumers
+    process_and_commit(world, consumer)
+    recreate(world)
+    world.timeline.run_until(lambda: stored_offsets(world) == [0], 20.0)
+    consumer.process.freeze()
+    world.brokers.all[0]._client.set_async(world.layout.offset(PARTITION), b"3")
+    world.timeline.run_until(lambda: stored_offsets(world) == [3], 1.0)
+    consumer.process.thaw()
+    world.run_for(1.0)
+    process_and_commit(world, consumer)
+    process_and_commit(world, consumer)
+    assert stored_offsets(world) == [6]
+    world.close(20.0)
+
+
 def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again(world: World) -> None:
     """
     After a reset, an owner follows a late write of a broker, and chooses a position again. The log does not have the

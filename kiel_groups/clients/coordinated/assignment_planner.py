@@ -99,7 +99,11 @@ class AssignmentPlanner:
         self._remember({topic: self._topics.known_partitions(topic) or () for topic in topics})
         partitions = {topic: numbers for topic, numbers in self._planned.items() if numbers}
         if missing := [topic for topic in topics if topic not in partitions]:
-            log.warning("group %s: no broker knows %s yet; they are looked for", self._group, some(missing))
+            log.warning(
+                "group %s: no broker knows these topics of the group: %s; each is read as soon as it exists",
+                self._group,
+                some(missing),
+            )
         assigned = await self._assign(joined.protocol, subscriptions, partitions)
         return {member: _encoded(assigned.get(member, ())) for member in joined.members}
 

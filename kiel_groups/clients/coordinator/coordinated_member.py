@@ -261,10 +261,8 @@ class CoordinatedMember:
         self._follow()
 
     def _follow(self) -> None:
-        """Have the heartbeat, the gate and the waiting callers follow the state."""
+        """Have the heartbeat and the waiting callers follow the state."""
         state, gate, coordination = self._state, self._held.gate, self._coordination
-        if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due:
-            coordination.extend(gate)
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
             beats = state.beats(while_draining=coordination.beats_while_draining)

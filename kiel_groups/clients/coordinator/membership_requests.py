@@ -40,7 +40,7 @@ class MembershipRequests:
         self._hooks = hooks
         #: The protocols of the last join.
         self.offered: tuple[GroupProtocol, ...] = ()
-        #: The join or the sync under way.
+        #: The join or the sync under way, or what the hooks read before a join.
         self._sending: asyncio.Future[Any] | None = None
 
     @property
@@ -51,7 +51,9 @@ class MembershipRequests:
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
         """Join with what the hooks offer now; ``member_id`` is empty for a new member."""
         timing, type_ = self._context.timing, self._hooks.protocol_type
-        self.offered = offered = tuple(await self._hooks.protocols())
+        # A member that is given up while its hooks read something must not join afterwards: ``abandon`` cancels this.
+        self._sending = reading = asyncio.ensure_future(self._hooks.protocols())
+        self.offered = offered = tuple(await reading)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
             request = JoinGroupRequestV1(

@@ -32,12 +32,15 @@ class BrokerRequests:
         self.late: set[TopicPartition] = set()
         #: The zxid of each broker's write that replaced an offset of another epoch, and that is still stored.
         self.replacing: dict[TopicPartition, int] = {}
+        #: The epoch that the newest such write of each partition has begun.
+        self._replaced_in: dict[TopicPartition, int] = {}
 
     def make(self, consumer: Consumer, partition: TopicPartition, offset: int) -> CommitRequest:
         """Describe a consumer's request to store an offset, with the state at this moment."""
         history = self._history
         topic = history.topics.znode(partition)
         created = 0 if topic is None else topic.czxid
+        self._adopt_late_write(consumer, partition)
         known, mistakes_version = history.known(consumer, partition), history.owner_mistakes_version(partition)
         return CommitRequest(
             consumer,
@@ -51,13 +54,29 @@ class BrokerRequests:
             known is None or mistakes_version or consumer.created(partition) < created,
         )
 
+    def _adopt_late_write(self, consumer: Consumer, partition: TopicPartition) -> None:
+        """
+        Record that a consumer continues in the epoch of a broker's late write, if it takes that write for its own.
+
+        It knows the version then, and has not moved: what it has processed before counts in this epoch.
+        """
+        history, finished, began = self._history, consumer.finished(partition), consumer.opened.get(partition)
+        epoch = self._replaced_in.get(partition)
+        if finished is None or began is None or epoch is None or epoch != history.epoch(partition):
+            return
+        if began < epoch == history.epoch_at(partition, finished[0]):
+            history.record_processed(partition, epoch, history.processed_in(partition, began) or 0)
+            consumer.continue_in_epoch(partition, epoch)
+
     def record(self, request: CommitRequest) -> None:
         partition = request.partition
         self._requests[partition, request.offset] = self._newest[partition] = request
         self._last[request.consumer, partition] = request.offset
 
     def record_write(self, write: OffsetWrite, request: CommitRequest) -> None:
-        """Record whether a broker's write is late."""
+        """Record whether a broker's write is late, before the epoch that it may begin."""
+        if self.replaces_another_epoch(request):
+            self._replaced_in[write.partition] = 1 + (self._history.epoch(write.partition) or 0)
         is_late = request is not self._newest[write.partition] or request.claim != self._claim(write.partition)
         (self.late.add if self.is_outdated(request) or is_late else self.late.discard)(write.partition)
 

@@ -39,14 +39,19 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
 def test_each_group_of_commands_has_an_example() -> None:
     """The page shows examples of the most important commands. Users find commands by their examples."""
     shown = {example.split()[0] for example in examples()}
-    assert {"cluster", "topics", "produce", "consume", "describe", "spark", "completion"} <= shown
+    important = {"cluster", "topics", "produce", "consume", "describe", "workers", "connectors", "spark", "completion"}
+    assert important <= shown
 
 
 @pytest.mark.parametrize("example", examples())
 def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each example can be parsed if the environment has the addresses of brokers and ZooKeeper, as the page says."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "access.log").touch()
+    for name in ("access.log", "logs.json"):
+        (tmp_path / name).touch()
+    token = tmp_path / "workers.token"
+    token.touch(0o600)
+    token.write_text("t0ken-of-all-workers")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "kafka:9092")
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "zookeeper:2181")

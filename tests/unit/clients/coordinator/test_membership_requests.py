@@ -18,7 +18,9 @@ from kiel_groups.errors import BrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.groups.join_group import GroupProtocol, JoinGroupResponse
 from kiel_groups.wire.groups.sync_group_v0 import SyncGroupResponse
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +60,7 @@ class HangingCoordinator:
         raise AssertionError("no heartbeat is sent here")
 
 
-def requests_to(transport: HangingCoordinator) -> MembershipRequests:
+def requests_to(transport: HangingCoordinator, hooks: object = None) -> MembershipRequests:
     """Return the requests of a member that asks for its coordinator every 10 ms."""
     context = CoordinatedContext(
         group=GroupConfig(group="g"),
@@ -68,7 +70,7 @@ def requests_to(transport: HangingCoordinator) -> MembershipRequests:
         metrics=Metrics(),
         runtime=Runtime(),
     )
-    return MembershipRequests(context, cast(MemberHooks, None))
+    return MembershipRequests(context, cast(MemberHooks, hooks))
 
 
 async def test_a_sync_ends_when_another_broker_coordinates() -> None:
@@ -94,3 +96,42 @@ async def test_a_sync_waits_for_the_other_members_of_its_group(found: int | Find
     transport = HangingCoordinator(found)
     assert await requests_to(transport).sync(COORDINATOR, TOKEN, {}) == ASSIGNED
     assert len(transport.doubted) == 3
+
+
+class ReadingHooks:
+    """Hooks that read something before each join; the read ends when the test sets ``is_read``."""
+
+    protocol_type = "connect"
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+
+    async def protocols(self) -> list[GroupProtocol]:
+        await self.is_read.wait()
+        return [GroupProtocol("default", b"metadata")]
+
+
+async def test_a_join_waits_for_what_its_hooks_read() -> None:
+    """If the hooks have to read what the member offers, the join is sent after that, with what they return."""
+    transport, hooks = HangingCoordinator(COORDINATOR), ReadingHooks()
+    transport.answer.set_result(JoinGroupResponse(NO_ERROR, 3, "default", "m", "m", {"m": b"metadata"}))
+    requests = requests_to(transport, hooks)
+    joining = asyncio.ensure_future(requests.join(COORDINATOR, ""))
+    await run_ready_tasks()
+    assert (joining.done(), requests.offered) == (False, ())
+    hooks.is_read.set()
+    assert (await joining).token == TOKEN
+    assert requests.offered == (GroupProtocol("default", b"metadata"),)
+
+
+async def test_a_member_that_is_given_up_while_its_hooks_read_does_not_join() -> None:
+    """A member that is given up before its hooks have read what it offers sends no join."""
+    transport, hooks = HangingCoordinator(COORDINATOR), ReadingHooks()
+    requests = requests_to(transport, hooks)
+    joining = asyncio.ensure_future(requests.join(COORDINATOR, ""))
+    await run_ready_tasks()
+    requests.abandon()
+    hooks.is_read.set()
+    with pytest.raises(asyncio.CancelledError):
+        await joining
+    assert requests.offered == ()

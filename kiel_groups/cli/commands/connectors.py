@@ -1,0 +1,287 @@
+"""``kiel-groups connectors list|create|config|status|pause|resume|restart|delete``, and ``connector-plugins``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from kiel_groups.cli.parameters.shared_options import json_option
+from kiel_groups.cli.parameters.worker_options import WorkerAddress, worker_options
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.wording import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["connector_plugins", "connectors"]
+
+_name_argument = click.argument("name", metavar="CONNECTOR")
+
+
+def _file_argument(file: IO[bytes]) -> dict[str, Any]:
+    """Return the JSON object in a file."""
+    import json
+
+    from kiel_groups.errors import ConfigError
+
+    name = "standard input" if file.name == "<stdin>" else file.name
+    try:
+        found = json.loads(file.read())
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name} has no JSON object; expected the settings of a connector by name")
+    return found
+
+
+@click.group(epilog=EPILOG)
+def connectors() -> None:
+    """List, create, change, pause, restart and delete the connectors of a group of workers."""
+
+
+@connectors.command("list", epilog=EPILOG)
+@worker_options
+@json_option
+def list_connectors(*, worker: WorkerAddress, as_json: bool) -> int:
+    """List all connectors, with the states of their tasks."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    found = WorkerSource(worker).connectors()
+    if as_json:
+        show_json(found)
+        return DONE
+    if not found:
+        show("there is no connector; 'kiel-groups connectors create' creates one")
+        return DONE
+    table = plain_table("connector", "type", "state", "tasks", "class")
+    for name, each in found.items():
+        status, config = each["status"], each["info"]["config"]
+        tasks = _summary(task["state"] for task in status["tasks"])
+        table.add_row(name, status["type"], status["connector"]["state"], tasks, config.get("connector.class", ""))
+    show(table)
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@click.argument("file", type=click.File("rb"), metavar="FILE")
+@click.option("--name", metavar="NAME", help="The name of the connector, instead of the one in FILE.")
+@worker_options
+@json_option
+@click.pass_obj
+def create(lines: Lines, /, *, file: IO[bytes], name: str | None, worker: WorkerAddress, as_json: bool) -> int:
+    """
+    Create a connector.
+
+    FILE has its settings in JSON: {"name": "logs", "connector.class": "FileStreamSource", "file": "/var/log/syslog",
+    "topic": "logs"}, or the same as Kafka Connect takes it: {"name": "logs", "config": {...}}. - is standard input.
+    """
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import show_json
+    from kiel_groups.errors import ConfigError
+
+    given = _file_argument(file)
+    nested = given.get("config")
+    config = nested if isinstance(nested, dict) else given
+    name = name or given.get("name") or config.get("name")
+    if not isinstance(name, str):
+        raise ConfigError("the connector has no name; give one by 'name' in the file, or by --name")
+    created = WorkerSource(worker).create(name, {**config, "name": name})
+    if as_json:
+        show_json(created)
+    else:
+        lines.say("info", f"connector {name} created; 'kiel-groups connectors status {name}' shows what it does")
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@click.argument("changes", nargs=-1, metavar="[SETTING=VALUE...]")
+@click.option(
+    "--file", type=click.File("rb"), metavar="FILE", help="Replace all settings by those in JSON; - is standard input."
+)
+@worker_options
+@json_option
+@click.pass_context
+def config(
+    context: click.Context,
+    /,
+    *,
+    name: str,
+    changes: Sequence[str],
+    file: IO[bytes] | None,
+    worker: WorkerAddress,
+    as_json: bool,
+) -> int:
+    """
+    Show or change the settings of a connector.
+
+    Secrets are shown as [hidden]. Settings that are given as [hidden] stay as they are, so what --json prints can be
+    edited and given to --file.
+    """
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    if changes and file is not None:
+        raise click.UsageError("give either settings with their values, or --file.", context)
+    source = WorkerSource(worker)
+    found = source.config(name)
+    if changes or file is not None:
+        found = source.put_config(name, found | _changed(changes) if file is None else _file_argument(file))["config"]
+        context.ensure_object(Lines).say("info", f"connector {name} has {counted(found, 'setting')} now")
+        if not as_json:
+            return DONE
+    if as_json:
+        show_json(found)
+    else:
+        table = plain_table("setting", "value")
+        for setting, value in sorted(found.items()):
+            table.add_row(setting, value)
+        show(table)
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@click.option("--check", is_flag=True, help="Exit with 1 if the connector or a task has failed or has no worker.")
+@worker_options
+@json_option
+def status(*, name: str, check: bool, worker: WorkerAddress, as_json: bool) -> int:
+    """Show the state and the worker of a connector and of each task, and why any of them has failed."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import show, show_json
+
+    found = WorkerSource(worker).status(name)
+    works = {found["name"]: found["connector"]} | {f"{found['name']}-{task['id']}": task for task in found["tasks"]}
+    if as_json:
+        show_json(found)
+    else:
+        traces = [f"\n{work}:\n{each['trace'].strip()}" for work, each in works.items() if each.get("trace")]
+        show(_status_table(works), *traces)
+    is_well = all(each["state"] not in {"FAILED", "UNASSIGNED"} for each in works.values())
+    return FAILED if check and not is_well else DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@worker_options
+@click.pass_obj
+def pause(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
+    """Pause a connector and its tasks. They keep their workers, and continue where they were."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+
+    WorkerSource(worker).pause(name)
+    lines.say("info", f"connector {name} pauses")
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@worker_options
+@click.pass_obj
+def resume(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
+    """Resume a connector that is paused, and its tasks."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+
+    WorkerSource(worker).resume(name)
+    lines.say("info", f"connector {name} resumes")
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@click.option("--task", type=click.IntRange(min=0), metavar="N", help="Restart this task only.")
+@click.option("--with-tasks", is_flag=True, help="Restart the tasks, too.")
+@click.option("--only-failed", is_flag=True, help="Restart only what has failed.")
+@worker_options
+@click.pass_context
+def restart(
+    context: click.Context,
+    /,
+    *,
+    name: str,
+    task: int | None,
+    with_tasks: bool,
+    only_failed: bool,
+    worker: WorkerAddress,
+) -> int:
+    """Restart a connector, but not its tasks unless they are asked for."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+
+    if task is not None and (with_tasks or only_failed):
+        raise click.UsageError("'--task' does not go with '--with-tasks' and '--only-failed'.", context)
+    source = WorkerSource(worker)
+    if task is None:
+        source.restart(name, with_tasks=with_tasks, only_failed=only_failed)
+    else:
+        source.restart_task(name, task)
+    what = f"connector {name}" if task is None else f"task {name}-{task}"
+    context.ensure_object(Lines).say("info", f"{what} restarts{' where it has failed' if only_failed else ''}")
+    return DONE
+
+
+@connectors.command(epilog=EPILOG)
+@_name_argument
+@worker_options
+@click.pass_obj
+def delete(lines: Lines, /, *, name: str, worker: WorkerAddress) -> int:
+    """Delete a connector. Its source offsets stay: one of the same name continues there."""
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+
+    WorkerSource(worker).delete(name)
+    lines.say("info", f"connector {name} deleted")
+    return DONE
+
+
+@click.command("connector-plugins", epilog=EPILOG)
+@worker_options
+@json_option
+def connector_plugins(*, worker: WorkerAddress, as_json: bool) -> int:
+    """
+    List the connectors that are installed at a worker.
+
+    Other classes can be given, too: connector.class takes 'module:Class' of anything that the workers can import.
+    """
+    from kiel_groups.cli.sources.worker_source import WorkerSource
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
+
+    found = WorkerSource(worker).plugins()
+    if as_json:
+        show_json(found)
+        return DONE
+    table = plain_table("class", "type", "version")
+    for plugin in found:
+        table.add_row(plugin["class"], plugin["type"], plugin["version"])
+    show(table)
+    return DONE
+
+
+def _summary(states: Iterable[str]) -> str:
+    """Return how many tasks are in each state, such as ``2 running, 1 failed``."""
+    return ", ".join(f"{count:,} {state.lower()}" for state, count in Counter(states).most_common()) or "none"
+
+
+def _status_table(works: Mapping[str, Mapping[str, Any]]) -> Table:
+    from kiel_groups.cli.terminal.rendering import plain_table
+
+    table = plain_table("connector or task", "state", "worker")
+    for work, each in works.items():
+        table.add_row(work, each["state"], each["worker_id"])
+    return table
+
+
+def _changed(changes: Sequence[str]) -> dict[str, str]:
+    """Return settings that are given as ``SETTING=VALUE``."""
+    from kiel_groups.errors import ConfigError
+
+    pairs = [change.partition("=") for change in changes]
+    for setting, equals, value in pairs:
+        if not (setting and equals):
+            raise ConfigError(f"{setting + value!r} given; expected SETTING=VALUE, such as tasks.max=3")
+    return {setting: value for setting, _, value in pairs}

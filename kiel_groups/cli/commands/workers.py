@@ -1,0 +1,172 @@
+"""``kiel-groups workers run|describe``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from kiel_groups.cli.parameters.name_completion import complete_groups
+from kiel_groups.cli.parameters.shared_options import (
+    SERVER_WAIT_S,
+    brokers_option,
+    coordination_option,
+    json_option,
+    quiet_option,
+    verbose_option,
+    zookeeper_option,
+)
+from kiel_groups.cli.parameters.worker_options import token_file_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+from kiel_groups.cli.terminal.messages import Lines
+
+if TYPE_CHECKING:
+    from kiel_groups.workers.execution.worker_settings import WorkerSettings
+
+__all__ = ["workers"]
+
+_DEFAULT_PORT = 8083
+
+
+@click.group(epilog=EPILOG)
+def workers() -> None:
+    """Run and show workers, which share connectors and their tasks as consumers share partitions."""
+
+
+@workers.command(epilog=EPILOG)
+@click.option(
+    "--group",
+    required=True,
+    metavar="NAME",
+    help="The group of workers: all of them share the same connectors.",
+    shell_complete=complete_groups,
+)
+@zookeeper_option
+@brokers_option
+@coordination_option("What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="The address of the REST interface. Any other than a loopback address needs --token-file; 0.0.0.0 stands for"
+    " all addresses of this machine.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULT_PORT,
+    show_default=True,
+    metavar="PORT",
+    help="The port of the REST interface; 0 lets the system choose.",
+)
+@click.option(
+    "--advertised-host",
+    default="",
+    metavar="HOST",
+    help="How the other workers reach this one.  [default: --host, or the name of this machine]",
+)
+@token_file_option("A file with the token that clients and other workers must give: 16 characters or more.")
+@click.option(
+    "--allocator",
+    default="round_robin",
+    show_default=True,
+    metavar="NAME",
+    help="How the work is divided: round_robin, or sticky, which moves little.",
+)
+@click.option(
+    "--session-timeout-ms",
+    type=int,
+    default=10_000,
+    show_default=True,
+    metavar="MS",
+    help="How long the group keeps the work of this worker if it dies.",
+)
+@quiet_option
+@verbose_option
+@click.pass_obj
+def run(
+    lines: Lines,
+    /,
+    *,
+    group: str,
+    zookeeper: str,
+    brokers: str,
+    coordination: str,
+    host: str,
+    port: int,
+    advertised_host: str,
+    token: str,
+    allocator: str,
+    session_timeout_ms: int,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """
+    Run a worker until Ctrl-C or SIGTERM.
+
+    The worker runs its part of the connectors and tasks of its group, and serves a REST interface, which is that of
+    Kafka Connect. At the first signal it gives its work back, so that other workers continue it; a second one kills it.
+    """
+    from kiel_groups.cli.terminal.log_handler import show_logs
+    from kiel_groups.workers.execution.worker_settings import WorkerSettings
+    from kiel_groups.workers.rest.rest_settings import RestSettings
+
+    settings = WorkerSettings(
+        group=group,
+        zookeeper=zookeeper,
+        brokers=brokers,
+        coordination="brokers" if coordination == "brokers" else "zookeeper",
+        allocator=allocator,
+        rest=RestSettings(host=host, port=port, advertised_host=advertised_host, token=token),
+        session_timeout_ms=session_timeout_ms,
+    )
+    show_logs(lines, verbose=verbose, timed=True)
+    if not quiet:
+        logging.getLogger("kiel_groups.workers").setLevel(logging.INFO)
+    return asyncio.run(_run(settings))
+
+
+async def _run(settings: WorkerSettings) -> int:
+    """Run the worker until a signal arrives, and return the exit status."""
+    from kiel_groups.cli.terminal.termination import Termination
+    from kiel_groups.workers.execution.worker import Worker
+
+    ending = Termination()
+    try:
+        # A worker that is cancelled gives its work back first.
+        await Worker(settings).run()
+    except asyncio.CancelledError:
+        if ending.status is None:
+            raise
+    return ending.status or DONE
+
+
+@workers.command(epilog=EPILOG)
+@click.argument("group", shell_complete=complete_groups)
+@zookeeper_option
+@click.option("--check", is_flag=True, help="Exit with 1 if there is a problem, for monitoring.")
+@json_option
+def describe(*, group: str, zookeeper: str, check: bool, as_json: bool) -> int:
+    """
+    Show a group of workers: who is alive, and who runs which connectors and tasks.
+
+    This reads ZooKeeper, where workers keep their state whatever coordinates them.
+    """
+    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.cli.terminal.rendering import show, show_json
+    from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
+    from kiel_groups.errors import UnknownGroupError
+    from kiel_groups.workers.stores.worker_group_view import describe_workers
+
+    with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
+        found = describe_workers(client, group)
+    if not (found.workers or found.configuration.connectors or found.configuration.offset):
+        raise UnknownGroupError(f"there are no workers of group {group!r} in ZooKeeper at {zookeeper}")
+    if as_json:
+        show_json(worker_group_document(group, found))
+    else:
+        show(*worker_group_report(group, found))
+    return FAILED if check and worker_group_problems(found) else DONE

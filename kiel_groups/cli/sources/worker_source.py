@@ -1,0 +1,95 @@
+"""Give commands the connectors of a worker group, from the REST interface of one of its workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from kiel_groups.cli.parameters.worker_options import WorkerAddress
+from kiel_groups.errors import NoWorkerError, ProtocolError
+from kiel_groups.workers.rest_client.http_exchange import connector_path
+from kiel_groups.workers.rest_client.worker_client import WorkerClient
+
+__all__ = ["WorkerSource"]
+
+#: How long a command waits for an answer, in seconds. A worker gives up earlier.
+_ANSWER_WAIT_S = 65.0
+
+
+class WorkerSource:
+    """
+    A worker, asked in blocking calls. They raise the errors of ``WorkerClient.call``.
+
+    Args:
+        address: The worker.
+    """
+
+    def __init__(self, address: WorkerAddress) -> None:
+        self._address = address
+
+    def connectors(self) -> dict[str, Any]:
+        """Return the status and the configuration of each connector, as REST answers them, by name."""
+        found = self._ask("GET", "/connectors?expand=status&expand=info")
+        if not isinstance(found, dict):
+            raise ProtocolError(f"{self._address.url} is not the interface of a worker: it lists no connectors")
+        return dict(sorted(found.items()))
+
+    def create(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a connector, and return its configuration."""
+        return self._object("POST", "/connectors", {"name": name, "config": config})
+
+    def config(self, name: str) -> dict[str, Any]:
+        """Return the settings of a connector, without secrets."""
+        return self._object("GET", f"{connector_path(name)}/config")
+
+    def put_config(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the settings of a connector that exists, and return its configuration."""
+        return self._object("PUT", f"{connector_path(name)}/config", config)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Return what a connector and its tasks do."""
+        return self._object("GET", f"{connector_path(name)}/status")
+
+    def delete(self, name: str) -> None:
+        """Delete a connector."""
+        self._ask("DELETE", connector_path(name))
+
+    def pause(self, name: str) -> None:
+        """Pause a connector and its tasks."""
+        self._ask("PUT", f"{connector_path(name)}/pause")
+
+    def resume(self, name: str) -> None:
+        """Resume a connector and its tasks."""
+        self._ask("PUT", f"{connector_path(name)}/resume")
+
+    def restart_task(self, name: str, task: int) -> None:
+        """Restart one task."""
+        self._ask("POST", f"{connector_path(name)}/tasks/{task}/restart")
+
+    def restart(self, name: str, *, with_tasks: bool, only_failed: bool) -> None:
+        """Restart a connector, and with ``with_tasks`` its tasks; with ``only_failed``, only what has failed."""
+        query = urlencode({"includeTasks": str(with_tasks).lower(), "onlyFailed": str(only_failed).lower()})
+        self._ask("POST", f"{connector_path(name)}/restart?{query}")
+
+    def plugins(self) -> list[dict[str, Any]]:
+        """Return the connectors that are installed at the worker."""
+        return cast("list[dict[str, Any]]", self._ask("GET", "/connector-plugins"))
+
+    def _object(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        found = self._ask(method, path, document)
+        if not isinstance(found, dict):
+            raise ProtocolError(f"{self._address.url} is not the interface of a worker: it answers with no object")
+        return found
+
+    def _ask(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        async def ask() -> Any:
+            async with WorkerClient(*self._address, timeout_s=_ANSWER_WAIT_S) as client:
+                return await client.call(method, path, document)
+
+        try:
+            return asyncio.run(ask())
+        except NoWorkerError as error:
+            hint = "'kiel-groups workers run' starts a worker, and '--url' names another one"
+            raise NoWorkerError(f"{error}; {hint}") from error

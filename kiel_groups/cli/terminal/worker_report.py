@@ -1,0 +1,131 @@
+"""Describe a group of workers to operators: as tables, as JSON, and its problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kiel_groups.wording import counted
+from kiel_groups.workers.values.work_ids import TaskId, Work
+from kiel_groups.workers.values.work_status import WorkState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from kiel_groups.workers.stores.worker_group_view import WorkerGroup
+
+__all__ = ["worker_group_document", "worker_group_problems", "worker_group_report"]
+
+
+def worker_group_problems(group: WorkerGroup) -> list[str]:
+    """Return what needs an operator, one line each."""
+    return list(_problems(group))
+
+
+def worker_group_report(name: str, group: WorkerGroup) -> list[RenderableType]:
+    """Return the problems and tables about a group."""
+    configuration = group.configuration
+    counts = (
+        counted(group.workers, "worker"),
+        counted(configuration.connectors, "connector"),
+        counted(configuration.sorted_tasks(), "task"),
+    )
+    summary = f"group {name}: {', '.join(counts)}, configuration offset {configuration.offset:,}"
+    report: list[RenderableType] = [summary, *(f"problem: {problem}" for problem in _problems(group))]
+    if group.workers:
+        report.append(_workers_table(group))
+    if configuration.connectors:
+        report.append(_work_table(group))
+    return report
+
+
+def worker_group_document(name: str, group: WorkerGroup) -> dict[str, Any]:
+    """Return a group as a JSON document, without the settings of connectors, which have secrets."""
+    works = group.configuration.works()
+    return {
+        "group": name,
+        "problems": worker_group_problems(group),
+        "offset": group.configuration.offset,
+        "workers": [{"worker": worker, "url": _url(data)} for worker, data in sorted(group.workers.items())],
+        "connectors": [
+            {
+                "name": connector,
+                "target": str(entry.target),
+                "problem": entry.problem,
+                "tasks": None if entry.tasks is None else len(entry.tasks),
+            }
+            for connector, entry in sorted(group.configuration.connectors.items())
+        ],
+        "work": [
+            {
+                "connector": work.connector,
+                "task": work.task if isinstance(work, TaskId) else None,
+                "state": str(group.statuses[work].state),
+                "owner": group.owners.get(work),
+                "rest": group.statuses[work].worker,
+                "generation": group.statuses[work].generation,
+                "trace": group.statuses[work].trace,
+            }
+            for work in works
+        ],
+        "history": [
+            {
+                "offset": change.offset,
+                "what": change.what,
+                "connector": change.connector,
+                "worker": change.worker,
+                "at_ms": change.at_ms,
+                "settings": list(change.keys),
+            }
+            for change in group.history
+        ],
+    }
+
+
+def _problems(group: WorkerGroup) -> Iterator[str]:
+    if group.configuration.connectors and not group.workers:
+        yield "no worker is alive, so no connector runs"
+    for connector, entry in sorted(group.configuration.connectors.items()):
+        if entry.problem:
+            yield f"connector {connector}: {entry.problem}"
+    for work in group.configuration.works():
+        status, kind = group.statuses[work], "task" if isinstance(work, TaskId) else "connector"
+        if status.state is WorkState.FAILED:
+            reason = (status.trace.strip().splitlines() or ["for an unknown reason"])[-1]
+            yield f"{kind} {work} has failed: {reason}"
+        elif status.state is WorkState.UNASSIGNED and group.workers:
+            yield f"{kind} {work} does not run: it has no worker at the moment"
+
+
+def _workers_table(group: WorkerGroup) -> Table:
+    from kiel_groups.cli.terminal.rendering import plain_table
+
+    table = plain_table("worker", "URL", "connectors", "tasks", right=("connectors", "tasks"))
+    for worker, data in sorted(group.workers.items()):
+        owned = [work for work, owner in group.owners.items() if owner == worker]
+        tasks = sum(isinstance(work, TaskId) for work in owned)
+        table.add_row(worker, _url(data) or "-", f"{len(owned) - tasks:,}", f"{tasks:,}")
+    return table
+
+
+def _work_table(group: WorkerGroup) -> Table:
+    from kiel_groups.cli.terminal.rendering import plain_table
+
+    table = plain_table("connector or task", "state", "worker")
+    for connector in group.configuration.sorted_connectors():
+        works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
+        for work in works:
+            table.add_row(str(work), str(group.statuses[work].state), group.owners.get(work, "-"))
+    return table
+
+
+def _url(data: bytes) -> str:
+    """Return the URL in a worker's znode, or "" if the znode has none."""
+    from kiel_groups.errors import ProtocolError
+    from kiel_groups.group.znodes.contents import parse_object, typed_field
+
+    try:
+        return str(typed_field(parse_object(data, "worker"), "url", str, "worker"))
+    except ProtocolError:
+        return ""

@@ -1,0 +1,343 @@
+"""
+The data of the znodes of a group's workers: values, and how they are encoded and parsed.
+
+All data is JSON that an operator can read with zkCli's ``get``. Parsing is strict: any other data raises ProtocolError,
+which names the path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha1
+from math import isfinite
+from typing import Any, TypeAlias
+
+from six import ensure_binary
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.contents import LARGEST_OFFSET, encode_object, parse_object, typed_field
+
+__all__ = [
+    "JsonObject",
+    "ConfigChange",
+    "SourceOffset",
+    "StoredConnector",
+    "StoredStatus",
+    "canonical_json",
+    "changed_keys",
+    "check_texts",
+    "encode_config_offset",
+    "parse_config_offset",
+    "partition_digest",
+]
+
+#: A JSON object: the form of a source partition and of a source offset.
+JsonObject: TypeAlias = Mapping[str, Any]
+
+_VERSION = 1
+
+#: The states in which a connector's work has to be, and those in which work is.
+TARGETS = ("STARTED", "PAUSED")
+STATES = ("UNASSIGNED", "RUNNING", "PAUSED", "FAILED")
+
+#: The most bytes of a trace that are stored. Connect's REST answers have the traces of all tasks of a connector.
+LARGEST_TRACE_BYTES = 8 << 10
+_CUT = "...\n"
+
+#: The most keys that a history entry names, and the most characters of each: the entry shares the transaction's limit.
+MOST_KEYS, LONGEST_KEY = 20, 100
+
+
+def encode_config_offset(offset: int) -> bytes:
+    return encode_object({"version": _VERSION, "offset": offset})
+
+
+def parse_config_offset(data: bytes, path: str) -> int:
+    """Return the configuration offset. It is 0 if the znode is empty: the configuration has not changed yet."""
+    return _count(_versioned(data, path), "offset", path) if data else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConnector:
+    """
+    A connector's configuration and that of its tasks, which change together or not at all.
+
+    ``tasks`` is None if the connector has not made any task yet. ``offset`` is the configuration offset of the last
+    change of this connector.
+    """
+
+    name: str
+    config: Mapping[str, str]
+    target: str = TARGETS[0]
+    tasks: tuple[Mapping[str, str], ...] | None = None
+    offset: int = 0
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {
+                "version": _VERSION,
+                "name": self.name,
+                "config": dict(self.config),
+                "target": self.target,
+                "tasks": None if self.tasks is None else [dict(task) for task in self.tasks],
+                "offset": self.offset,
+            }
+        )
+
+    @classmethod
+    def parse(cls, name: str, data: bytes, path: str) -> StoredConnector:
+        """Parse the configuration of the connector ``name``."""
+        fields = _versioned(data, path)
+        if fields.get("name") != name:
+            raise ProtocolError(f"{path}: field 'name' should be {name!r}, found {fields.get('name')!r:.80}")
+        tasks = fields.get("tasks")
+        if tasks is not None and not isinstance(tasks, list):
+            # typed_field would quote the value, which may have secrets.
+            raise ProtocolError(f"{path}: field 'tasks' should be list, found {type(tasks).__name__}")
+        return cls(
+            name=name,
+            config=_texts(fields.get("config"), "config", path),
+            target=_choice(fields, "target", TARGETS, path),
+            tasks=None if tasks is None else tuple(_texts(task, "tasks", path) for task in tasks),
+            offset=_count(fields, "offset", path),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStatus:
+    """
+    What a connector or a task does, as its owner has reported it.
+
+    ``worker`` is ``host:port`` of the owner's REST interface. ``generation`` is the group's when the owner got it.
+    """
+
+    state: str
+    worker: str
+    trace: str = ""
+    generation: int = 0
+
+    def encode(self) -> bytes:
+        """Encode the status. Of a long trace, the end is kept: Python's traces name the error there."""
+        # A trace may quote file names or records that are no text.
+        trace = ensure_binary(self.trace, errors="backslashreplace")
+        if len(trace) > LARGEST_TRACE_BYTES:
+            trace = ensure_binary(_CUT) + trace[len(_CUT) - LARGEST_TRACE_BYTES :]
+        return encode_object(
+            {
+                "version": _VERSION,
+                "state": self.state,
+                "worker_id": self.worker,
+                "trace": trace.decode(errors="ignore"),
+                "generation": self.generation,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> StoredStatus:
+        fields = _versioned(data, path)
+        return cls(
+            state=_choice(fields, "state", STATES, path),
+            worker=_text(fields, "worker_id", path),
+            trace=_text(fields, "trace", path),
+            generation=_count(fields, "generation", path),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """
+    An entry of the history: one change of the configuration.
+
+    It has the names of changed settings, not their values, which may be secrets.
+
+    Args:
+        offset: The configuration offset that the change produced.
+        what: ``created``, ``configured``, ``tasks``, ``started``, ``paused`` or ``deleted``.
+        connector: The name of the connector.
+        worker: The id of the worker that wrote the change.
+        at_ms: When it was written, in milliseconds since 1970, on the worker's clock.
+        keys: The names of the settings that were added, changed or removed; the first of them if there are many.
+        uid: Identifies this attempt to write the change, so that its worker recognises it after a lost answer.
+    """
+
+    offset: int
+    what: str
+    connector: str
+    worker: str
+    at_ms: int
+    keys: tuple[str, ...] = ()
+    uid: str = ""
+
+    def encode(self) -> bytes:
+        return encode_object(
+            {
+                "version": _VERSION,
+                "offset": self.offset,
+                "what": self.what,
+                "connector": self.connector,
+                "worker": self.worker,
+                "when": self.at_ms,
+                "keys": list(self.keys),
+                "uid": self.uid,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> ConfigChange:
+        fields = _versioned(data, path)
+        keys = typed_field(fields, "keys", list, path)
+        if not all(map(_is_text, keys)):
+            raise ProtocolError(f"{path}: field 'keys' should be names of settings, found {keys!r}")
+        return cls(
+            offset=_count(fields, "offset", path),
+            what=_text(fields, "what", path),
+            connector=_text(fields, "connector", path),
+            worker=_text(fields, "worker", path),
+            at_ms=_count(fields, "when", path),
+            keys=tuple(keys),
+            uid=_text(fields, "uid", path),
+        )
+
+
+def changed_keys(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the settings that differ, for a history entry: the first ``MOST_KEYS``, each cut."""
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return tuple(key[:LONGEST_KEY] for key in keys[:MOST_KEYS])
+
+
+def check_texts(settings: Mapping[str, str], what: str) -> dict[str, str]:
+    """
+    Return a copy of settings whose names and values are texts.
+
+    Raises:
+        ConfigError: They are not; ``what`` names the settings in the error. The error has no value, only names.
+    """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{what}: a mapping of names to texts was expected, found {type(settings).__name__}")
+    for key, value in settings.items():
+        if not _is_text(key) or not _is_text(value):
+            raise ConfigError(f"{what}: the name and the value of {key!r:.100} should be texts in Unicode")
+    return dict(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """How far a source task has read one partition of its source, in the terms of its connector."""
+
+    partition: JsonObject
+    offset: JsonObject
+
+    def encode(self) -> bytes:
+        """
+        Encode the partition and the offset in canonical JSON.
+
+        Raises:
+            ConfigError: One of them is no JSON object.
+        """
+        partition = canonical_json(self.partition, "source partition")
+        return b'{"offset":%b,"partition":%b}' % (canonical_json(self.offset, "source offset"), partition)
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> SourceOffset:
+        """Parse the data of the znode at ``path``, whose last part has to be the digest of the partition."""
+        fields = parse_object(data, path)
+        found = cls(typed_field(fields, "partition", dict, path), typed_field(fields, "offset", dict, path))
+        try:
+            canonical_json(found.offset, "source offset")
+            digest = partition_digest(found.partition)
+        except ConfigError as error:
+            raise ProtocolError(f"{path}: {error}") from error
+        if digest != path.rpartition("/")[2]:
+            raise ProtocolError(f"{path}: the source partition in it belongs into the znode {digest}")
+        return found
+
+
+def partition_digest(partition: JsonObject) -> str:
+    """
+    Return the name of a source partition's znode: the SHA-1 of its canonical JSON, in hex.
+
+    Raises:
+        ConfigError: The partition is no JSON object.
+    """
+    return sha1(canonical_json(partition, "source partition"), usedforsecurity=False).hexdigest()
+
+
+def canonical_json(value: JsonObject, what: str) -> bytes:
+    """
+    Encode a JSON object such that equal objects have equal bytes: keys sorted, no blanks.
+
+    Raises:
+        ConfigError: The value is no JSON object; ``what`` names it in the error.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what}: a JSON object was expected, found {type(value).__name__}")
+    try:
+        text = json.dumps(_plain(value, what), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return ensure_binary(text)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        # An integer with too many digits, half of a surrogate pair, or too many levels.
+        raise ConfigError(f"{what}: it has no form in JSON ({error})") from error
+
+
+def _plain(value: object, what: str) -> object:
+    """Return a JSON value made of plain dictionaries and lists; json.dumps would accept and change other values."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if isfinite(value):
+            return value
+        case Mapping() if all(isinstance(key, str) for key in value):
+            return {key: _plain(inner, what) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner, what) for inner in value]
+    raise ConfigError(f"{what}: {value!r:.80} has no form in JSON; names have to be texts, and numbers finite")
+
+
+def _versioned(data: bytes, path: str) -> dict[str, Any]:
+    fields = parse_object(data, path)
+    if typed_field(fields, "version", int, path) != _VERSION:
+        raise ProtocolError(f"{path}: version {_VERSION} was expected, found {fields['version']!r:.40}")
+    return fields
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is text that UTF-8 can encode, which half of a surrogate pair is not."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text(fields: Mapping[str, Any], name: str, path: str) -> str:
+    value: str = typed_field(fields, name, str, path)
+    if not _is_text(value):
+        raise ProtocolError(f"{path}: field {name!r} has half of a surrogate pair: {value!r:.80}")
+    return value
+
+
+def _texts(found: object, name: str, path: str) -> dict[str, str]:
+    """Return settings, and raise ProtocolError without their values, which may be secrets, if they are no texts."""
+    if not isinstance(found, dict) or not all(_is_text(key) and _is_text(value) for key, value in found.items()):
+        raise ProtocolError(f"{path}: field {name!r} should have settings, texts by name")
+    return found
+
+
+def _count(fields: Mapping[str, Any], name: str, path: str) -> int:
+    value: int = typed_field(fields, name, int, path)
+    if not 0 <= value <= LARGEST_OFFSET:
+        raise ProtocolError(f"{path}: field {name!r} should be from 0 to {LARGEST_OFFSET}, found {value}")
+    return value
+
+
+def _choice(fields: Mapping[str, Any], name: str, choices: tuple[str, ...], path: str) -> str:
+    value: str = typed_field(fields, name, str, path)
+    if value not in choices:
+        raise ProtocolError(f"{path}: field {name!r} should be one of {', '.join(choices)}, found {value!r:.80}")
+    return value

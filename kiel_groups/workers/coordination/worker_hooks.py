@@ -1,0 +1,209 @@
+"""
+The hooks of a worker: what it joins its group with, what it does with its assignment, and what it gives back.
+
+A worker joins with its URL and the offset of the configuration that it has read for this join. The leader assigns the
+work by the largest of these offsets, or nothing if it does not know that configuration itself: a *mismatch*. Then each
+worker pauses, reads the configuration again, and joins again if it has that offset. The leader's pause is the shortest,
+since its join ends the mismatch. The others join later in case it does not.
+
+A worker whose configuration is behind the offset of its assignment reads it until it has that offset, and starts
+nothing before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
+from kiel_groups.wire.groups.connect_protocol import CONNECT_TYPE, NO_OFFSET
+from kiel_groups.wire.groups.join_group import GroupProtocol
+from kiel_groups.wording import counted
+from kiel_groups.workers.allocation.work_allocators import work_allocator
+from kiel_groups.workers.coordination.config_reads import ConfigReads
+from kiel_groups.workers.coordination.work_assigner import WorkAssigner
+from kiel_groups.workers.coordination.worker_interfaces import (
+    SnapshotSource,
+    WorkerContext,
+    WorkerListener,
+    WorkerMember,
+)
+from kiel_groups.workers.coordination.worker_metrics import worker_metrics
+from kiel_groups.workers.coordination.worker_protocols import WorkerState, offered, parse_assignment
+from kiel_groups.workers.values.work_ids import Work
+from kiel_groups.workers.values.worker_assignment import WorkerAssignment
+
+__all__ = ["WorkerHooks"]
+
+log = logging.getLogger(__name__)
+
+#: The first and the longest pause before the leader joins again after a mismatch, in seconds.
+_FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S = 0.1, 2.0
+
+#: How much longer the other workers wait: the leader joins before, unless its configuration is still behind.
+_FOLLOWER_FACTOR = 4
+
+
+class WorkerHooks:
+    """
+    The hooks of a worker; see ``MemberHooks``.
+
+    Args:
+        context: The worker's name, its metrics and its runtime.
+        source: The store of the configuration.
+        listener: The worker itself.
+        allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``. Workers that prefer different ones
+            use ``round_robin``.
+
+    Raises:
+        ConfigError: There is no allocator of that name.
+    """
+
+    def __init__(
+        self, context: WorkerContext, source: SnapshotSource, listener: WorkerListener, allocator: str = "round_robin"
+    ) -> None:
+        self._group = context.group
+        self._url = context.url
+        self._metrics = context.metrics
+        self._listener = listener
+        self._allocator = work_allocator(allocator)
+        #: The configuration as this worker has read it.
+        self.config = ConfigReads(context, source)
+        self._assigner = WorkAssigner(context, self.config)
+        self._pauses = Backoff(
+            _FIRST_MISMATCH_PAUSE_S, _LONGEST_MISMATCH_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5)
+        )
+        self._member: WorkerMember | None = None
+        #: The present assignment, also a failed one; None between two assignments.
+        self.assignment: WorkerAssignment | None = None
+        #: Whether the worker may have started work of the present assignment.
+        self._has_started = False
+        #: The work of the last assignment that has not failed, and its generation.
+        self._last_works: tuple[Work, ...] = ()
+        self._last_generation = -1
+        self._set_gauges()
+
+    def attach(self, member: WorkerMember) -> None:
+        """Add the member, which in turn needs these hooks."""
+        self._member = member
+
+    # ------------------------------------------------------------------ what the worker asks
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether the worker has no assignment, or a failed one, or has to join again."""
+        member, assignment = self._member, self.assignment
+        return member is None or member.need_rejoin or assignment is None or assignment.is_failed
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the worker has an assignment whose configuration it has not read yet."""
+        assignment = self.assignment
+        return assignment is not None and not assignment.is_failed and not self.config.has(assignment.offset)
+
+    def owner_url(self, work: Work) -> str | None:
+        """Return the URL of the work's owner. Only the leader knows it, and only while no rejoin is due; else None."""
+        if self.is_rebalancing or not self._attached.leads:
+            return None
+        return self._assigner.owner_url(work)
+
+    def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
+        """Return the metrics of the worker's membership in the form of kafka-python, by the names of Kafka Connect."""
+        return worker_metrics(self._metrics, self.assignment)
+
+    # ------------------------------------------------------------------ the join
+
+    @property
+    def protocol_type(self) -> str:
+        """The protocol type of workers, which is that of Kafka Connect."""
+        return CONNECT_TYPE
+
+    async def protocols(self) -> Sequence[GroupProtocol]:
+        """Read the configuration, and return the protocols with its offset."""
+        self._assigner.drop()
+        snapshot = await self.config.fresh()
+        offset = NO_OFFSET if snapshot is None else snapshot.offset
+        return offered(self._allocator, WorkerState(self._url, offset, self._last_generation, self._last_works))
+
+    async def perform_assignment(self, joined: JoinedGroup) -> Mapping[str, bytes]:
+        """Assign the work to the members; raises as ``WorkAssigner.assign``."""
+        return await self._assigner.assign(joined.protocol, joined.leader_id, joined.members)
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def complete(self, gate: GenerationGate, joined: JoinedGroup, assignment: bytes) -> None:
+        """Have the worker start its work as soon as its configuration has the assignment's offset."""
+        generation = gate.token.generation
+        read = parse_assignment(gate.token.member_id, assignment)
+        self.assignment = read
+        self._set_gauges()
+        if read.is_failed:
+            await self._take_failed(read, generation)
+            return
+        log.info(
+            "group %s: this worker has %s and %s in generation %d, by the configuration at offset %d",
+            self._group,
+            counted(read.connectors, "connector"),
+            counted(read.tasks, "task"),
+            generation,
+            read.offset,
+        )
+        self._pauses.reset()
+        self._last_works, self._last_generation = read.works, generation
+        await self.config.reach(read.offset)
+        self._has_started = True
+        await self._listener.on_assigned(read, generation)
+
+    async def _take_failed(self, assignment: WorkerAssignment, generation: int) -> None:
+        """Wait, read the configuration again, and join again; another worker's join ends this before."""
+        self._metrics.count("config_mismatches")
+        log.warning(
+            "group %s: this worker got no work in generation %d: the configuration of leader %s is behind offset %d",
+            self._group,
+            generation,
+            assignment.leader,
+            assignment.offset,
+        )
+        await self._listener.on_assigned(assignment, generation)
+        factor = 1 if self._attached.leads else _FOLLOWER_FACTOR
+        while True:
+            await asyncio.sleep(self._pauses.next_s() * factor)
+            await self.config.fresh(current=True)
+            # A join of a worker that is behind might only lead to the next mismatch.
+            if self.config.has(assignment.offset):
+                self._attached.request_rejoin()
+                return
+
+    async def prepare(self, gate: GenerationGate) -> None:
+        """Have the worker give its work back. There is none after a failed assignment."""
+        # Before the work is given back: requests to its owners would fail.
+        self._assigner.drop()
+        assignment = self.assignment
+        if self._has_started and assignment is not None:
+            await self._listener.on_revoked(assignment.leader, assignment.connectors, assignment.tasks)
+        self._end_assignment()
+
+    def lost(self, gate: GenerationGate) -> None:
+        """Have the worker stop its work at once."""
+        self._assigner.drop()
+        had_started = self._has_started
+        self._end_assignment()
+        if had_started:
+            self._listener.on_lost()
+
+    def _end_assignment(self) -> None:
+        self.assignment, self._has_started = None, False
+        self._set_gauges()
+
+    def _set_gauges(self) -> None:
+        assignment = self.assignment
+        self._metrics.gauge("assigned_connectors", len(assignment.connectors) if assignment else 0)
+        self._metrics.gauge("assigned_tasks", len(assignment.tasks) if assignment else 0)
+
+    @property
+    def _attached(self) -> WorkerMember:
+        assert self._member is not None, "the member is attached before it joins"
+        return self._member

@@ -1,0 +1,272 @@
+"""
+Follow the assignment and the configuration of a worker, on one ZooKeeper session after the other.
+
+The herder, as Kafka Connect calls it, compares what it has to run with what it runs whenever one of these changes. It
+starts work only while it has a session, an assignment, and a configuration that is not older than the one by which the
+work was assigned.
+
+A change of the set of connectors or tasks, or of the settings of a task, has the group assign again. All other changes
+concern only the owner of the work, which restarts, pauses or resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.workers.coordination.worker_hooks import WorkerHooks
+from kiel_groups.workers.coordination.worker_interfaces import WorkerContext, WorkerMember
+from kiel_groups.workers.execution.session_parts import ProvenSession, SessionParts
+from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, planned
+from kiel_groups.workers.execution.work_supervisor import RunnerFactory, SupervisorContext, WorkSupervisor
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
+from kiel_groups.workers.values.work_ids import TaskId, Work
+from kiel_groups.workers.values.worker_assignment import WorkerAssignment
+
+__all__ = ["ClosableMember", "Herder"]
+
+log = logging.getLogger(__name__)
+
+#: The snapshots that a worker keeps, to compare them with the one by which its work was assigned.
+_MOST_SEEN = 16
+
+
+class ClosableMember(WorkerMember, Protocol):
+    """The worker's member of its group; ``CoordinatedMember`` and ``GenericMember`` are some."""
+
+    async def close(self) -> None:
+        """Give the assignment back, and leave the group."""
+
+
+class Herder:
+    """
+    Runs the assigned work of a worker. It is the listener of its hooks, and the source of the configuration they read.
+
+    Create it, pass ``hooks`` to a member of the group, ``attach`` that member, and pass ``opened`` and ``lost`` to the
+    worker's sessions. Start the sessions before the member.
+
+    Args:
+        context: The group, the URL of the worker's REST interface, metrics and the runtime.
+        factory: Creates runners.
+        allocator: The name of the preferred allocator.
+        on_failure: Called with an error that the worker cannot fix, such as missing rights.
+
+    Raises:
+        ConfigError: There is no such allocator.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        factory: RunnerFactory,
+        allocator: str = "round_robin",
+        on_failure: Callable[[KielGroupsError], None] = lambda error: None,
+    ) -> None:
+        self.context = context
+        self._group = context.group
+        self._factory = factory
+        self._on_failure = on_failure
+        self.hooks = WorkerHooks(context, self, self, allocator)
+        self._member: ClosableMember | None = None
+        self._parts: SessionParts | None = None
+        #: The newest configuration; None before the first one was read.
+        self._config: ConfigSnapshot | None = None
+        self._seen: dict[int, ConfigSnapshot] = {}
+        self._assignment: WorkerAssignment | None = None
+        self._generation = 0
+        self._running: dict[Work, WorkSupervisor] = {}
+        #: Supervisors that are stopping, or that still wait for a plugin that does not stop.
+        self._ending: dict[Work, WorkSupervisor] = {}
+
+    def attach(self, member: ClosableMember) -> None:
+        """Add the member, which in turn needs the hooks."""
+        self._member = member
+        self.hooks.attach(member)
+
+    # ------------------------------------------------------------------ sessions
+
+    def opened(self, role: ProvenSession) -> None:
+        """Use a new session: work of the present assignment is claimed on it."""
+        log.info("group %s: this worker is %s", self._group, role.worker_id)
+        self._parts = SessionParts(role, self.context.runtime, self._claim_gone, self._failed)
+        self._parts.begin()
+        self._parts.start(self._follow)
+        self._reconcile()
+
+    def lost(self, role: ProvenSession) -> None:
+        """Stop all work at once: its claims ended with this session."""
+        parts = self._parts
+        if parts is None or parts.role is not role:
+            return
+        self._parts = None
+        parts.end()
+        for work, supervisor in list(self._running.items()):
+            self._ending[work] = supervisor
+        self._running.clear()
+        for supervisor in self._ending.values():
+            supervisor.lose("the ZooKeeper session is over")
+
+    @property
+    def parts(self) -> SessionParts:
+        """
+        The stores and claims of the present session.
+
+        Raises:
+            SessionLostError: There is none at the moment.
+        """
+        if self._parts is None or self._parts.is_over:
+            raise SessionLostError(f"group {self._group}: this worker has no ZooKeeper session at the moment")
+        return self._parts
+
+    def _failed(self, error: BaseException) -> None:
+        known = isinstance(error, KielGroupsError)
+        log.error("group %s: this worker failed: %s", self._group, error, exc_info=None if known else error)
+        self._on_failure(error if isinstance(error, KielGroupsError) else KielGroupsError(repr(error)))
+
+    # ------------------------------------------------------------------ the configuration
+
+    @property
+    def config(self) -> ConfigSnapshot | None:
+        """The newest configuration that this worker has read; None if it has not read any."""
+        return self._config
+
+    async def snapshot(self, *, current: bool = False) -> ConfigSnapshot:
+        """
+        Read the configuration.
+
+        With ``current``, the snapshot has all changes that any worker has completed before this call. That takes one
+        write.
+
+        Raises:
+            SessionLostError: There is no session at the moment.
+            ProtocolError: The znode of the configuration offset has garbage.
+        """
+        snapshot = await self.parts.config.snapshot(current=current)
+        self._take_config(snapshot)
+        return snapshot
+
+    async def _follow(self) -> None:
+        parts = self.parts
+        await parts.config.prepare()
+        await parts.config.follow(self._take_config)
+
+    def _take_config(self, snapshot: ConfigSnapshot) -> None:
+        """Use a snapshot, unless a server that lags behind has returned an older one than is known."""
+        if self._config is not None and snapshot.offset < self._config.offset:
+            return
+        self._config = snapshot
+        self._seen.pop(snapshot.offset, None)
+        self._seen[snapshot.offset] = snapshot
+        while len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._rejoin_if_outdated()
+        self._reconcile()
+
+    def _rejoin_if_outdated(self) -> None:
+        """Have the group assign again if the work that it assigned is not that of the newest configuration."""
+        assignment, config, member = self._assignment, self._config, self._member
+        # During a rebalance, the next assignment will be compared.
+        if assignment is None or config is None or member is None or self.hooks.is_rebalancing:
+            return
+        if config.offset <= assignment.offset:
+            return
+        assigned = self._seen.get(assignment.offset)
+        # Without the snapshot of the assignment, what has changed since is unknown.
+        if assigned is None or needs_rejoin(assigned, config):
+            log.info("group %s: the work has changed at offset %d; joining again", self._group, config.offset)
+            member.request_rejoin()
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def on_assigned(self, assignment: WorkerAssignment, generation: int) -> None:
+        if assignment.is_failed:
+            return
+        self._assignment, self._generation = assignment, generation
+        self._rejoin_if_outdated()
+        self._reconcile()
+        if self._member is not None and self._member.leads and self._parts is not None:
+            # Work of deleted connectors was given back before this assignment.
+            self._parts.start(self._clean_up)
+
+    async def _clean_up(self) -> None:
+        """Delete what deleted connectors have left."""
+        try:
+            await self.parts.config.clean_up()
+        except SessionLostError:
+            log.debug("group %s: what deleted connectors have left is deleted later", self._group)
+
+    async def on_revoked(self, leader: str, connectors: Sequence[str], tasks: Sequence[TaskId]) -> None:
+        self._assignment = None
+        await self._give_back()
+
+    def on_lost(self) -> None:
+        # The claims keep the work from other workers until it has stopped in order.
+        self._assignment = None
+        self._begin_stop(list(self._running))
+
+    async def close(self) -> None:
+        """Leave the group, and give back what this worker has claimed. The caller closes the session after that."""
+        if self._member is not None:
+            await self._member.close()
+        self._assignment = None
+        await self._give_back()
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.end()
+        for supervisor in self._ending.values():
+            supervisor.lose("the worker has ended")
+
+    async def _give_back(self) -> None:
+        """Stop all work, and wait until its claims are released, except those of plugins that do not stop."""
+        self._begin_stop(list(self._running))
+        await asyncio.gather(*(supervisor.given_back.wait() for supervisor in self._ending.values()))
+
+    def _begin_stop(self, works: Iterable[Work]) -> None:
+        for work in works:
+            supervisor = self._ending[work] = self._running.pop(work)
+            supervisor.begin_stop()
+
+    # ------------------------------------------------------------------ the work
+
+    def running(self, work: Work) -> WorkSupervisor | None:
+        """Return what supervises assigned work of this worker, or None."""
+        return self._running.get(work)
+
+    def _claim_gone(self, work: Work) -> None:
+        self.context.metrics.count("claims_lost")
+        supervisor = self._running.get(work) or self._ending.get(work)
+        if supervisor is not None:
+            supervisor.claim_gone()
+
+    def _reconcile(self) -> None:
+        """Compare what has to run with what runs, and start, stop and update work."""
+        assignment, config = self._assignment, self._config
+        if self._parts is None or self._parts.is_over or assignment is None or config is None:
+            return
+        if config.offset < assignment.offset:
+            return
+        self._ending = {work: each for work, each in self._ending.items() if not each.has_ended}
+        wanted = planned(config, assignment.works)
+        self._begin_stop([work for work in self._running if work not in wanted])
+        new = {work: spec for work, spec in wanted.items() if work not in self._running}
+        if not self.hooks.is_rebalancing:
+            # Otherwise the work is about to be given back, and starts anew with the present configuration.
+            for work, supervisor in self._running.items():
+                supervisor.update(wanted[work])
+        self._start(new, self._parts)
+
+    def _start(self, wanted: dict[Work, WorkSpec], parts: SessionParts) -> None:
+        shared = SupervisorContext(
+            parts=parts,
+            factory=self._factory,
+            address=urlsplit(self.context.url).netloc,
+            generation=self._generation,
+            metrics=self.context.metrics,
+            runtime=self.context.runtime,
+        )
+        for work, spec in wanted.items():
+            self._running[work] = WorkSupervisor(shared, work, spec, self._ending.get(work))

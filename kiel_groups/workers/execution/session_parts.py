@@ -1,0 +1,130 @@
+"""What a worker has on one ZooKeeper session: its stores, its claims and its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import ClaimLostError
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
+from kiel_groups.group.znodes.worker_layout import WorkerLayout
+from kiel_groups.workers.execution.status_reports import StatusReports
+from kiel_groups.workers.execution.work_claims import WorkClaims
+from kiel_groups.workers.plugins.plugin_contexts import JsonObject
+from kiel_groups.workers.runners.runner_interface import SourceOffsets
+from kiel_groups.workers.stores.config_store import ConfigStore
+from kiel_groups.workers.stores.source_offset_store import SourceOffsetStore
+from kiel_groups.workers.stores.status_store import StatusStore
+from kiel_groups.workers.stores.stored_values import owner_path
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+
+__all__ = ["ProvenSession", "SessionParts"]
+
+#: The most source offsets that the release of a claim stores in its own transaction.
+_MOST_WITH_RELEASE = MOST_OPERATIONS // 4
+
+
+class ProvenSession(Protocol):
+    """A worker on one open session; ``WorkerRole`` is one."""
+
+    session: Session
+    writer: FencedWriter
+    worker_id: str
+    layout: WorkerLayout
+
+
+class SessionParts:
+    """
+    The stores, claims and reports of one session. It is what runners read and write; see ``RunnerStores``.
+
+    Args:
+        role: The worker on the session.
+        runtime: The clock.
+        on_gone: Called with work whose claim has disappeared without a release.
+        on_error: Called with an error of a background task.
+    """
+
+    def __init__(
+        self,
+        role: ProvenSession,
+        runtime: Runtime,
+        on_gone: Callable[[Work], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        session, writer, layout = role.session, role.writer, role.layout
+        self._layout = layout
+        self._tasks = TaskSet(on_error)
+        self._is_over = False
+        self.role = role
+        self.session = session
+        self.config = ConfigStore(session, writer, layout, role.worker_id, runtime)
+        self.statuses = StatusStore(session, writer, layout)
+        self.offsets = SourceOffsetStore(session, writer, layout)
+        self.claims = WorkClaims(session, writer, layout, role.worker_id, on_gone)
+        self.reports = StatusReports(layout.group, self.statuses, self._refused)
+
+    def begin(self) -> None:
+        """Begin to claim and to report."""
+        self.start(self.claims.run)
+        self.start(self.reports.run)
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine function in the background until the session ends."""
+        self._tasks.start(work())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended, and all claims with it."""
+        return self._is_over or self.session.ended is not None
+
+    def end(self) -> None:
+        """End all at once, because the session is over or the worker ends."""
+        self._is_over = True
+        self.claims.end()
+        self._tasks.cancel()
+
+    def _refused(self, work: Work) -> None:
+        """Look at a claim whose status was refused; its connector may have been deleted instead."""
+        self.claims.check(work)
+
+    # ------------------------------------------------------------------ for runners
+
+    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
+        return (await self.offsets.read(connector, [partition]))[0]
+
+    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
+        try:
+            await self.offsets.write(task, offsets)
+        except ClaimLostError:
+            self.claims.check(task)
+            raise
+
+    async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
+        claim = owner_path(self._layout, ConnectorId(connector))
+        try:
+            await self.config.put_task_configs(connector, tasks, claim=claim)
+        except ClaimLostError:
+            self.claims.check(ConnectorId(connector))
+            raise
+
+    # ------------------------------------------------------------------ the release
+
+    async def release(self, work: Work, offsets: SourceOffsets = ()) -> None:
+        """
+        Release a claim, and store the last source offsets of a task in the same transaction if they fit.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        self.reports.drop(work)
+        if isinstance(work, TaskId) and offsets:
+            fits = len(offsets) <= _MOST_WITH_RELEASE
+            if fits and await self.claims.release(work, await self.offsets.operations(work, offsets)):
+                return
+            # Too many, or refused because an operator has created or deleted znodes of offsets meanwhile.
+            await self.write_offsets(work, offsets)
+        await self.claims.release(work)

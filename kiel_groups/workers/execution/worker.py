@@ -1,0 +1,154 @@
+"""Run a worker: its REST interface, its ZooKeeper sessions, its membership, and the work that it is assigned."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Self
+
+from kiel_groups.allocators import round_robin
+from kiel_groups.clients.generic.generic_member import GenericMember
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.session.session_context import ProcessContext
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.workers.coordination.worker_interfaces import WorkerContext
+from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.plugin_runners import PluginRunners
+from kiel_groups.workers.execution.worker_requests import WorkerRequests
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
+from kiel_groups.workers.rest.config_masks import DeclaredMask
+from kiel_groups.workers.rest.rest_server import RestListener, RestServer
+from kiel_groups.workers.runners.task_clients import KafkaClients
+from kiel_groups.workers.session.worker_session import WorkerSession
+
+__all__ = ["Worker"]
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """
+    A worker of a group, from ``start`` to ``close``, or while ``run`` runs.
+
+    Args:
+        settings: The settings of the worker.
+        plugins: Finds the classes of connectors; by default, those of the installed packages.
+        metrics: The registry to count in; a new one by default.
+
+    Raises:
+        ConfigError: A setting is not legal, or the address of the REST interface is in use.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, plugins: PluginRegistry | None = None, metrics: Metrics | None = None
+    ) -> None:
+        self.metrics = metrics or Metrics()
+        self._settings = settings
+        self._plugins = plugins or PluginRegistry()
+        self._listener = RestListener(settings.rest)
+        self._failed = asyncio.Event()
+        self._failure: KielGroupsError | None = None
+        self._closing: asyncio.Task[None] | None = None
+        runtime = Runtime()
+        context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
+        factory = PluginRunners(self._plugins, _clients(settings), runtime)
+        self._herder = Herder(context, factory, settings.allocator, self._fail)
+        self._session = WorkerSession(
+            _process(settings, self.metrics, runtime), self.url, self._herder.opened, self._herder.lost, self._fail
+        )
+        self._member = GenericMember(
+            self._herder.hooks,
+            settings.group,
+            settings.zookeeper if settings.coordination == "zookeeper" else None,
+            brokers=settings.brokers if settings.coordination == "brokers" else None,
+            coordination=settings.coordination,
+            session_timeout_ms=settings.session_timeout_ms,
+            metrics=self.metrics,
+            on_failure=self._fail,
+        )
+        self._herder.attach(self._member)
+        requests = WorkerRequests(self._herder, self._plugins)
+        self._server = RestServer(self._listener, requests, DeclaredMask(self._plugins))
+
+    @property
+    def url(self) -> str:
+        """The URL of the REST interface."""
+        return self._listener.url
+
+    def kafka_metrics(self) -> dict[str, dict[str, float | None]]:
+        """Return the metrics of the membership by the names of Kafka Connect; ``metrics`` has all counters."""
+        return self._herder.hooks.kafka_metrics()
+
+    async def start(self) -> None:
+        """
+        Begin to serve the REST interface, join the group, and wait for the first assignment.
+
+        Raises:
+            NoZooKeeperError: No ZooKeeper server answered in time.
+            NoBrokersError: Brokers coordinate the group, and none has named the coordinator in time.
+            GroupConfigError: The group has members that are no workers.
+            KielGroupsError: Another error that prevents the start.
+        """
+        try:
+            await self._session.start()
+            self._server.start()
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def run(self) -> None:
+        """
+        Start, and run until the caller cancels this. The worker gives its work back before this returns.
+
+        Raises:
+            KielGroupsError: The worker could not start, or has failed for good.
+        """
+        await self.start()
+        try:
+            await self._failed.wait()
+        finally:
+            await self.close()
+        assert self._failure is not None
+        raise self._failure
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _fail(self, error: KielGroupsError) -> None:
+        self._failure = self._failure or error
+        self._failed.set()
+
+    async def close(self) -> None:
+        """Give all work back, leave the group, and close the session. Further calls wait for the first one."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._herder.close()
+        finally:
+            await self._session.close()
+            await self._server.close()
+
+
+def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:
+    """Return the context of the worker's sessions, which plan nothing."""
+    zookeeper = ZooKeeperConfig.parse(settings.zookeeper, session_timeout_ms=settings.session_timeout_ms)
+    return ProcessContext(GroupConfig(group=settings.group), zookeeper, round_robin, metrics, runtime)
+
+
+def _clients(settings: WorkerSettings) -> KafkaClients:
+    """Return the clients of tasks. What coordinates the workers also coordinates the groups of sinks."""
+    if settings.coordination == "zookeeper":
+        return KafkaClients(settings.brokers, settings.zookeeper)
+    consumer: dict[str, Any] = {"coordination": "brokers"}
+    return KafkaClients(settings.brokers, None, consumer)

@@ -1,0 +1,168 @@
+"""Do what users ask of a worker through its REST interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiel_groups.errors import ConfigError, RebalanceError, UnknownConnectorError
+from kiel_groups.workers.execution.herder import Herder
+from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
+from kiel_groups.workers.plugins.class_loader import full_name
+from kiel_groups.workers.plugins.connector_checks import checked_config, validation_report
+from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
+from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
+from kiel_groups.workers.plugins.secret_masks import with_secrets
+from kiel_groups.workers.rest.worker_control import (
+    ConnectorInfo,
+    ConnectorKind,
+    ConnectorStatus,
+    InstalledPlugin,
+    TaskInfo,
+)
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.values.work_status import WorkStatus
+
+__all__ = ["WorkerRequests"]
+
+
+class WorkerRequests:
+    """
+    A worker as its REST interface sees it; see ``WorkerControl``.
+
+    Args:
+        herder: Runs the work of the worker.
+        plugins: Finds the classes of connectors.
+    """
+
+    def __init__(self, herder: Herder, plugins: PluginRegistry) -> None:
+        self._herder = herder
+        self._plugins = plugins
+        #: The offset of the last change that this object has written. Its own changes are seen by later reads.
+        self._changed_offset = 0
+
+    # ------------------------------------------------------------------ the group
+
+    def is_rebalancing(self) -> bool:
+        return self._herder.hooks.is_rebalancing
+
+    def leader_url(self) -> str | None:
+        assignment = self._herder.hooks.assignment
+        return None if assignment is None or self.is_rebalancing() else assignment.leader_url
+
+    def owner_url(self, work: Work) -> str | None:
+        if self._herder.running(work) is not None:
+            return self._herder.context.url
+        return self._herder.hooks.owner_url(work)
+
+    # ------------------------------------------------------------------ reads
+
+    async def connectors(self) -> Sequence[str]:
+        return sorted((await self._config()).connectors)
+
+    async def connector_info(self, name: str) -> ConnectorInfo:
+        return self._info(name, await self._entry(name))
+
+    async def config(self, name: str) -> Mapping[str, str]:
+        return dict((await self._entry(name)).config)
+
+    async def status(self, name: str) -> ConnectorStatus:
+        entry = await self._entry(name)
+        works: list[Work] = [ConnectorId(name), *(TaskId(name, number) for number in range(len(entry.tasks or ())))]
+        found = await self._herder.parts.statuses.read(works)
+        statuses = [found[work] for work in works]
+        return ConnectorStatus(name, statuses[0], statuses[1:], self._kind(entry.config))
+
+    async def tasks(self, name: str) -> Sequence[TaskInfo]:
+        entry = await self._entry(name)
+        return [TaskInfo(TaskId(name, number), dict(task)) for number, task in enumerate(entry.tasks or ())]
+
+    async def task_status(self, name: str, task: int) -> WorkStatus:
+        entry = await self._entry(name)
+        if task not in range(len(entry.tasks or ())):
+            raise UnknownConnectorError(f"connector {name!r} has no task {task}; it has {len(entry.tasks or ())}")
+        work = TaskId(name, task)
+        return (await self._herder.parts.statuses.read([work]))[work]
+
+    async def plugins(self) -> Sequence[InstalledPlugin]:
+        return [InstalledPlugin(each.name, each.kind, each.version) for each in self._plugins.plugins]
+
+    async def validate(self, plugin: str, config: Mapping[str, str | None]) -> Mapping[str, Any]:
+        connector_class = self._plugins.resolve(plugin)
+        return validation_report(full_name(connector_class), connector_class, config)
+
+    # ------------------------------------------------------------------ changes
+
+    async def create(self, name: str, config: Mapping[str, str]) -> ConnectorInfo:
+        whole = {**config, "name": name}
+        self._check(name, whole)
+        await self._written(await self._herder.parts.config.put_connector(name, whole, is_new=True))
+        return self._info(name, ConnectorEntry(whole))
+
+    async def put_config(self, name: str, config: Mapping[str, str]) -> tuple[ConnectorInfo, bool]:
+        former = (await self._herder.snapshot(current=True)).connectors.get(name)
+        whole = with_secrets({**config, "name": name}, former.config if former is not None else {})
+        self._check(name, whole)
+        await self._written(await self._herder.parts.config.put_connector(name, whole))
+        return self._info(name, await self._entry(name)), former is None
+
+    async def delete(self, name: str) -> None:
+        await self._written(await self._herder.parts.config.delete_connector(name))
+
+    async def pause(self, name: str) -> None:
+        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.PAUSED))
+
+    async def resume(self, name: str) -> None:
+        await self._written(await self._herder.parts.config.set_target_state(name, TargetState.STARTED))
+
+    async def restart_connector(self, name: str) -> None:
+        self._owned(ConnectorId(name)).restart()
+
+    async def restart_task(self, name: str, task: int) -> None:
+        self._owned(TaskId(name, task)).restart()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _owned(self, work: Work) -> WorkSupervisor:
+        supervisor = self._herder.running(work)
+        if supervisor is None:
+            raise RebalanceError(f"{work} does not run on this worker; it may have moved: try again")
+        return supervisor
+
+    async def _written(self, offset: int) -> None:
+        """Follow an own change at once: the work starts sooner, and later reads contain the change."""
+        self._changed_offset = max(self._changed_offset, offset)
+        await self._config()
+
+    async def _config(self) -> ConfigSnapshot:
+        """Return the newest configuration, which contains all changes that this worker has answered for."""
+        known = self._herder.config
+        if known is not None and known.offset >= self._changed_offset:
+            # Raises an error if it is not followed at the moment.
+            _ = self._herder.parts
+            return known
+        return await self._herder.snapshot(current=True)
+
+    async def _entry(self, name: str) -> ConnectorEntry:
+        entry = (await self._config()).connectors.get(name)
+        if entry is None:
+            raise UnknownConnectorError(f"connector {name!r} does not exist")
+        return entry
+
+    def _check(self, name: str, config: Mapping[str, str]) -> None:
+        """Raise ConfigError with all errors of a configuration."""
+        plugin = config.get("connector.class")
+        if not plugin:
+            raise ConfigError("connector.class: required, but not given; expected the name of a connector's class")
+        _ = checked_config(self._plugins.resolve(plugin), config).settings
+
+    def _info(self, name: str, entry: ConnectorEntry) -> ConnectorInfo:
+        return ConnectorInfo(name, {**entry.config, "name": name}, len(entry.tasks or ()), self._kind(entry.config))
+
+    def _kind(self, config: Mapping[str, str]) -> ConnectorKind:
+        try:
+            found = self._plugins.resolve(config.get("connector.class", ""))
+        except ConfigError:
+            return "unknown"
+        return "sink" if issubclass(found, SinkConnector) else "source"

@@ -1,0 +1,51 @@
+"""Check the settings of a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kiel_groups.config import ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.allocation.work_allocators import work_allocator
+from kiel_groups.workers.rest.rest_settings import RestSettings
+
+__all__ = ["WorkerSettings"]
+
+_KAFKA_PORT = 9092
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """
+    The settings of one worker.
+
+    Args:
+        group: The name of the worker group. All workers of a group run the same connectors.
+        zookeeper: The servers of ZooKeeper with an optional chroot, such as ``"z1:2181,z2:2181/kafka"``. Configuration,
+            statuses, source offsets and claims are there, whatever coordinates the group.
+        brokers: The brokers that connectors read from and write to, such as ``"k1:9092,k2:9092"``.
+        coordination: What coordinates the workers: ZooKeeper, or the brokers (Kafka 0.9 or later).
+        allocator: The name of the preferred allocator, one of ``WORK_ALLOCATORS``.
+        rest: The worker's REST interface.
+        session_timeout_ms: How long the group keeps the work of a worker that has died, in milliseconds.
+
+    Raises:
+        ConfigError: A setting is not legal.
+    """
+
+    group: str
+    zookeeper: str
+    brokers: str
+    coordination: Literal["zookeeper", "brokers"] = "zookeeper"
+    allocator: str = "round_robin"
+    rest: RestSettings = field(default_factory=RestSettings)
+    session_timeout_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_name(self.group, "group")
+        ZooKeeperConfig.parse(self.zookeeper, session_timeout_ms=self.session_timeout_ms)
+        parse_hosts(self.brokers, _KAFKA_PORT, "brokers")
+        if self.coordination not in ("zookeeper", "brokers"):
+            raise ConfigError(f"coordination: {self.coordination!r} given; expected 'zookeeper' or 'brokers'")
+        work_allocator(self.allocator, "allocator")

@@ -1,0 +1,126 @@
+"""Declare all settings of a connector, and check what users give against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_key import ConfigKey
+
+__all__ = ["CheckedConfig", "ConfigDefinition", "Settings"]
+
+#: Settings as a connector gets them: typed values by name. Settings that are not declared are texts, as given.
+Settings: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConfig:
+    """
+    The outcome of a check.
+
+    Args:
+        values: The typed value of each setting that has a legal one, and the text of each one that is not declared.
+        errors: What is wrong, by the setting's name. Each text names the setting.
+        warnings: Given settings that are not declared, each with the nearest declared one.
+    """
+
+    values: Settings
+    errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """
+        The values, if there are no errors.
+
+        Raises:
+            ConfigError: There are errors; the text has all of them.
+        """
+        if self.errors:
+            raise ConfigError("; ".join(text for texts in self.errors.values() for text in texts))
+        return self.values
+
+
+class ConfigDefinition:
+    """
+    The settings that a connector declares, in the order in which users read about them.
+
+    Args:
+        keys: The settings. Their names differ.
+
+    Raises:
+        ConfigError: Two settings have the same name.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, *keys: ConfigKey) -> None:
+        self._keys: dict[str, ConfigKey] = {}
+        for key in keys:
+            if key.name in self._keys:
+                raise ConfigError(f"the setting {key.name!r} is declared twice")
+            self._keys[key.name] = key
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self._keys.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
+
+    def __getitem__(self, name: str) -> ConfigKey:
+        return self._keys[name]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __add__(self, other: ConfigDefinition) -> ConfigDefinition:
+        """
+        Return a definition with the settings of both.
+
+        Raises:
+            ConfigError: Both declare the same setting.
+        """
+        return ConfigDefinition(*self, *other)
+
+    @property
+    def groups(self) -> list[str]:
+        """The headings of the settings, without duplicates, in the order of their first settings."""
+        return list(dict.fromkeys(key.group for key in self))
+
+    def check(self, config: Mapping[str, str | None]) -> CheckedConfig:
+        """
+        Check what a user has given; no error is raised. A setting without a value (None) counts as not given.
+
+        Args:
+            config: The texts by name.
+        """
+        values: dict[str, Any] = {}
+        errors: dict[str, tuple[str, ...]] = {}
+        for key in self:
+            try:
+                values[key.name] = key.parse(config.get(key.name))
+            except ConfigError as error:
+                errors[key.name] = (str(error),)
+        unknown = {name: text for name, text in config.items() if name not in self and text is not None}
+        return CheckedConfig(values | unknown, errors, tuple(map(self._unknown, unknown)))
+
+    def parse(self, config: Mapping[str, str | None]) -> Settings:
+        """
+        Return the typed settings.
+
+        Raises:
+            ConfigError: A setting is missing or not legal; the text has all errors.
+        """
+        return self.check(config).settings
+
+    def nearest(self, name: str) -> str | None:
+        """Return the declared setting whose name resembles another one most, or None if none does."""
+        near = get_close_matches(name, self._keys, n=1)
+        return near[0] if near else None
+
+    def _unknown(self, name: str) -> str:
+        near = self.nearest(name)
+        return f"{name}: there is no such setting{f'; did you mean {near!r}?' if near else ''}"

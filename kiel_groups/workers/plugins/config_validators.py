@@ -1,0 +1,50 @@
+"""Define what a setting's value may be, beyond its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Validator", "at_least", "between", "each", "non_empty", "one_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """
+    A test of a typed value, such as ``Validator(str.islower, "lower-case letters")``.
+
+    Args:
+        accepts: Returns whether a value is legal.
+        expected: The legal values in words; errors say "expected" and these.
+        choices: All legal values as texts, if they are few. Users see them as recommended values.
+    """
+
+    accepts: Callable[[Any], bool]
+    expected: str
+    choices: tuple[str, ...] = ()
+
+
+def at_least(least: float) -> Validator:
+    """Accept numbers from ``least`` on."""
+    return Validator(lambda value: bool(value >= least), f"at least {least}")
+
+
+def between(least: float, most: float) -> Validator:
+    """Accept numbers from ``least`` to ``most``, both included."""
+    return Validator(lambda value: bool(least <= value <= most), f"a number from {least} to {most}")
+
+
+def one_of(*choices: str) -> Validator:
+    """Accept these texts only."""
+    return Validator(lambda value: value in choices, f"one of {', '.join(choices)}", choices)
+
+
+def non_empty() -> Validator:
+    """Accept every text but an empty one, every secret but an empty one, and every list but one without entries."""
+    return Validator(lambda value: bool(getattr(value, "value", value)), "a value that is not empty")
+
+
+def each(validator: Validator) -> Validator:
+    """Accept lists whose entries another validator accepts."""
+    return Validator(lambda values: all(map(validator.accepts, values)), f"entries that are each {validator.expected}")

@@ -1,0 +1,172 @@
+"""Declare the settings that every connector has, beside its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.config_validators import Validator, at_least, each, one_of
+from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector
+
+__all__ = ["SINK_KEYS", "STANDARD_KEYS", "TOPIC_NAME", "definition_of", "standard_settings", "task_definition_of"]
+
+_COMMON = "Common"
+_FAILURES = "Failures"
+
+
+def _is_topic(name: str) -> bool:
+    with suppress(ConfigError):
+        return bool(check_name(name, "topic"))
+    return False
+
+
+#: Accepts the name of a topic.
+TOPIC_NAME = Validator(_is_topic, "the name of a topic (letters, digits, '.', '_' and '-')")
+
+_CONNECTOR_NAME = Validator(
+    lambda name: bool(name) and name.isprintable() and len(name) <= 200, "1 to 200 printable characters"
+)
+_TOPICS = Validator(lambda names: bool(names) and each(TOPIC_NAME).accepts(names), "the names of one topic or more")
+
+#: The settings of all connectors.
+STANDARD_KEYS = ConfigDefinition(
+    ConfigKey(
+        "name",
+        documentation="The name of the connector, unique in its group of workers.",
+        importance="high",
+        validator=_CONNECTOR_NAME,
+        group=_COMMON,
+        display_name="Connector name",
+    ),
+    ConfigKey(
+        "connector.class",
+        documentation="The class of the connector: its alias, such as FileStreamSource, its name, or module:Class.",
+        importance="high",
+        group=_COMMON,
+        display_name="Connector class",
+        width="long",
+    ),
+    ConfigKey(
+        "tasks.max",
+        "int",
+        1,
+        documentation="The largest number of tasks that the connector may have.",
+        importance="high",
+        validator=at_least(1),
+        group=_COMMON,
+        display_name="Tasks max",
+        width="short",
+    ),
+    ConfigKey(
+        "restart.policy",
+        default="none",
+        documentation="What the worker does if the connector or a task fails: none leaves it FAILED until a user "
+        "restarts it, backoff starts it again after a delay that doubles.",
+        validator=one_of("none", "backoff"),
+        group=_FAILURES,
+        display_name="Restart policy",
+        width="short",
+        dependents=("restart.max", "restart.backoff.ms", "restart.backoff.max.ms"),
+    ),
+    ConfigKey(
+        "restart.max",
+        "int",
+        10,
+        documentation="How often the policy backoff starts the same connector or task again before it stays FAILED.",
+        validator=at_least(0),
+        group=_FAILURES,
+        display_name="Restarts max",
+        width="short",
+    ),
+    ConfigKey(
+        "restart.backoff.ms",
+        "long",
+        1_000,
+        documentation="The delay before the first restart, in milliseconds.",
+        importance="low",
+        validator=at_least(1),
+        group=_FAILURES,
+        display_name="Restart back-off (ms)",
+        width="short",
+    ),
+    ConfigKey(
+        "restart.backoff.max.ms",
+        "long",
+        60_000,
+        documentation="The longest delay before a restart, in milliseconds.",
+        importance="low",
+        validator=at_least(1),
+        group=_FAILURES,
+        display_name="Longest restart back-off (ms)",
+        width="short",
+    ),
+    ConfigKey(
+        "task.stop.timeout.ms",
+        "long",
+        5_000,
+        documentation="How long the worker waits for a task to stop, in milliseconds. A task that takes longer is "
+        "abandoned: it is FAILED, and no other worker gets it before its call returns or the worker ends.",
+        importance="low",
+        validator=at_least(1),
+        group=_FAILURES,
+        display_name="Task stop timeout (ms)",
+        width="short",
+    ),
+)
+
+#: The settings of all sinks, in addition.
+SINK_KEYS = ConfigDefinition(
+    ConfigKey(
+        "topics",
+        "list",
+        documentation="The topics whose records the sink gets, separated by commas.",
+        importance="high",
+        validator=_TOPICS,
+        group=_COMMON,
+        display_name="Topics",
+        width="long",
+    ),
+    ConfigKey(
+        "errors.tolerance",
+        default="none",
+        documentation="What happens to a record whose message is damaged: none fails the task, all logs and skips it.",
+        validator=one_of("none", "all"),
+        group=_FAILURES,
+        display_name="Error tolerance",
+        width="short",
+    ),
+)
+
+
+def definition_of(connector_class: type[Connector]) -> ConfigDefinition:
+    """
+    Return all settings of a kind of connector: the standard ones, then its own.
+
+    Raises:
+        ConfigError: The class declares a standard setting itself.
+    """
+    return _standard(connector_class) + connector_class.config
+
+
+def task_definition_of(connector_class: type[Connector]) -> ConfigDefinition:
+    """
+    Return all settings of the tasks of a kind of connector. They are the connector's unless the task declares its own.
+
+    Raises:
+        ConfigError: The class declares a standard setting itself.
+    """
+    own = connector_class.task_class.config
+    return definition_of(connector_class) if own is None else _standard(connector_class) + own
+
+
+def standard_settings(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the standard settings among those of a connector. Task configurations get them from their connector."""
+    return {name: text for name, text in config.items() if name in STANDARD_KEYS or name in SINK_KEYS}
+
+
+def _standard(connector_class: type[Connector]) -> ConfigDefinition:
+    return STANDARD_KEYS + SINK_KEYS if issubclass(connector_class, SinkConnector) else STANDARD_KEYS

@@ -1,0 +1,160 @@
+"""Serve the requests of one route: check access, read the body within its bound, and answer within the time-out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any
+
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from kiel_groups.workers.rest.access_rules import AccessRules
+from kiel_groups.workers.rest.rest_answers import Answer
+from kiel_groups.workers.rest.rest_calls import Operation, RestCall, RestSite
+from kiel_groups.workers.rest.rest_errors import RestError, refusal_of, status_text
+from kiel_groups.workers.rest.rest_settings import LARGEST_BODY
+
+__all__ = ["RequestRules", "RouteHandler"]
+
+log = logging.getLogger(__name__)
+
+_WITH_BODY = frozenset({"POST", "PUT"})
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRules:
+    """
+    The rules for all requests to a worker.
+
+    Args:
+        access: Which requests are accepted.
+        timeout_s: How long a request may take once it is read, in seconds.
+    """
+
+    access: AccessRules
+    timeout_s: float
+
+
+@stream_request_body
+class RouteHandler(RequestHandler):
+    """Serves one request. Tornado creates a handler for each one."""
+
+    def initialize(self, site: RestSite, rules: RequestRules, operations: Mapping[str, Operation]) -> None:
+        """Receive the arguments of the route from Tornado."""
+        self._site = site
+        self._rules = rules
+        self._operations = operations
+        self._body = bytearray()
+        self._is_too_large = False
+
+    def set_default_headers(self) -> None:
+        """Identify the program, but not Tornado's version; and have no proxy keep an answer."""
+        self.set_header("Server", "kiel-groups")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Refuse a request by its headers, before its body is read."""
+        self._rules.access.check(self.request.headers)
+        if not self._operations:
+            raise RestError(HTTPStatus.NOT_FOUND, status_text(HTTPStatus.NOT_FOUND))
+        if self._operation is None and self.request.method != "OPTIONS":
+            raise RestError(
+                HTTPStatus.METHOD_NOT_ALLOWED, status_text(HTTPStatus.METHOD_NOT_ALLOWED), {"Allow": self._allowed}
+            )
+        length = self.request.headers.get("Content-Length", "0")
+        # The body is read nevertheless: a client that is still sending might not get to read the answer.
+        self._is_too_large = length.isdigit() and int(length) > LARGEST_BODY
+        self._check_type(has_body=length != "0" or "Transfer-Encoding" in self.request.headers)
+
+    def _check_type(self, *, has_body: bool) -> None:
+        """Refuse what is not declared as JSON. Web pages may send anything else to other sites without asking these."""
+        kind = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if has_body and self.request.method in _WITH_BODY and kind != "application/json":
+            raise RestError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                f"the header 'Content-Type' has {kind!r:.100}; expected 'application/json'",
+            )
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep a part of the body, unless the body is too large."""
+        if self._is_too_large or len(self._body) + len(chunk) > LARGEST_BODY:
+            self._is_too_large = True
+            self._body.clear()
+        else:
+            self._body += chunk
+
+    async def _serve(self, *arguments: str) -> None:
+        if self._is_too_large:
+            raise RestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too large; expected at most {LARGEST_BODY:,} bytes"
+            )
+        operation = self._operation
+        if operation is None:
+            self.set_header("Allow", self._allowed)
+            self._write(Answer(status=HTTPStatus.NO_CONTENT))
+            return
+        call = RestCall(
+            self.request.method or "",
+            self.request.path,
+            arguments,
+            {name: self.get_query_arguments(name) for name in self.request.query_arguments},
+            bytes(self._body),
+        )
+        async with asyncio.timeout(self._rules.timeout_s):
+            answer = await operation(self._site, call)
+        self._write(answer)
+
+    get = head = post = put = patch = delete = options = _serve
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an error as Kafka Connect does."""
+        refusal = _refusal(kwargs["exc_info"][1])
+        for name, value in refusal.headers.items():
+            self.set_header(name, value)
+        self._write(Answer({"error_code": refusal.status, "message": str(refusal)}, refusal.status))
+
+    def log_exception(
+        self,
+        typ: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Log what is a fault of this worker, with the traceback if this package does not know the error."""
+        if value is None:
+            return
+        refusal = _refusal(value)
+        if refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            is_known = isinstance(value, RestError | TimeoutError) or type(value).__module__ == "kiel_groups.errors"
+            trace = None if is_known or typ is None else (typ, value, tb)
+            log.warning("%s %s failed: %s", self.request.method, self.request.path, refusal, exc_info=trace)
+
+    @property
+    def _operation(self) -> Operation | None:
+        method = self.request.method or ""
+        return self._operations.get("GET" if method == "HEAD" else method)
+
+    @property
+    def _allowed(self) -> str:
+        return ", ".join(sorted({*self._operations, "OPTIONS", *({"HEAD"} if "GET" in self._operations else ())}))
+
+    def _write(self, answer: Answer) -> None:
+        self.set_status(answer.status)
+        if answer.location:
+            self.set_header("Location", answer.location)
+        if answer.document is None:
+            self.clear_header("Content-Type")
+        else:
+            self.set_header("Content-Type", "application/json")
+            self.write(json.dumps(answer.document))
+
+
+def _refusal(error: BaseException) -> RestError:
+    """Return an error, also one of Tornado, as it is answered."""
+    if isinstance(error, HTTPError):
+        return RestError(error.status_code, status_text(error.status_code))
+    return refusal_of(error)

@@ -1,0 +1,116 @@
+"""Send requests to the REST interfaces of workers, with bounds for the time and the size of their answers."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError
+
+__all__ = ["HttpAnswer", "HttpExchange", "connector_path"]
+
+#: The largest answer, in bytes. One with the traces of a thousand failed tasks has 8 MiB.
+_LARGEST_ANSWER = 32 << 20
+
+#: How long a connection may take, in seconds.
+_CONNECT_TIMEOUT_S = 5.0
+
+#: Tornado's status of a request that was not answered in time.
+_NOT_ANSWERED = 599
+
+
+def connector_path(name: str) -> str:
+    """Return the path of a connector."""
+    return f"/connectors/{quote(name, safe='')}"
+
+
+class HttpAnswer(NamedTuple):
+    """An answer of a worker: its status, its JSON document or None, ``Location``, and whether to ask again later."""
+
+    status: int
+    document: Any
+    location: str
+    is_temporary: bool
+
+    @property
+    def message(self) -> str:
+        """The text of an error, or "" if the answer has none."""
+        text = self.document.get("message") if isinstance(self.document, dict) else None
+        return text if isinstance(text, str) else ""
+
+
+class HttpExchange:
+    """
+    Sends requests on an event loop.
+
+    Args:
+        token: The token of the workers, or "".
+        timeout_s: How long a request may take with its answer, in seconds.
+    """
+
+    def __init__(self, token: str, timeout_s: float) -> None:
+        self._token = token
+        self._timeout_s = timeout_s
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=50, max_body_size=_LARGEST_ANSWER)
+
+    async def send(self, method: str, url: str, body: bytes = b"") -> HttpAnswer:
+        """
+        Send a request, and return the answer, whatever its status.
+
+        Args:
+            method: The method, such as GET.
+            url: The URL with path and query.
+            body: A JSON document, or nothing.
+
+        Raises:
+            NoWorkerError: No worker answers there in time.
+            ConfigError: The URL is none.
+            ProtocolError: The answer is not JSON: it is not of a worker.
+        """
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        headers |= {"Content-Type": "application/json"} if body else {}
+        try:
+            request = HTTPRequest(
+                url,
+                method,
+                headers,
+                body if method in {"POST", "PUT"} or body else None,
+                connect_timeout=min(_CONNECT_TIMEOUT_S, self._timeout_s),
+                request_timeout=self._timeout_s,
+                # The token goes to no other place than the given one.
+                follow_redirects=False,
+                user_agent="kiel-groups",
+                allow_nonstandard_methods=True,
+            )
+            response = await self._client.fetch(request, raise_error=False)
+        except (HTTPError, OSError) as error:
+            raise NoWorkerError(f"no worker answers at {url}: {_reason(error)}") from error
+        except ValueError as error:
+            raise ConfigError(f"{url!r:.200} is not the URL of a worker: {error}") from error
+        if response.code == _NOT_ANSWERED:
+            raise NoWorkerError(f"no worker answers at {url}: {response.reason or 'no answer'}")
+        document = None
+        if response.body:
+            try:
+                document = json.loads(response.body)
+            except ValueError as error:
+                raise ProtocolError(
+                    f"{url} is not the interface of a worker: its answer {response.code} is not JSON"
+                ) from error
+        is_temporary = response.code >= HTTPStatus.BAD_REQUEST and "Retry-After" in response.headers
+        return HttpAnswer(response.code, document, response.headers.get("Location", ""), is_temporary)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HTTPError):
+        return error.message
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).lower() if isinstance(error, ConnectionError) else str(text)

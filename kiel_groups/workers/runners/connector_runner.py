@@ -1,0 +1,80 @@
+"""Run a connector: it configures its tasks, and watches what it copies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.runners.runner_contexts import RunnerConnectorContext
+from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
+
+__all__ = ["ConnectorRunner"]
+
+log = logging.getLogger(__name__)
+
+
+class ConnectorRunner(Runner):
+    """Runs one connector. Its tasks are configured after its start, and whenever it asks for that."""
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        self._name = context.work.connector
+        self._connector = context.connector_class()
+        #: Set when the connector wants its tasks to be configured again, or has reported an error.
+        self._notified = asyncio.Event()
+        self._is_outdated = True
+        self._error: BaseException | None = None
+
+    async def _run_plugin(self) -> None:
+        given = RunnerConnectorContext(self._name, self.context.config, self._reconfigure, self._fail)
+        await self.calls.call(self._connector.start, given, self.context.settings)
+        self.context.started()
+        while not self.should_stop:
+            self._notified.clear()
+            if self._error is not None:
+                raise self._error
+            if self._is_outdated:
+                self._is_outdated = False
+                await self._configure()
+            else:
+                await self.until_stop(self._notified.wait())
+
+    async def _stop_plugin(self) -> None:
+        await self.calls.call(self._connector.stop)
+
+    def _reconfigure(self) -> None:
+        self._is_outdated = True
+        self._notified.set()
+
+    def _fail(self, error: BaseException) -> None:
+        # An error that is no Exception, such as SystemExit, must not end the worker.
+        self._error = error if isinstance(error, Exception) else ConfigError(f"the connector reports {error!r}")
+        self._notified.set()
+
+    async def _configure(self) -> None:
+        """Ask for the configurations of the tasks, and store them if they have changed."""
+        most: int = self.context.settings["tasks.max"]
+        configs = _checked(self._name, await self.calls.call(self._connector.task_configs, most), most)
+        if self.should_stop:
+            return
+        await self.context.fence.wait_open()
+        await self.context.stores.write_tasks(self._name, configs)
+
+
+def _checked(name: str, configs: object, most: int) -> Sequence[Mapping[str, str]]:
+    """Return what ``task_configs`` has returned, and raise ConfigError if it is no sequence of settings."""
+    if not isinstance(configs, Sequence) or isinstance(configs, str | bytes):
+        raise ConfigError(
+            f"connector {name!r}: task_configs returned {type(configs).__name__}; expected a list of the settings of"
+            " each task"
+        )
+    for config in configs:
+        if not isinstance(config, Mapping) or not all(
+            isinstance(key, str) and isinstance(value, str) for key, value in config.items()
+        ):
+            raise ConfigError(f"connector {name!r}: task_configs returned settings that are not texts by name")
+    if len(configs) > most:
+        raise ConfigError(f"connector {name!r}: task_configs returned {len(configs)} tasks; tasks.max is {most}")
+    return configs

@@ -1,0 +1,109 @@
+"""
+Call the methods of a connector or a task, one at a time: coroutine functions on the event loop, others on a thread.
+
+A thread cannot be cancelled. If a call is cancelled while its thread runs, it still waits for the thread: until then,
+the method may write to its system, so the claim of the work must not be released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.task_interfaces import SinkTask, SourceTask, Task
+
+__all__ = ["PluginCalls"]
+
+#: The methods that do nothing unless a plugin overrides them. They need no thread.
+_DEFAULTS = frozenset(
+    {
+        Connector.start,
+        Connector.stop,
+        Task.stop,
+        SourceTask.start,
+        SourceTask.flush,
+        SinkTask.start,
+        SinkTask.open,
+        SinkTask.flush,
+        SinkTask.close,
+    }
+)
+
+
+class PluginCalls:
+    """
+    The calls of one object of a plugin.
+
+    Args:
+        runtime: The threads.
+        name: Part of the threads' names.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._lock = asyncio.Lock()
+
+    async def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        """
+        Call a method after the calls before it, and return its result.
+
+        Raises:
+            KielGroupsError: The method has tried to end the process, or to cancel the worker.
+            Exception: Any error of the method.
+        """
+        async with self._lock:
+            if getattr(method, "__func__", None) in _DEFAULTS:
+                return None
+            if inspect.iscoroutinefunction(method):
+                return await self._awaited(method, method(*arguments))
+            result = await self._on_thread(partial(_guarded, method, arguments))
+            return await self._awaited(method, result) if inspect.isawaitable(result) else result
+
+    @staticmethod
+    async def _awaited(method: Callable[..., Any], work: Awaitable[Any]) -> Any:
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task is not None else 0
+        try:
+            return await work
+        except SystemExit as error:
+            raise _refused(method, error) from error
+        except asyncio.CancelledError as error:
+            if task is not None and task.cancelling() > cancelled:
+                raise
+            raise _refused(method, error) from error
+
+    async def _on_thread(self, function: Callable[[], Any]) -> Any:
+        running = self._runtime.in_thread(function, self._name)
+        is_cancelled = False
+        while not running.done():
+            try:
+                await asyncio.wait({running})
+            except asyncio.CancelledError:
+                is_cancelled = True
+        if is_cancelled:
+            # Retrieved, so that asyncio does not log it: nobody is left to take it.
+            running.exception()
+            raise asyncio.CancelledError
+        return running.result()
+
+
+def _guarded(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a method on a thread, which must not end with any other error than an ``Exception``."""
+    try:
+        return method(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise _refused(method, error) from error
+
+
+def _refused(method: Callable[..., Any], error: BaseException) -> KielGroupsError:
+    name = getattr(method, "__qualname__", repr(method))
+    return KielGroupsError(f"{name} raised {type(error).__name__}, which would end more than its own work")

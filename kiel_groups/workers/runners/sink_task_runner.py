@@ -1,0 +1,226 @@
+"""
+Run a sink task: it gets the records of its topics as a member of the consumer group of its connector.
+
+The task flushes before its offsets are committed: every few seconds, before partitions are given back, and at the end.
+The consumer notifies of its partitions while records are put; the calls of the task are made one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
+from typing import Any, Literal, TypeAlias
+
+from kiel_groups.backoff import Backoff
+from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.runners.runner_contexts import SinkRunnerContext
+from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
+from kiel_groups.workers.runners.task_clients import SinkConsumer, SourceProducer, records_of, sink_group
+
+__all__ = ["SinkTaskRunner"]
+
+log = logging.getLogger(__name__)
+
+#: The longest wait for records, in milliseconds, and the most records of one ``put``.
+_WAIT_MS, _MOST_RECORDS = 1_000, 2_000
+
+#: The time between two commits, in seconds.
+_COMMIT_INTERVAL_S = 5.0
+
+#: The first and the longest pause after an error that another try may fix, in seconds.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
+
+
+_Hook: TypeAlias = Callable[[frozenset[TopicPartition]], Awaitable[None]]
+
+
+class SinkTaskRunner(Runner):
+    """Runs one sink task. It is the listener of its consumer."""
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        task = context.connector_class.task_class()
+        assert isinstance(task, SinkTask)
+        self._task = task
+        self._producer: SourceProducer | None = None
+        #: The next offset of each partition, after the last record that the task has taken.
+        self._taken: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._committed_s = context.runtime.boot_time_s()
+        #: Held from a flush to the end of its commit: an older commit must not follow a newer one.
+        self._committing = asyncio.Lock()
+        #: The error of a hook, which the loop of the task raises.
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5))
+        self._consumer: SinkConsumer | None = None
+        #: Whether the hooks of the consumer still call the task. They do not after an error, or after a cancellation.
+        self._is_active = True
+
+    async def _run_plugin(self) -> None:
+        settings = self.context.settings
+        try:
+            await self.calls.call(self._task.start, SinkRunnerContext(self, self._dead_letters), settings)
+            policy: Literal["raise", "skip"] = "skip" if settings["errors.tolerance"] == "all" else "raise"
+            group = sink_group(self.context.work.connector)
+            consumer = self._consumer = self.context.clients.consumer(group, self, policy)
+            if await self.until_stop(self._join(consumer)):
+                self.context.started()
+                await self._deliver(consumer)
+            await self._flush_and_commit()
+            # The consumer gives its partitions back, and its hook closes them.
+            await consumer.close()
+        except TaskStoppedError:
+            if not self.should_stop:
+                raise
+
+    async def _stop_plugin(self) -> None:
+        self._is_active = False
+        self._failure.cancel()
+        try:
+            await self.calls.call(self._task.stop)
+        finally:
+            await self._close_clients()
+
+    async def _join(self, consumer: SinkConsumer) -> None:
+        """Join the group. A cluster that does not answer is tried again."""
+        while True:
+            try:
+                await consumer.connect()
+                await consumer.subscribe(self.context.settings["topics"])
+                return
+            except KielGroupsError as error:
+                await self._wait_after(error)
+
+    async def _deliver(self, consumer: SinkConsumer) -> None:
+        """Put records until a stop is requested, and commit now and then."""
+        while not self.should_stop:
+            try:
+                records = await self._next(consumer)
+            except KielGroupsError as error:
+                await self._wait_after(error)
+                continue
+            if self._failure.done():
+                self._failure.result()
+            self._pauses.reset()
+            await self._put(records)
+            if self.context.runtime.boot_time_s() - self._committed_s >= _COMMIT_INTERVAL_S:
+                await self._flush_and_commit()
+
+    async def _wait_after(self, error: KielGroupsError) -> None:
+        """Wait for the next try after an error, and raise it if another try is useless."""
+        if not error.retriable:
+            raise error
+        log.warning("task %s: %s; trying again", self.context.work, error)
+        await self.pause(self._pauses.next_s())
+
+    async def _next(self, consumer: SinkConsumer) -> list[Record]:
+        """Return the next records: none if none came in time, a stop was requested, or a hook has failed."""
+        getting: asyncio.Future[dict[TopicPartition, list[Record]]] = asyncio.ensure_future(
+            consumer.getmany(timeout_ms=_WAIT_MS, max_records=_MOST_RECORDS)
+        )
+        try:
+            await self.until_stop(self._failure_or(getting))
+        finally:
+            if not getting.done():
+                # Records that arrive after that are delivered again, to the next owner of the partition.
+                getting.cancel()
+        if self._failure.done():
+            return []
+        return records_of(getting.result()) if getting.done() and not getting.cancelled() else []
+
+    async def _failure_or(self, getting: asyncio.Future[dict[TopicPartition, list[Record]]]) -> None:
+        waiting: set[asyncio.Future[Any]] = {getting, self._failure}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _put(self, records: list[Record]) -> None:
+        if not records or self.should_stop:
+            return
+        await self.context.fence.wait_open()
+        await self.calls.call(self._task.put, records)
+        for record in records:
+            self._taken[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    async def _flush_and_commit(self) -> None:
+        """Have the task write out what it has taken, and commit that."""
+        async with self._committing:
+            self._committed_s = self.context.runtime.boot_time_s()
+            due = {each: offset for each, offset in self._taken.items() if self._committed.get(each) != offset}
+            if not due:
+                return
+            await self.context.fence.wait_open()
+            await self.calls.call(self._task.flush, dict(self._taken))
+            await self.context.fence.wait_open()
+            assert self._consumer is not None
+            await self._commit(self._consumer, due)
+
+    async def _commit(self, consumer: SinkConsumer, due: dict[TopicPartition, int]) -> None:
+        """Commit offsets; those of partitions that were lost meanwhile stay with their new owners."""
+        try:
+            await consumer.commit(due)
+        except (CommitFailedError, ClosedError) as error:
+            log.warning("task %s: offsets are not committed: %s", self.context.work, error)
+        except KielGroupsError as error:
+            if not error.retriable:
+                raise
+            log.warning("task %s: offsets are not committed yet: %s", self.context.work, error)
+        else:
+            self._committed |= due
+
+    # ------------------------------------------------------------------ hooks of the consumer
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        await self._hook(self._open, partitions)
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        await self._hook(self._give_back, partitions)
+
+    async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._forget(partitions)
+        await self._hook(self._close, partitions)
+
+    async def _hook(self, hook: _Hook, partitions: Collection[TopicPartition]) -> None:
+        """Call the task for the consumer, which would only log an error; the loop of the task raises it instead."""
+        if not self._is_active or not partitions:
+            return
+        try:
+            await hook(frozenset(partitions))
+        except Exception as error:
+            self._is_active = False
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+    async def _open(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.calls.call(self._task.open, partitions)
+
+    async def _give_back(self, partitions: frozenset[TopicPartition]) -> None:
+        await self._flush_and_commit()
+        self._forget(partitions)
+        await self._close(partitions)
+
+    async def _close(self, partitions: frozenset[TopicPartition]) -> None:
+        await self.calls.call(self._task.close, partitions)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._taken.pop(partition, None)
+            self._committed.pop(partition, None)
+
+    # ------------------------------------------------------------------ clients
+
+    def _dead_letters(self) -> SourceProducer:
+        self._producer = self._producer or self.context.clients.producer()
+        return self._producer
+
+    async def _close_clients(self) -> None:
+        consumer, producer = self._consumer, self._producer
+        self._consumer = self._producer = None
+        with suppress(KielGroupsError):
+            if consumer is not None:
+                await consumer.close()
+        with suppress(KielGroupsError):
+            if producer is not None:
+                await producer.close(0)

@@ -1,0 +1,141 @@
+"""
+Run a source task: its records are written to their topics, and their source offsets stored after that.
+
+A batch is what one ``poll`` returns. The task is polled again when all records of the batch are stored by the brokers.
+Source offsets are stored at most every quarter of a second, and at the end. The last ones may be left to the release of
+the claim, which stores them in its own transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
+from kiel_groups.group.znodes.worker_contents import canonical_json
+from kiel_groups.workers.plugins.plugin_contexts import JsonObject
+from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.runners.runner_contexts import SourceRunnerContext
+from kiel_groups.workers.runners.runner_interface import Runner, RunnerContext
+from kiel_groups.workers.runners.task_clients import SourceProducer
+from kiel_groups.workers.values.work_ids import TaskId
+
+__all__ = ["SourceTaskRunner"]
+
+#: The time between two writes of source offsets, in seconds. A worker may have thousands of tasks.
+_STORE_INTERVAL_S = 0.25
+
+
+class SourceTaskRunner(Runner):
+    """Runs one source task."""
+
+    def __init__(self, context: RunnerContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.work, TaskId)
+        self._task_id = context.work
+        task = context.connector_class.task_class()
+        assert isinstance(task, SourceTask)
+        self._task = task
+        self._producer: SourceProducer | None = None
+        #: The offsets that are delivered, and not stored yet, by the canonical form of their partitions.
+        self._unstored: dict[bytes, tuple[JsonObject, JsonObject]] = {}
+        self._stored_s = float("-inf")
+
+    async def _run_plugin(self) -> None:
+        task = self._task
+        try:
+            await self.calls.call(task.start, SourceRunnerContext(self), self.context.settings)
+            self.context.started()
+            while not self.should_stop:
+                await self._copy(task)
+        except TaskStoppedError:
+            if not self.should_stop:
+                raise
+        except Exception:
+            # What was delivered before the error does not have to be delivered again.
+            await self._store_after_error()
+            raise
+        self.delivered = tuple(self._unstored.values())
+
+    async def _stop_plugin(self) -> None:
+        try:
+            await self.calls.call(self._task.stop)
+        finally:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                # Nothing waits to be sent: either all was flushed, or what was not must not be sent any more.
+                with suppress(KielGroupsError):
+                    await producer.close(0)
+
+    async def _copy(self, task: SourceTask) -> None:
+        """Deliver one batch, and store offsets if that is due."""
+        # A task whose claim may be gone is not even polled: it may take records away from its source.
+        await self.context.fence.wait_open()
+        records = _checked(await self.calls.call(task.poll))
+        if records:
+            await self._deliver(records)
+            await self.calls.call(task.flush)
+            for record in records:
+                key = canonical_json(record.source_partition, "source partition")
+                self._unstored[key] = (record.source_partition, record.source_offset)
+        now_s = self.context.runtime.boot_time_s()
+        is_due = not records or now_s - self._stored_s >= _STORE_INTERVAL_S
+        if self._unstored and is_due and not self.should_stop:
+            await self._store()
+            self._stored_s = now_s
+
+    async def _deliver(self, records: Sequence[SourceRecord]) -> None:
+        """Write records to their topics, and wait until all are stored."""
+        producer = self._producer = self._producer or self.context.clients.producer()
+        outcomes: list[asyncio.Future[object]] = []
+        for record in records:
+            if producer.is_full:
+                await producer.drain()
+            # Checked for each record: the process may have been frozen since the last one.
+            await self.context.fence.wait_open()
+            outcome = producer.produce(record.topic, record.value, record.key, record.partition)
+            # Retrieved also if this call is cancelled before it looks.
+            outcome.add_done_callback(_retrieve)
+            outcomes.append(outcome)
+        await producer.flush()
+        await asyncio.wait(outcomes)
+        for outcome in outcomes:
+            outcome.result()
+
+    async def _store(self) -> None:
+        """Store the offsets of what is delivered."""
+        await self.context.fence.wait_open()
+        stored = dict(self._unstored)
+        await self.context.stores.write_offsets(self._task_id, tuple(stored.values()))
+        for key, offset in stored.items():
+            if self._unstored.get(key) is offset:
+                del self._unstored[key]
+
+    async def _store_after_error(self) -> None:
+        if self._unstored and not self.context.fence.shut_reason:
+            try:
+                await self._store()
+            except KielGroupsError:
+                # The error of the task is more important. Its last records are delivered again.
+                self._unstored.clear()
+
+
+def _retrieve(outcome: asyncio.Future[object]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _checked(records: object) -> Sequence[SourceRecord]:
+    """Return what ``poll`` has returned, and raise ConfigError if it is no sequence of records."""
+    # Kafka Connect's tasks return null for no records.
+    if records is None:
+        return ()
+    if not isinstance(records, Sequence) or isinstance(records, str | bytes):
+        raise ConfigError(f"poll returned {type(records).__name__}; expected a list of SourceRecord")
+    for record in records:
+        if not isinstance(record, SourceRecord):
+            raise ConfigError(f"poll returned a list with {type(record).__name__}; expected SourceRecord")
+        canonical_json(record.source_partition, "source partition")
+        canonical_json(record.source_offset, "source offset")
+    return records

@@ -1,0 +1,103 @@
+"""Create the clients of tasks: a producer for each source task, and a consumer for each sink task."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Literal, Protocol
+from urllib.parse import quote
+
+from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.clients.producer import Producer
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import Record, TopicPartition
+
+__all__ = ["KafkaClients", "SinkConsumer", "SourceProducer", "TaskClients", "sink_group"]
+
+#: The records of one batch of a source task's producer, and how long a record waits for others, in milliseconds.
+_BATCH_RECORDS, _LINGER_MS = 1_000, 20
+
+#: A source task waits for brokers as long as it runs, as one of Kafka Connect does. Its stop is bounded.
+_RETRIES = 1_000_000
+
+
+class SourceProducer(Protocol):
+    """What a source task needs of its producer; ``Producer`` is one."""
+
+    @property
+    def is_full(self) -> bool: ...
+    def produce(self, topic: str, message: Any, key: Any = None, partition: int | None = None) -> Any: ...
+    def drain(self) -> Any: ...
+    def flush(self) -> Any: ...
+    def close(self, timeout_ms: int | None = None) -> Any: ...
+
+
+class SinkConsumer(Protocol):
+    """What a sink task needs of its consumer; ``GroupedConsumer`` is one."""
+
+    def connect(self) -> Any: ...
+    def subscribe(self, topics: Collection[str]) -> Any: ...
+    def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None) -> Any: ...
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class TaskClients(Protocol):
+    """Creates the clients of tasks; nothing is connected before the task uses its client."""
+
+    def producer(self) -> SourceProducer:
+        """Create a producer, whose records are stored by all in-sync replicas."""
+
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+        """Create a consumer that commits only what it is asked to."""
+
+
+class KafkaClients:
+    """
+    Creates clients of a Kafka cluster.
+
+    Args:
+        brokers: ``host`` or ``host:port`` (9092) of some brokers.
+        zk_hosts: The ZooKeeper servers that coordinate the groups of sinks; None if brokers coordinate these.
+        consumer_settings: Further arguments of ``GroupedConsumer``, such as ``coordination``.
+        producer_settings: Further arguments of ``Producer``, such as ``compression``.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Iterable[str],
+        zk_hosts: str | Iterable[str] | None = None,
+        consumer_settings: Mapping[str, Any] | None = None,
+        producer_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._brokers = brokers
+        self._zk_hosts = zk_hosts
+        self._consumer_settings = dict(consumer_settings or {})
+        self._producer_settings = {"batch_size": _BATCH_RECORDS, "linger_ms": _LINGER_MS, "retries": _RETRIES} | dict(
+            producer_settings or {}
+        )
+
+    def producer(self) -> SourceProducer:
+        return Producer(self._brokers, **self._producer_settings)
+
+    def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> SinkConsumer:
+        settings = {"auto_offset_reset": "earliest", **self._consumer_settings}
+        settings |= {"autocommit": False, "listener": listener, "on_bad_record": on_bad_record}
+        return GroupedConsumer(self._brokers, group, self._zk_hosts, **settings)
+
+
+def sink_group(connector: str) -> str:
+    """
+    Return the name of the consumer group of a sink: ``connect-`` and the connector's name.
+
+    Names of groups have fewer characters than names of connectors. Others are percent-encoded, with ``_`` for ``%``.
+    """
+    with suppress(ConfigError):
+        return check_name(f"connect-{connector}", "group")
+    return check_name("connect-" + quote(connector, safe="").replace("~", "%7E").replace("%", "_"), "group")
+
+
+def records_of(found: Mapping[TopicPartition, list[Record]]) -> list[Record]:
+    """Return the records of all partitions, each partition's in the order of its log."""
+    return [record for records in found.values() for record in records]

@@ -1,0 +1,140 @@
+"""Copy the lines of a file into a topic: ``FileStreamSource``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.config_validators import at_least, between, non_empty
+from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
+from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
+from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+from kiel_groups.workers.shipped.file_lines import Line, LinePosition
+from kiel_groups.workers.shipped.followed_file import FollowedFile
+
+__all__ = ["FileStreamSourceConnector", "FileStreamSourceTask"]
+
+log = logging.getLogger(__name__)
+
+
+class FileStreamSourceTask(SourceTask):
+    """
+    Reads the file. Source offsets are positions in bytes, with a check sum of bytes before, as ``crc``.
+
+    Offsets without a check sum are accepted, such as those of Kafka Connect.
+    """
+
+    def __init__(self) -> None:
+        self._file: FollowedFile | None = None
+
+    async def start(self, context: SourceTaskContext, settings: Settings) -> None:
+        path = _absolute(settings["file"])
+        self._context = context
+        self._topic: str = settings["topic"]
+        self._batch_size: int = settings["batch.size"]
+        self._pause_s: float = settings["poll.interval.ms"] / 1000
+        self._partition = {"filename": str(path)}
+        stored = await context.offset(self._partition)
+        start = None if stored is None else _position(stored)
+        log.info(
+            "%s-%d: reading %s from byte %s",
+            context.connector,
+            context.task,
+            path,
+            f"{start.position if start else 0:,}",
+        )
+        self._file = FollowedFile(path, start, settings["line.max.bytes"])
+
+    def poll(self) -> Sequence[SourceRecord]:
+        assert self._file is not None
+        lines = self._file.take(self._batch_size)
+        if not lines:
+            self._context.run(self._context.pause(self._pause_s))
+        return [self._record(line) for line in lines]
+
+    def stop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _record(self, line: Line) -> SourceRecord:
+        return SourceRecord(self._partition, line.after._asdict(), self._topic, line.value)
+
+
+class FileStreamSourceConnector(SourceConnector):
+    """Copies a file, line by line, into a topic with one task."""
+
+    version: ClassVar[str] = "1.0"
+    task_class = FileStreamSourceTask
+    config = ConfigDefinition(
+        ConfigKey(
+            "file",
+            documentation="The file to read. It does not have to exist yet. Every worker must see it, for the task may "
+            "move.",
+            importance="high",
+            validator=non_empty(),
+            group="File",
+            width="long",
+        ),
+        ConfigKey(
+            "topic",
+            documentation="The topic that the lines are written to.",
+            importance="high",
+            validator=TOPIC_NAME,
+            group="File",
+        ),
+        ConfigKey(
+            "batch.size",
+            "int",
+            2_000,
+            documentation="The most lines of one batch.",
+            importance="low",
+            validator=between(1, 1_000_000),
+            group="File",
+            width="short",
+        ),
+        ConfigKey(
+            "line.max.bytes",
+            "int",
+            1_000_000,
+            documentation="The most bytes of a line. The task fails at a longer one.",
+            importance="low",
+            validator=at_least(1),
+            group="File",
+            width="short",
+        ),
+        ConfigKey(
+            "poll.interval.ms",
+            "int",
+            250,
+            documentation="How often the end of the file is looked at, in milliseconds.",
+            importance="low",
+            validator=between(1, 60_000),
+            group="File",
+            width="short",
+        ),
+    )
+
+    def start(self, context: ConnectorContext, settings: Settings) -> None:
+        self._config = context.config
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        # Lines have an order, so one task reads the file.
+        return [self._config]
+
+
+def _absolute(file: str) -> Path:
+    return Path(file).absolute()
+
+
+def _position(stored: Mapping[str, Any]) -> LinePosition:
+    """Return the position of a stored source offset."""
+    position, crc = stored.get("position"), stored.get("crc")
+    if type(position) is not int or position < 0 or not (crc is None or type(crc) is int):
+        raise KielGroupsError(f"the stored offset {dict(stored)!r} is not a position; expected {{'position': N}}")
+    return LinePosition(position, crc)

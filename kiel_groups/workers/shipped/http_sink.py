@@ -1,0 +1,286 @@
+"""Post the records of topics to a URL: ``HttpSink``."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from kiel_groups.backoff import Backoff, shortening
+from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.model import Record
+from kiel_groups.wording import counted
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.config_types import Password
+from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, one_of
+from kiel_groups.workers.plugins.connector_interfaces import SinkConnector
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SinkTaskContext
+from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
+from kiel_groups.workers.plugins.task_interfaces import SinkTask
+from kiel_groups.workers.shipped.http_batches import HttpBatch, batches, dead_letter
+from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning, shown_url
+
+__all__ = ["HttpSinkConnector", "HttpSinkTask"]
+
+log = logging.getLogger(__name__)
+
+
+class HttpSinkTask(SinkTask):
+    """
+    Posts records in their order, one request at a time; ``put`` returns when all of them are taken or dead letters.
+
+    After a failure, records that were taken are posted again.
+    """
+
+    def __init__(self) -> None:
+        self._target: HttpTarget | None = None
+
+    async def start(self, context: SinkTaskContext, settings: Settings) -> None:
+        self._context = context
+        self._settings = settings
+        self._url = shown_url(settings["url"])
+        self._dead_letters: str | None = settings["dead.letter.topic"]
+        self._name = f"{context.connector}-{context.task}"
+        # Tasks that failed together do not retry together: each has a fraction of its own.
+        fraction = zlib.crc32(self._name.encode()) / (1 << 32)
+        self._backoff = Backoff(
+            settings["retry.backoff.ms"] / 1000,
+            settings["retry.backoff.max.ms"] / 1000,
+            shortening(lambda: fraction),
+        )
+        headers = dict(_header(text) for text in settings["headers"])
+        authorization: Password | None = settings["authorization"]
+        if authorization is not None:
+            headers["Authorization"] = authorization.value
+        self._target = HttpTarget(
+            settings["url"], {"Content-Type": "application/json", **headers}, settings["request.timeout.ms"] / 1000
+        )
+
+    async def put(self, records: Sequence[Record]) -> None:
+        settings = self._settings
+        encoding, most_records, most_bytes = (
+            settings[name] for name in ("encoding", "batch.max.records", "batch.max.bytes")
+        )
+        found, unwritable = batches(records, encoding, most_records, most_bytes)
+        for record in unwritable:
+            await self._bury(record, 0, "not a text in UTF-8; the setting encoding=base64 writes any bytes")
+        for batch in found:
+            await self._deliver(batch)
+
+    async def stop(self) -> None:
+        if self._target is not None:
+            self._target.close()
+
+    async def _deliver(self, batch: HttpBatch) -> None:
+        # A stack of what is left, so that a batch that is halved again and again stays in order.
+        left = [batch]
+        while left:
+            current = left.pop()
+            answer = await self._post(current)
+            if answer.meaning is Meaning.REFUSED_PARTLY and len(current.records) > 1:
+                left += reversed(current.halves())
+            elif answer.meaning is not Meaning.TAKEN:
+                for record in current.records:
+                    await self._bury(record, answer.status, answer.text)
+
+    async def _post(self, batch: HttpBatch) -> Answer:
+        """
+        Post a batch until the target has taken or refused it.
+
+        Raises:
+            KielGroupsError: The target did neither within the allowed number of requests, or has moved.
+            TaskStoppedError: The task has to stop.
+        """
+        assert self._target is not None
+        most: int = self._settings["retry.max"]
+        body = batch.body
+        for failures in range(1, most + 2):
+            answer = await self._target.post(body)
+            if answer.meaning is Meaning.MOVED:
+                raise KielGroupsError(f"{self._url} answers {answer.text}; redirects are not followed, correct the url")
+            if answer.meaning is not Meaning.AGAIN:
+                return answer
+            log.warning(
+                "%s: %s did not take %s, failure %d of at most %d: %s",
+                self._name,
+                self._url,
+                batch,
+                failures,
+                most + 1,
+                answer.text,
+            )
+            if failures <= most and await self._context.pause(self._wait_s(failures, answer)):
+                raise TaskStoppedError(f"{self._name}: stopped while {self._url} did not take {batch}")
+        attempts = counted(most + 1, "request")
+        raise KielGroupsError(f"{self._url} did not take {batch} in {attempts}; the last outcome: {answer.text}")
+
+    def _wait_s(self, failures: int, answer: Answer) -> float:
+        longest: float = self._settings["retry.backoff.max.ms"] / 1000
+        return max(self._backoff.delay_s(failures), min(answer.wait_s, longest))
+
+    async def _bury(self, record: Record, status: int, error: str) -> None:
+        """
+        Write a record that the target does not take to the dead letter topic.
+
+        Raises:
+            KielGroupsError: There is no such topic, or it cannot be written.
+        """
+        place = f"{record.topic_partition} offset {record.offset}"
+        if self._dead_letters is None:
+            raise KielGroupsError(
+                f"{self._url} does not take {place}: {error}; with a dead.letter.topic, such records would go there"
+            )
+        log.warning("%s: %s goes to topic %s: %s", self._name, place, self._dead_letters, error)
+        context: dict[str, Any] = {
+            "connector": self._context.connector,
+            "task": self._context.task,
+            "url": self._url,
+            "status": status,
+            "error": error,
+        }
+        await self._context.produce(self._dead_letters, record.key, dead_letter(record, context))
+
+
+def _is_url(text: str) -> bool:
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        # A bad port raises an error when it is asked for.
+        _ = parts.port
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
+    return False
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name.strip(), value.strip()
+
+
+def _is_header(text: str) -> bool:
+    name, value = _header(text)
+    legal = name.isascii() and name.replace("-", "").replace("_", "").isalnum() and value.isprintable()
+    return legal and bool(value) and name.lower() not in ("authorization", "content-length", "host")
+
+
+class HttpSinkConnector(SinkConnector):
+    """Posts records to a URL, as a JSON array of objects with topic, partition, offset, key and value."""
+
+    version: ClassVar[str] = "1.0"
+    task_class = HttpSinkTask
+    config = ConfigDefinition(
+        ConfigKey(
+            "url",
+            documentation="The URL that records are posted to. Secrets belong in authorization.",
+            importance="high",
+            validator=Validator(_is_url, "a URL with http or https and a host, without user and password"),
+            group="Target",
+            width="long",
+        ),
+        ConfigKey(
+            "authorization",
+            "password",
+            None,
+            documentation="The value of the header Authorization, such as Bearer with a token.",
+            validator=Validator(lambda value: value.value.isprintable() and value.value != "", "printable characters"),
+            group="Target",
+            width="long",
+        ),
+        ConfigKey(
+            "headers",
+            "list",
+            [],
+            documentation="Further headers, separated by commas, each as Name: value. Values have no commas.",
+            importance="low",
+            validator=each(Validator(_is_header, "of the form 'Name: value' (and not Authorization)")),
+            group="Target",
+            width="long",
+        ),
+        ConfigKey(
+            "encoding",
+            default="text",
+            documentation="How keys and values become JSON strings: text for UTF-8, base64 for any bytes.",
+            validator=one_of("text", "base64"),
+            group="Target",
+            width="short",
+        ),
+        ConfigKey(
+            "batch.max.records",
+            "int",
+            500,
+            documentation="The most records of a request.",
+            validator=at_least(1),
+            group="Requests",
+            width="short",
+        ),
+        ConfigKey(
+            "batch.max.bytes",
+            "int",
+            1_000_000,
+            documentation="The largest body of a request. A single record may be larger.",
+            validator=at_least(1),
+            group="Requests",
+            width="short",
+        ),
+        ConfigKey(
+            "request.timeout.ms",
+            "int",
+            30_000,
+            documentation="How long a connection may take, and then a request with its answer, in milliseconds.",
+            validator=between(1, 600_000),
+            group="Requests",
+            width="short",
+        ),
+        ConfigKey(
+            "retry.max",
+            "int",
+            10,
+            documentation="How often a request is sent again after a status of 408, 429, or 500 and above, a timeout, "
+            "or an error of the connection. After that the task fails.",
+            validator=between(0, 1_000_000),
+            group="Failures",
+            width="short",
+        ),
+        ConfigKey(
+            "retry.backoff.ms",
+            "int",
+            200,
+            documentation="The delay before a request is sent again, in milliseconds. It doubles with each failure.",
+            importance="low",
+            validator=at_least(1),
+            group="Failures",
+            width="short",
+        ),
+        ConfigKey(
+            "retry.backoff.max.ms",
+            "int",
+            30_000,
+            documentation="The longest such delay, in milliseconds, also if the target asks for more by Retry-After.",
+            importance="low",
+            validator=at_least(1),
+            group="Failures",
+            width="short",
+        ),
+        ConfigKey(
+            "dead.letter.topic",
+            default=None,
+            documentation="The topic for records that the target refuses (a status from 400 to 499, except 408 and "
+            "429) or that encoding cannot write. Without it, such a record makes the task fail.",
+            validator=TOPIC_NAME,
+            group="Failures",
+        ),
+    )
+
+    @classmethod
+    def check(cls, settings: Settings) -> Mapping[str, Sequence[str]]:
+        if settings["dead.letter.topic"] in settings["topics"]:
+            return {"dead.letter.topic": ["dead.letter.topic: it is one of topics; expected another topic"]}
+        return {}
+
+    def start(self, context: ConnectorContext, settings: Settings) -> None:
+        self._config = context.config
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return [self._config] * most

@@ -1,0 +1,117 @@
+"""Post bodies to a URL, and say what each answer means for the records of the body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+__all__ = ["Answer", "HttpTarget", "Meaning", "meaning_of", "shown_url"]
+
+#: How much of an answer errors show.
+_SHOWN_BYTES = 300
+#: Answers are not kept, so their size does not matter.
+_ANY_SIZE = 1 << 40
+
+
+class Meaning(Enum):
+    """What the target's answer means."""
+
+    #: The target has taken the records.
+    TAKEN = "taken"
+    #: The target cannot take records now, or it is unknown whether it has taken them.
+    AGAIN = "again"
+    #: The target refuses these records.
+    REFUSED = "refused"
+    #: The target refuses the body, and a part of it may be taken.
+    REFUSED_PARTLY = "refused partly"
+    #: The target is elsewhere.
+    MOVED = "moved"
+
+
+class Answer(NamedTuple):
+    """
+    The outcome of a request.
+
+    ``status`` is 0 if there was no answer, ``text`` describes the answer, and ``wait_s`` is how long the target asks
+    to wait.
+    """
+
+    meaning: Meaning
+    status: int
+    text: str
+    wait_s: float = 0.0
+
+
+def meaning_of(status: int) -> Meaning:
+    """Return what an HTTP status means."""
+    if 200 <= status < 300:
+        return Meaning.TAKEN
+    if 300 <= status < 400:
+        return Meaning.MOVED
+    if status in (400, 413, 422):
+        return Meaning.REFUSED_PARTLY
+    if 400 <= status < 500 and status not in (408, 429):
+        return Meaning.REFUSED
+    return Meaning.AGAIN
+
+
+def shown_url(url: str) -> str:
+    """Return a URL as logs may show it: without its query, which may have secrets."""
+    return urlunsplit(urlsplit(url)._replace(query="", fragment=""))
+
+
+class HttpTarget:
+    """
+    The URL that records are posted to.
+
+    Args:
+        url: The URL, with ``http`` or ``https``.
+        headers: The headers of each request.
+        timeout_s: How long the connection may take, and then the request with its answer.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+        self._url = url
+        self._headers = dict(headers)
+        self._timeout_s = timeout_s
+        self._client = AsyncHTTPClient(force_instance=True, max_clients=1, max_body_size=_ANY_SIZE)
+
+    async def post(self, body: bytes) -> Answer:
+        """Send one request, and return its outcome. Errors of the connection are outcomes, too."""
+        start = bytearray()
+
+        def keep_start(chunk: bytes) -> None:
+            start.extend(chunk[: _SHOWN_BYTES - len(start)])
+
+        request = HTTPRequest(
+            self._url,
+            "POST",
+            self._headers,
+            body,
+            connect_timeout=self._timeout_s,
+            request_timeout=self._timeout_s,
+            follow_redirects=False,
+            user_agent="kiel-groups",
+            streaming_callback=keep_start,
+        )
+        try:
+            response = await self._client.fetch(request, raise_error=False)
+        # Tornado reports a connection that ends early by an HTTPError with a status of its own.
+        except (HTTPError, OSError) as error:
+            return Answer(Meaning.AGAIN, 0, str(error) or type(error).__name__)
+        shown = bytes(start).decode("utf-8", "replace").strip()
+        text = f"{response.code} {response.reason}{f': {shown}' if shown else ''}"
+        return Answer(meaning_of(response.code), response.code, text, _seconds(response.headers.get("Retry-After")))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Return the seconds of a ``Retry-After`` header; 0 without one, or for a date."""
+    return float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0

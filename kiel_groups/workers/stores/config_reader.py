@@ -1,0 +1,129 @@
+"""Read the configuration of a worker group on a session: consistent snapshots, and the history of changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from kiel_groups.coordination.session.zk_session import Node, Session, Watcher
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
+from kiel_groups.group.znodes.worker_layout import WorkerLayout, connector_of, history_offset_of
+from kiel_groups.workers.stores.stored_values import entry_of
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
+
+__all__ = ["ConfigReader"]
+
+log = logging.getLogger(__name__)
+
+
+class ConfigReader:
+    """The configuration of one worker group, as a session reads it."""
+
+    def __init__(self, session: Session, layout: WorkerLayout) -> None:
+        self._session = session
+        self._layout = layout
+        #: The paths of the znodes of the connectors that were read last, by the connectors' names.
+        self._expected: dict[str, str] = {}
+        #: The znodes beside those of connectors that were logged.
+        self._foreign: set[str] = set()
+
+    async def snapshot(self) -> ConfigSnapshot:
+        """
+        Read all connectors at one configuration offset.
+
+        The offset is read before and after the connectors, until it has not moved. A server that lags behind answers
+        with an older configuration, which is consistent, too.
+
+        Raises:
+            ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the
+                ``problem`` of that connector.
+            SessionLostError: The session is over.
+        """
+        before = await self._session.get(self._layout.config)
+        while True:
+            connectors = await self._connectors()
+            after = await self._session.get(self._layout.config)
+            if _identity(before) == _identity(after):
+                offset = 0 if after is None else parse_config_offset(after.data, self._layout.config)
+                return ConfigSnapshot(offset, connectors)
+            before = after
+
+    async def _connectors(self) -> dict[str, ConnectorEntry]:
+        """Read all connectors; those of the last snapshot together with the list of names, which saves a round trip."""
+        expected = self._expected
+        names, found = await asyncio.gather(
+            self._session.children(self._layout.connectors), self._session.get_many(list(expected.values()))
+        )
+        nodes = dict(zip(expected, found, strict=True))
+        paths = self._paths(names or ())
+        new = [name for name in paths if name not in nodes]
+        nodes |= zip(new, await self._session.get_many([paths[name] for name in new]), strict=True)
+        self._expected = paths
+        read = {name: nodes[name] for name in paths}
+        return {name: entry_of(name, node.data, paths[name]) for name, node in read.items() if node is not None}
+
+    def _paths(self, znodes: Iterable[str]) -> dict[str, str]:
+        """Return the paths of the connectors' znodes by their names, sorted. Log other znodes, once each."""
+        paths: dict[str, str] = {}
+        for znode in znodes:
+            if (name := connector_of(znode)) is not None:
+                paths[name] = f"{self._layout.connectors}/{znode}"
+            elif znode not in self._foreign:
+                self._foreign.add(znode)
+                log.warning("%s/%s is not the znode of a connector; ignoring it", self._layout.connectors, znode)
+        return dict(sorted(paths.items()))
+
+    async def follow(self, on_snapshot: Callable[[ConfigSnapshot], None]) -> None:
+        """
+        Call a function with a snapshot now, and with a newer one after each change, until the caller cancels this.
+
+        Changes that follow each other closely may be in one snapshot. While the znode of the configuration offset has
+        garbage, no snapshot is passed.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        changed = asyncio.Event()
+        known: ConfigSnapshot | None = None
+        try:
+            while True:
+                changed.clear()
+                await self._watch(changed.set)
+                try:
+                    snapshot = await self.snapshot()
+                except ProtocolError as error:
+                    log.error("group %s: %s; keeping the known configuration", self._layout.group, error)
+                else:
+                    # The watch also fires when the connection breaks.
+                    if snapshot != known:
+                        known = snapshot
+                        on_snapshot(snapshot)
+                await changed.wait()
+        finally:
+            self._session.forget(changed.set)
+
+    async def _watch(self, watcher: Watcher) -> None:
+        # Unlike ``get``, ``exists`` also sets a watch on a znode that does not exist yet.
+        await self._session.exists(self._layout.config, watcher)
+
+    async def history(self) -> list[ConfigChange]:
+        """Return the latest changes, in ascending order. Unreadable entries are left out."""
+        names = await self._session.children(self._layout.history) or ()
+        offsets = sorted(offset for offset in map(history_offset_of, names) if offset is not None)
+        paths = [self._layout.history_entry(offset) for offset in offsets]
+        changes = []
+        for path, node in zip(paths, await self._session.get_many(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                changes.append(ConfigChange.parse(node.data, path))
+            except ProtocolError as error:
+                log.error("group %s: %s; leaving this entry out", self._layout.group, error)
+        return changes
+
+
+def _identity(node: Node | None) -> tuple[int, int] | None:
+    """Return what differs between any two states of a znode."""
+    return None if node is None else (node.czxid, node.mzxid)

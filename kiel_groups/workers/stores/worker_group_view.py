@@ -1,0 +1,121 @@
+"""Describe a worker group to operators, from a process that is no worker. The function blocks and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kiel_groups.admin.cluster_admin import Client
+from kiel_groups.admin.group_inspection import read_workers
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.snapshot import Snapshot
+from kiel_groups.group.znodes.worker_contents import ConfigChange, parse_config_offset
+from kiel_groups.group.znodes.worker_layout import CONNECTOR, WorkerLayout, connector_of
+from kiel_groups.workers.stores.stored_values import Written, entry_of, owner_path, status_of, status_path
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.values.work_status import WorkStatus
+
+__all__ = ["WorkerGroup", "describe_workers", "worker_group_of"]
+
+#: How often the znodes are read if the configuration changes meanwhile.
+_MOST_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """
+    A worker group as ZooKeeper has it.
+
+    Args:
+        workers: The ids of the workers that are alive, and what each one's znode has.
+        configuration: All connectors.
+        owners: The id of the worker that has claimed a connector or a task, also of work that is not configured.
+        statuses: The status of each connector and task that is configured.
+        history: The latest changes of the configuration, in ascending order.
+    """
+
+    workers: Mapping[str, bytes]
+    configuration: ConfigSnapshot
+    owners: Mapping[Work, str]
+    statuses: Mapping[Work, WorkStatus]
+    history: tuple[ConfigChange, ...]
+
+
+def describe_workers(client: Client, group: str) -> WorkerGroup:
+    """
+    Read what ZooKeeper has of a worker group. If the configuration changes meanwhile, read it again, a few times.
+
+    Raises:
+        ProtocolError: The znode of the configuration offset has garbage.
+    """
+    config = WorkerLayout(group).config
+    found = read_workers(client, group)
+    for _ in range(_MOST_TRIES - 1):
+        before, found = found, read_workers(client, group)
+        if before.get(config) == found.get(config):
+            break
+    return worker_group_of(group, found)
+
+
+def worker_group_of(group: str, found: Snapshot) -> WorkerGroup:
+    """
+    Describe the workers of a group from its znodes.
+
+    Raises:
+        ProtocolError: The znode of the configuration offset has garbage.
+    """
+    layout = WorkerLayout(group)
+    connectors = {
+        name: entry_of(name, found[path].data, path)
+        for znode, path in _children(found, layout.connectors)
+        if (name := connector_of(znode)) is not None
+    }
+    offset = parse_config_offset(found[layout.config].data, layout.config) if layout.config in found else 0
+    configuration = ConfigSnapshot(offset, connectors)
+    return WorkerGroup(
+        workers={worker_id: found[path].data for worker_id, path in _children(found, layout.workers)},
+        configuration=configuration,
+        owners=dict(_owners(layout, found)),
+        statuses={work: _status(layout, found, work) for work in configuration.works()},
+        history=tuple(_history(layout, found)),
+    )
+
+
+def _children(found: Snapshot, folder: str) -> list[tuple[str, str]]:
+    """Return the names and paths of a znode's children, in the order of their names."""
+    start = f"{folder}/"
+    return sorted(
+        (path.removeprefix(start), path) for path in found if path.startswith(start) and "/" not in path[len(start) :]
+    )
+
+
+def _owners(layout: WorkerLayout, found: Snapshot) -> Iterator[tuple[Work, str]]:
+    for znode, folder in _children(found, layout.owners):
+        if (connector := connector_of(znode)) is None:
+            continue
+        for name, path in _children(found, folder):
+            worker_id = found[path].data.decode(errors="replace")
+            if name == CONNECTOR:
+                yield ConnectorId(connector), worker_id
+            elif name.isascii() and name.isdigit():
+                yield TaskId(connector, int(name)), worker_id
+
+
+def _status(layout: WorkerLayout, found: Snapshot, work: Work) -> WorkStatus:
+    path = status_path(layout, work)
+    status, owner = found.get(path), found.get(owner_path(layout, work))
+    connector = found.get(layout.connector(work.connector))
+    return status_of(
+        path,
+        None if status is None else Written(status.data, status.mzxid),
+        None if owner is None else owner.czxid,
+        None if connector is None else connector.czxid,
+    )
+
+
+def _history(layout: WorkerLayout, found: Snapshot) -> Iterator[ConfigChange]:
+    for _, path in _children(found, layout.history):
+        with suppress(ProtocolError):
+            yield ConfigChange.parse(found[path].data, path)

@@ -1,0 +1,92 @@
+"""
+A source whose tasks write a journal: each start, poll and stop with its fencing token, into one file for all workers.
+
+So a test judges from outside whether two workers have run a task at the same time, also if they are frozen or killed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Settings
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.connector_interfaces import SourceConnector
+from kiel_groups.workers.plugins.plugin_contexts import ConnectorContext, SourceTaskContext
+from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+
+__all__ = ["JOURNAL_SOURCE", "Entry", "check_journal", "read_journal"]
+
+JOURNAL_SOURCE = f"{__name__}:JournalConnector"
+
+_PAUSE_S = 0.05
+
+
+class Entry(NamedTuple):
+    """One line of the journal: what a task did, its fencing token, and the process."""
+
+    what: str
+    task: str
+    token: int
+    pid: int
+
+
+class JournalTask(SourceTask):
+    """Writes a line for each call, and a record for each poll."""
+
+    def start(self, context: SourceTaskContext, settings: Settings) -> None:
+        self._context = context
+        self._task = f"{context.connector}-{context.task}"
+        self._topic = settings["topic"]
+        self._file = os.open(settings["journal"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        stored = context.run(context.offset({"task": self._task}))
+        self._next = 0 if stored is None else stored["next"]
+        self._write("start")
+
+    def _write(self, what: str) -> None:
+        # One short write to a file that is opened for appending is atomic.
+        os.write(self._file, f"{what} {self._task} {self._context.fencing_token} {os.getpid()}\n".encode())
+
+    def poll(self) -> Sequence[SourceRecord]:
+        self._write("poll")
+        time.sleep(_PAUSE_S)
+        number, self._next = self._next, self._next + 1
+        value = f"{self._task} {number}".encode()
+        return [SourceRecord({"task": self._task}, {"next": self._next}, self._topic, value)]
+
+    def stop(self) -> None:
+        self._write("stop")
+
+
+class JournalConnector(SourceConnector):
+    """Has ``tasks.max`` tasks."""
+
+    task_class = JournalTask
+    config = ConfigDefinition(ConfigKey("journal"), ConfigKey("topic"))
+
+    def start(self, context: ConnectorContext, settings: Settings) -> None:
+        self._config = context.config
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return [self._config] * most
+
+
+def read_journal(path: Path) -> list[Entry]:
+    """Return the lines of a journal, in the order in which they were written."""
+    found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [Entry(what, task, int(token), int(pid)) for what, task, token, pid in found]
+
+
+def check_journal(entries: Sequence[Entry]) -> None:
+    """Fail if a task was polled after another run of it had started, or if tokens do not grow."""
+    newest: dict[str, int] = {}
+    for number, entry in enumerate(entries):
+        known = newest.get(entry.task, -1)
+        if entry.what == "start":
+            assert entry.token > known, f"line {number}: {entry} follows token {known}"
+            newest[entry.task] = entry.token
+        elif entry.what == "poll":
+            assert entry.token == known, f"line {number}: {entry} beside the run with token {known}"

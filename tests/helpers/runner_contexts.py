@@ -1,0 +1,91 @@
+"""What a runner gets from its runtime, without a runtime: stores in memory, and a session that a test ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import ClaimLostError, SessionLostError
+from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
+from kiel_groups.workers.plugins.connector_interfaces import Connector
+from kiel_groups.workers.plugins.plugin_contexts import JsonObject
+from kiel_groups.workers.runners.runner_interface import RunnerContext, SourceOffsets
+from kiel_groups.workers.runners.work_fence import WorkFence
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from tests.helpers.counting_connectors import FakeClients
+
+__all__ = ["FakeSession", "FakeStores", "runner_context"]
+
+
+class FakeSession:
+    """A session that is trusted until the test changes that."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.trusted = True
+
+    async def wait_trusted(self) -> None:
+        while not self.trusted:
+            if self.is_over:
+                raise SessionLostError("the session is over")
+            await asyncio.sleep(0.001)
+
+    def end(self) -> None:
+        self.trusted, self.is_over = False, True
+
+
+class FakeStores:
+    """The stores of one session; without the claim, each write is refused."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, JsonObject] = {}
+        self.tasks: list[list[Mapping[str, str]]] = []
+        self.is_claimed = True
+
+    async def read_offset(self, connector: str, partition: JsonObject) -> JsonObject | None:
+        return self.offsets.get(str(partition))
+
+    async def write_offsets(self, task: TaskId, offsets: SourceOffsets) -> None:
+        if not self.is_claimed:
+            raise ClaimLostError("the claim is gone")
+        for partition, offset in offsets:
+            self.offsets[str(partition)] = offset
+
+    async def write_tasks(self, connector: str, tasks: Sequence[Mapping[str, str]]) -> None:
+        if not self.is_claimed:
+            raise ClaimLostError("the claim is gone")
+        self.tasks.append(list(tasks))
+
+
+def runner_context(
+    connector_class: type[Connector],
+    config: Mapping[str, str],
+    *,
+    task: int | None = 0,
+    session: FakeSession | None = None,
+    stores: FakeStores | None = None,
+    clients: FakeClients | None = None,
+    started: Any = lambda: None,
+) -> RunnerContext:
+    """Return the context of a task of the connector "c", or of the connector itself."""
+    whole = {"name": "c", "connector.class": "x", **config}
+    work: Work = ConnectorId("c") if task is None else TaskId("c", task)
+    settings = (
+        checked_config(connector_class, whole).settings
+        if task is None
+        else task_settings(connector_class, whole, whole)
+    )
+    return RunnerContext(
+        work=work,
+        token=7,
+        connector_class=connector_class,
+        config=whole,
+        settings=settings,
+        fence=WorkFence(session or FakeSession()),
+        stores=stores or FakeStores(),
+        clients=clients or FakeClients(),
+        runtime=Runtime(),
+        started=started,
+    )

@@ -1,0 +1,58 @@
+"""``kiel-groups workers describe`` on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.embedded import Cluster
+from kiel_groups.workers.session.worker_role import WorkerRole
+from kiel_groups.workers.session.worker_session import WorkerSession
+from kiel_groups.workers.stores.config_store import ConfigStore
+from tests.helpers.commands import kiel_groups
+from tests.helpers.contexts import process_context
+
+pytestmark = pytest.mark.integration
+
+URL = "http://127.0.0.1:8083"
+
+
+def store_of(role: WorkerRole) -> ConfigStore:
+    """Return the configuration of the worker's group."""
+    return ConfigStore(role.session, role.writer, role.layout, role.worker_id, Runtime())
+
+
+async def test_a_group_of_workers_is_described(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """The live worker, the connector and its tasks are shown, without secrets. Work without an owner is a problem."""
+    group = unique("group")
+    process = process_context(GroupConfig(group=group), ZooKeeperConfig.parse(cluster_39.zk_hosts))
+    worker = WorkerSession(process, URL, lambda role: None, lambda role: None, lambda error: None)
+    await worker.start()
+    try:
+        store = store_of(worker.role)
+        await store.put_connector("a/b", {"connector.class": "x:Y", "db.password": "hunter2"})
+        await store.put_task_configs("a/b", [{"n": "1"}, {"n": "2"}])
+        words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts]
+        table, checked = kiel_groups(*words), kiel_groups(*words, "--json", "--check")
+        worker_id = worker.role.worker_id
+    finally:
+        await worker.close()
+    assert (table.returncode, table.stderr) == (0, "")
+    assert f"group {group}: 1 worker, 1 connector, 2 tasks, configuration offset 2" in table.stdout
+    assert "problem: task a/b-1 does not run: it has no worker at the moment" in table.stdout
+    document = json.loads(checked.stdout)
+    assert (checked.returncode, document["workers"]) == (1, [{"worker": worker_id, "url": URL}])
+    assert [(work["connector"], work["task"]) for work in document["work"]] == [("a/b", None), ("a/b", 0), ("a/b", 1)]
+    assert [change["what"] for change in document["history"]] == ["created", "tasks"]
+    assert "hunter2" not in table.stdout + checked.stdout
+
+
+def test_an_unknown_group_is_refused(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """The error names the group and the place, with exit status 2."""
+    done = kiel_groups("workers", "describe", group := unique("group"), "--zookeeper", cluster_39.zk_hosts)
+    text = f"error: there are no workers of group {group!r} in ZooKeeper at {cluster_39.zk_hosts}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", text)

@@ -1,0 +1,173 @@
+"""Mutants of the work that workers run: claims, supervisors and runners."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_FENCE = "workers/runners/work_fence.py"
+_CALLS = "workers/runners/plugin_calls.py"
+_SOURCE = "workers/runners/source_task_runner.py"
+_SINK = "workers/runners/sink_task_runner.py"
+_CONNECTOR = "workers/runners/connector_runner.py"
+_CLAIMS = "workers/execution/work_claims.py"
+_SUPERVISOR = "workers/execution/work_supervisor.py"
+_PLAN = "workers/execution/work_plan.py"
+_POLICY = "workers/execution/restart_policy.py"
+
+_CALLS_TEST = "tests/unit/workers/runners/test_plugin_calls.py"
+_SOURCE_TEST = "tests/unit/workers/runners/test_source_task_runner.py"
+_SINK_TEST = "tests/unit/workers/runners/test_sink_task_runner.py"
+_CONNECTOR_TEST = "tests/unit/workers/runners/test_connector_runner.py"
+_CLAIMS_TEST = "tests/sim/test_work_claims.py"
+_RUNTIME_TEST = "tests/sim/test_worker_runtime.py"
+_PLAN_TEST = "tests/unit/workers/execution/test_work_plan.py"
+_POLICY_TEST = "tests/unit/workers/execution/test_restart_policy.py"
+
+MUTANTS = (
+    # Runners
+    Mutant(
+        "work whose claim is lost is delivered",
+        _FENCE,
+        "            if self.shut_reason:\n",
+        "            if False:\n",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "records are delivered while the session is not trusted",
+        _FENCE,
+        "            if self._session.trusted:\n",
+        "            if True:\n",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "a cancelled call does not wait for its thread",
+        _CALLS,
+        "        while not running.done():\n            try:\n",
+        "        while not running.done() and not is_cancelled:\n            try:\n",
+        _CALLS_TEST,
+    ),
+    Mutant(
+        "offsets of records that were not delivered are stored",
+        _SOURCE,
+        "        for outcome in outcomes:\n            outcome.result()\n",
+        "",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "what a task delivered before its error is delivered again",
+        _SOURCE,
+        "            await self._store_after_error()\n",
+        "",
+        _SOURCE_TEST,
+    ),
+    Mutant(
+        "a sink commits what it has not flushed",
+        _SINK,
+        "            await self.calls.call(self._task.flush, dict(self._taken))\n",
+        "",
+        _SINK_TEST,
+    ),
+    Mutant(
+        "a sink gives partitions back without a flush",
+        _SINK,
+        "        await self._flush_and_commit()\n        self._forget(partitions)\n",
+        "        self._forget(partitions)\n",
+        _SINK_TEST,
+    ),
+    Mutant(
+        "a sink that has failed in a hook continues",
+        _SINK,
+        "                self._failure.set_exception(error)\n",
+        "                self._failure.cancel()\n",
+        _SINK_TEST,
+    ),
+    Mutant(
+        "a connector has more tasks than users allow",
+        _CONNECTOR,
+        "    if len(configs) > most:\n",
+        "    if False:\n",
+        _CONNECTOR_TEST,
+    ),
+    # Claims
+    Mutant(
+        "the owner znode of another worker is taken for a claim",
+        _CLAIMS,
+        "            if node.owner == self._session.id:\n",
+        "            if True:\n",
+        _CLAIMS_TEST,
+    ),
+    Mutant(
+        "a release deletes the owner znode of another worker",
+        _CLAIMS,
+        "        waiting = self._mine(await self._read(releases))\n",
+        "        waiting = set(releases)\n",
+        _CLAIMS_TEST,
+    ),
+    Mutant(
+        "a cancelled claim leaves its owner znode",
+        _CLAIMS,
+        "                    self._releases.setdefault(work, _Request())\n",
+        "",
+        _CLAIMS_TEST,
+    ),
+    Mutant(
+        "a deleted owner znode is not noticed",
+        _CLAIMS,
+        "                self._on_gone(work)\n",
+        "",
+        _CLAIMS_TEST,
+    ),
+    Mutant(
+        "a release whose answer is lost is not tried again",
+        _CLAIMS,
+        "self._mine(await self._read(outcome.unknown)) if outcome.unknown else set()",
+        "set()",
+        _CLAIMS_TEST,
+    ),
+    # Supervisors
+    Mutant(
+        "the claim of a plugin that does not stop is released",
+        _SUPERVISOR,
+        "            self._abandon(limit_s)\n            await asyncio.wait({running})\n",
+        "            self._abandon(limit_s)\n",
+        _RUNTIME_TEST,
+    ),
+    Mutant(
+        "a rebalance waits for a plugin that does not stop",
+        _SUPERVISOR,
+        "        if self._is_stopping:\n            self.given_back.set()\n",
+        "",
+        _RUNTIME_TEST,
+    ),
+    Mutant(
+        "work starts beside its former run",
+        _SUPERVISOR,
+        "            await self._wait_for_former()\n",
+        "            self._former = None\n",
+        _RUNTIME_TEST,
+    ),
+    # Plans
+    Mutant(
+        "changed settings of a task are not assigned",
+        _PLAN,
+        "    return _shared(assigned) != _shared(present)\n",
+        "    return _shared(assigned).keys() != _shared(present).keys()\n",
+        _PLAN_TEST,
+    ),
+    Mutant(
+        "tasks of an unreadable connector run",
+        _PLAN,
+        "    if entry.problem or entry.tasks is None or work.task >= len(entry.tasks):\n",
+        "    if entry.tasks is None or work.task >= len(entry.tasks):\n",
+        _PLAN_TEST,
+    ),
+    Mutant(
+        "failed work restarts without a limit",
+        _POLICY,
+        '        if self._restarts >= settings["restart.max"]:\n            return None\n',
+        "",
+        _POLICY_TEST,
+    ),
+)

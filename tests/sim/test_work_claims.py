@@ -1,0 +1,220 @@
+"""Claims of work on simulated time: one owner at a time, although answers are lost and znodes deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.errors import SessionLostError
+from kiel_groups.group.znodes.transactions import Check, Create, Done
+from kiel_groups.workers.execution.work_claims import WorkClaims
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from tests.sim.worker_bench import LAYOUT, SimulatedWorker, WorkerBench
+
+pytestmark = pytest.mark.sim
+
+TASK = TaskId("c", 0)
+OWNER = LAYOUT.owner("c", 0)
+
+
+class Claimant:
+    """A worker of the bench with its claims, and the work whose claims have disappeared."""
+
+    def __init__(self, bench: WorkerBench, worker_id: str) -> None:
+        self.bench = bench
+        self.worker = bench.worker(worker_id)
+        self.gone: list[Work] = []
+        writer = FencedWriter(self.worker.session, LAYOUT.worker(worker_id), _caught_up)
+
+        async def create() -> WorkClaims:
+            return WorkClaims(self.worker.session, writer, LAYOUT, worker_id, self.gone.append)
+
+        self.claims = bench.run(self.worker, create())
+        self.driver = self.worker.process.start(self.claims.run())
+
+    def begin(self, work: Work) -> asyncio.Task[int]:
+        return self.worker.process.start(self.claims.claim(work))
+
+    def claim(self, work: Work = TASK) -> int:
+        task = self.begin(work)
+        self.bench.timeline.run_until(task.done, 30.0)
+        return task.result()
+
+    def release(self, work: Work = TASK, *operations: Any) -> bool:
+        return self.bench.run(self.worker, self.claims.release(work, operations))
+
+    def until(self, condition: Callable[[], object]) -> None:
+        self.bench.timeline.run_until(condition, 30.0)
+
+
+async def _caught_up() -> None:
+    pass
+
+
+def owner(bench: WorkerBench, path: str = OWNER) -> bytes | None:
+    node = bench.ensemble.tree.znodes.get(path)
+    return None if node is None else node.data
+
+
+def test_a_claim_is_an_ephemeral_znode_whose_zxid_is_the_token(workers: WorkerBench) -> None:
+    """The znode has the worker's id; a later claim has a larger token; a release deletes the znode."""
+    first = Claimant(workers, "w1")
+    token = first.claim()
+    assert owner(workers) == b"w1"
+    assert token == workers.ensemble.tree.znodes[OWNER].czxid
+    assert first.claims.owns(TASK)
+    assert first.release()
+    assert owner(workers) is None
+    assert not first.claims.owns(TASK)
+    assert first.claim() > token
+
+
+def test_a_successor_waits_for_the_release(workers: WorkerBench) -> None:
+    """A claim of another worker's work is done once the owner has released it, and not before."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    token = first.claim()
+    waiting = second.begin(TASK)
+    workers.timeline.run_for(2.0)
+    assert not waiting.done()
+    assert second.claims.waits(TASK)
+    assert first.release()
+    second.until(waiting.done)
+    assert waiting.result() > token
+    assert owner(workers) == b"w2"
+
+
+def test_a_successor_waits_for_the_end_of_a_frozen_workers_session(workers: WorkerBench) -> None:
+    """The frozen worker's claims end with its session; when it wakes up, its release is refused."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    first.claim()
+    waiting = second.begin(TASK)
+    workers.timeline.run_for(1.0)
+    first.worker.process.freeze()
+    workers.timeline.run_for(1.0)
+    assert not waiting.done()
+    workers.ensemble.expire(first.worker.session.id)
+    second.until(waiting.done)
+    first.worker.process.thaw()
+    with pytest.raises(SessionLostError):
+        first.release()
+    assert owner(workers) == b"w2"
+    first.until(first.driver.done)
+    with pytest.raises(SessionLostError):
+        first.claim(ConnectorId("c"))
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_claim_whose_answer_is_lost_is_resolved(workers: WorkerBench, what: Literal["request", "reply"]) -> None:
+    """The owner znodes are read: one that was created is this worker's claim, one that was not is created."""
+    first = Claimant(workers, "w1")
+    first.worker.lose(what, OWNER)
+    assert first.claim() == workers.ensemble.tree.znodes[OWNER].czxid
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_release_whose_answer_is_lost_is_resolved(workers: WorkerBench, what: Literal["request", "reply"]) -> None:
+    """The owner znode is gone after the call, whether or not the lost transaction was executed."""
+    first = Claimant(workers, "w1")
+    first.claim()
+    first.worker.lose(what, OWNER)
+    assert first.release()
+    assert owner(workers) is None
+    assert first.gone == []
+
+
+def test_many_claims_share_transactions(workers: WorkerBench) -> None:
+    """A worker claims a hundred tasks of two connectors, of which another has one, with few transactions."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    second.claim(TaskId("d", 7))
+    works: list[Work] = [TaskId(name, number) for name in "cd" for number in range(50)]
+    before = len(workers.ensemble.log)
+    claiming = [first.begin(work) for work in works]
+    first.until(lambda: sum(task.done() for task in claiming) == 99)
+    assert len(workers.ensemble.log) - before < 10
+    assert not claiming[57].done()
+
+
+def test_a_cancelled_claim_leaves_no_znode(workers: WorkerBench) -> None:
+    """A worker that does not want the work any more releases what was created meanwhile, or stops waiting."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    for after_s in (number * 0.0005 for number in range(60)):
+        claiming = first.begin(TASK)
+        workers.timeline.run_for(after_s)
+        claiming.cancel()
+        workers.timeline.run_for(1.0)
+        assert first.claims.owns(TASK) == (claiming.done() and not claiming.cancelled())
+        assert (owner(workers) is None) == (not first.claims.owns(TASK))
+        if first.claims.owns(TASK):
+            first.release()
+    token = first.claim()
+    waiting = second.begin(TASK)
+    workers.timeline.run_for(1.0)
+    waiting.cancel()
+    first.release()
+    workers.timeline.run_for(1.0)
+    assert owner(workers) is None
+    assert first.claim() > token
+
+
+def test_a_deleted_owner_znode_is_noticed(workers: WorkerBench) -> None:
+    """A watch tells the worker, also if another worker has claimed the work since; releasing that changes nothing."""
+    first, second = Claimant(workers, "w1"), Claimant(workers, "w2")
+    first.claim()
+    workers.run(second.worker, second.worker.session.transact([Check(OWNER)]))
+    waiting = second.begin(TASK)
+    workers.timeline.run_for(1.0)
+    workers.run(second.worker, second.worker.release(TASK))
+    second.until(waiting.done)
+    workers.timeline.run_for(1.0)
+    assert first.gone == [TASK]
+    assert not first.claims.owns(TASK)
+    assert first.release()
+    assert owner(workers) == b"w2"
+
+
+def test_deleted_folders_are_created_again(workers: WorkerBench) -> None:
+    """If an operator deletes the folder of a connector's owner znodes, the next claim creates it."""
+    first = Claimant(workers, "w1")
+    first.claim()
+    first.release()
+    workers.run(first.worker, _delete(first.worker, LAYOUT.connector_owners("c")))
+    assert first.claim()
+    assert owner(workers) == b"w1"
+
+
+async def _delete(worker: SimulatedWorker, path: str) -> None:
+    worker.session.client.delete_async(path)
+
+
+def test_a_release_writes_more_in_its_transaction(workers: WorkerBench) -> None:
+    """What is written with a release is there afterwards; if ZooKeeper refuses it, the claim stays."""
+    first = Claimant(workers, "w1")
+    first.claim()
+    path = f"{LAYOUT.offsets}/x"
+    assert first.release(TASK, Create(path, b"1"))
+    assert owner(workers, path) == b"1"
+    first.claim()
+    assert not first.release(TASK, Create(path, b"2"))
+    assert owner(workers) == b"w1"
+    assert owner(workers, path) == b"1"
+    assert first.claims.owns(TASK)
+    assert first.release()
+
+
+def test_a_broken_connection_keeps_the_claims(workers: WorkerBench) -> None:
+    """Watches fire when the connection breaks; the claims are read again, and are still there."""
+    first = Claimant(workers, "w1")
+    first.claim()
+    (server,) = workers.ensemble.servers
+    workers.ensemble.crash(server)
+    workers.timeline.run_for(1.0)
+    workers.ensemble.heal(server)
+    first.until(lambda: first.worker.session.trusted)
+    workers.timeline.run_for(2.0)
+    assert first.gone == []
+    assert isinstance(workers.run(first.worker, first.worker.session.transact([Check(OWNER)])), Done)
+    assert first.release()

@@ -1,0 +1,442 @@
+"""Groups of workers on simulated time: every task runs under one claim, whatever happens to its worker."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from kiel_groups.errors import (
+    ConfigError,
+    ConnectorExistsError,
+    RebalanceError,
+    SessionLostError,
+    UnknownConnectorError,
+)
+from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.values.work_status import WorkState
+from tests.helpers.counting_connectors import COUNTING_SOURCE
+from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
+
+pytestmark = pytest.mark.sim
+
+
+def stored(bench: WorkerGroupBench, task: str) -> int | None:
+    """Return the stored source offset of a task."""
+    path = LAYOUT.source_offset(task.rpartition("-")[0], partition_digest({"task": task}))
+    node = bench.ensemble.tree.znodes.get(path)
+    if node is None:
+        return None
+    found: int = SourceOffset.parse(node.data, path).offset["next"]
+    return found
+
+
+def test_a_new_connector_runs_with_its_tasks() -> None:
+    """A created connector is assigned, configures its tasks, and these are assigned; their records arrive once."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2")
+    bench.create("c", tasks_max="3", limit="25")
+    bench.until_running("c", 3)
+    for task in ("c-0", "c-1", "c-2"):
+        bench.until_delivered(task, 25)
+        assert bench.delivered("t", task) == list(range(1, 26))
+    assert set(bench.owned(ConnectorId("c"), *(TaskId("c", n) for n in range(3))).values()) == {"w1", "w2"}
+    bench.timeline.run_for(1.0)
+    assert stored(bench, "c-0") == 26
+    states = bench.workers["w1"].states("c")
+    assert {status.state for status in states.values()} == {WorkState.RUNNING}
+    assert {status.worker for status in states.values()} == {"w1:8083", "w2:8083"}
+
+
+def test_a_stopped_worker_gives_everything_back_first() -> None:
+    """Its tasks stop in order, their offsets are stored with the release, and the other worker continues there."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", limit="400")
+    bench.until_running("c", 2)
+    bench.until_delivered("c-0", 30)
+    first.close()
+    bench.until_running("c", 2)
+    for task in ("c-0", "c-1"):
+        bench.until_delivered(task, 400)
+        assert bench.delivered("t", task) == list(range(1, 401))
+    assert set(bench.owned(TaskId("c", 0), TaskId("c", 1)).values()) == {"w2"}
+
+
+def test_the_successor_of_a_killed_worker_waits_for_its_session() -> None:
+    """Its owner znodes exist until its session expires; then its tasks continue after the stored offsets."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", limit="2000")
+    bench.until_running("c", 2)
+    bench.until_delivered("c-0", 30)
+    victim = bench.owner(TaskId("c", 0))
+    assert victim is not None
+    bench.workers[victim].process.kill()
+    bench.until_delivered("c-0", 2000)
+    assert set(bench.delivered("t", "c-0")) == set(range(1, 2001))
+    starts = [call for call in bench.counts.calls if call.method == "start" and call.work == "c-0"]
+    assert starts[-1].token > starts[0].token
+
+
+def test_a_frozen_worker_delivers_and_commits_nothing_after_its_session() -> None:
+    """A worker that wakes up after its session has expired notices that before its next record."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    bench.until_delivered("c-0", 30)
+    victim = bench.owner(TaskId("c", 0))
+    assert victim is not None
+    frozen, starts = bench.workers[victim], bench.counts.count("start", "c-0")
+    frozen.process.freeze()
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") > starts)
+    successor = max(call.token for call in bench.counts.calls if call.work == "c-0")
+    bench.timeline.run_for(5.0)
+    before = len(bench.counts.calls)
+    frozen.process.thaw()
+    bench.timeline.run_for(5.0)
+    # A poll that was under way may return; its records are not delivered.
+    late = [c for c in bench.counts.calls[before:] if c.work == "c-0" and c.token < successor]
+    assert [call.method for call in late if call.method != "poll"] in ([], ["stop"])
+    numbers = bench.delivered("t", "c-0")
+    repeated = numbers.index(numbers[-1]) != len(numbers) - 1
+    assert not repeated
+    assert (stored(bench, "c-0") or 0) >= numbers[-1] - 30
+
+
+def test_two_workers_never_run_the_same_task() -> None:
+    """Between a start and its stop, no other worker starts the task, through joins, leaves and a lost session."""
+    bench = WorkerGroupBench()
+    bench.start("w1", "w2", "w3")
+    bench.create("c", tasks_max="5", limit="100000")
+    bench.until_running("c", 5)
+    bench.start("w4")
+    bench.until_running("c", 5)
+    bench.workers["w1"].close()
+    bench.until_running("c", 5)
+    second = bench.workers["w2"].herder.parts.session
+    bench.workers["w2"].process.call(lambda: second.end("the test ends it"))
+    bench.timeline.run_for(20.0)
+    bench.until_running("c", 5)
+    runs: dict[str, int] = {}
+    for call in bench.counts.calls:
+        if call.method == "start" and call.token:
+            assert call.work not in runs, f"{call} starts beside the run with token {runs[call.work]}"
+            runs[call.work] = call.token
+        elif call.method == "stop" and call.token:
+            assert runs.pop(call.work) == call.token
+    assert len(runs) == 5
+
+
+def test_a_deleted_claim_is_taken_again() -> None:
+    """If an operator deletes an owner znode, the task stops at once, and starts with a larger token."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    first = bench.counts.calls[-1].token
+    bench.operator_deletes(LAYOUT.owner("c", 0))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
+    assert [call.method for call in bench.counts.calls if call.work == "c-0" and call.token == first][-1] == "stop"
+    assert bench.counts.calls[-1].token > first
+
+
+def test_a_pause_stops_the_work_and_a_resume_starts_it_without_a_rebalance() -> None:
+    """The owner follows the target state of the connector; the group assigns nothing again."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    generation = worker.member.token
+    worker.run(worker.requests.pause("c"))
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == bench.state(ConnectorId("c")) == WorkState.PAUSED)
+    delivered = len(bench.delivered("t", "c-0"))
+    bench.timeline.run_for(5.0)
+    assert len(bench.delivered("t", "c-0")) == delivered
+    assert {status.state for status in worker.states("c").values()} == {WorkState.PAUSED}
+    worker.run(worker.requests.resume("c"))
+    bench.until_running("c", 1)
+    assert worker.member.token == generation
+    bench.timeline.run_for(2.0)
+    numbers = bench.delivered("t", "c-0")
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_changed_settings_restart_the_connector_and_changed_tasks_rejoin() -> None:
+    """A change that leaves the tasks as they are restarts the connector only; changed tasks are assigned again."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.counts.task_configs["c"] = [{"limit": "10"}]
+    bench.create("c", limit="1")
+    bench.until_running("c", 1)
+    generation, starts = worker.member.token, bench.counts.count("start", "c")
+    config = worker.run(worker.requests.config("c"))
+    worker.run(worker.requests.put_config("c", {**config, "limit": "2"}))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c") == starts + 1)
+    bench.timeline.run_for(1.0)
+    assert worker.member.token == generation
+    assert bench.counts.methods("c-0") == ["start"]
+    bench.counts.task_configs["c"] = [{"limit": "20"}, {"limit": "5"}]
+    worker.process.call(bench.counts.connectors["c"].request_task_reconfiguration)
+    # tasks.max is 1.
+    bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.FAILED)
+    worker.run(worker.requests.put_config("c", {**config, "tasks.max": "2"}))
+    bench.until_delivered("c-1", 5)
+    assert worker.member.token != generation
+
+
+def test_a_deleted_connector_stops() -> None:
+    """Its work stops, its claims are released, and its statuses are deleted."""
+    bench = WorkerGroupBench()
+    (worker, other) = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", limit="100000")
+    bench.until_running("c", 2)
+    worker.run(worker.requests.delete("c"))
+    works = (ConnectorId("c"), TaskId("c", 0), TaskId("c", 1))
+    bench.timeline.run_until(lambda: set(bench.owned(*works).values()) == {None})
+    assert bench.counts.methods("c-0")[-1] == "stop"
+    assert other.run(other.requests.connectors()) == []
+
+
+def test_garbage_in_one_connector_stops_that_one_only() -> None:
+    """Its owner reports it as FAILED with the reason, and the other connector runs."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.create("d", limit="100000")
+    bench.until_running("c", 1)
+    bench.until_running("d", 1)
+    bench.write(LAYOUT.connector("c"), b"garbage")
+    worker.run(worker.requests.pause("d"))
+    worker.run(worker.requests.resume("d"))
+    bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.FAILED)
+    bench.until_running("d", 1)
+    bench.timeline.run_for(1.0)
+    assert LAYOUT.connector("c") in worker.states("c")[ConnectorId("c")].trace
+    assert bench.owner(TaskId("c", 0)) is None
+
+
+def test_a_task_that_raises_fails_and_keeps_its_claim() -> None:
+    """Its status has the trace; what it has delivered is stored; a user restarts it."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100")
+    bench.until_delivered("c-0", 20)
+
+    def fail() -> None:
+        raise ValueError("out of order")
+
+    bench.counts.hooks["poll", "c-0"] = fail
+    bench.timeline.run_until(lambda: bench.state(TaskId("c", 0)) == WorkState.FAILED)
+    bench.timeline.run_for(1.0)
+    status = worker.states("c")[TaskId("c", 0)]
+    assert status.state == WorkState.FAILED
+    assert "ValueError: out of order" in status.trace
+    assert bench.owner(TaskId("c", 0)) == "w1"
+    assert stored(bench, "c-0") == bench.delivered("t", "c-0")[-1] + 1
+    bench.timeline.run_for(60.0)
+    assert bench.counts.methods("c-0") == ["start", "stop"]
+    bench.counts.hooks.clear()
+    worker.run(worker.requests.restart_task("c", 0))
+    bench.until_delivered("c-0", 100)
+    assert bench.delivered("t", "c-0") == list(range(1, 101))
+
+
+def test_a_task_restarts_by_its_policy_and_stays_failed_after_its_limit() -> None:
+    """With back-off, the task starts again after delays that double, as often as the policy allows."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    times: list[float] = []
+
+    def fail() -> None:
+        times.append(bench.timeline.now_s)
+        raise ValueError
+
+    bench.counts.hooks["start", "c-0"] = fail
+    bench.create("c", restart_policy="backoff", restart_max="3", restart_backoff_ms="1000", limit="10")
+    bench.timeline.run_for(120.0)
+    assert len(times) == 4
+    gaps = [after - before for before, after in pairwise(times)]
+    assert all(0.7 * expected < gap < 1.4 * expected for gap, expected in zip(gaps, (1, 2, 4), strict=True))
+    assert bench.state(TaskId("c", 0)) == WorkState.FAILED
+
+
+def test_a_task_that_hangs_in_stop_is_abandoned_and_keeps_its_claim() -> None:
+    """The rebalance continues without it; its successor starts when its call has returned."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    bench.create("c", limit="100000", task_stop_timeout_ms="2000")
+    bench.until_running("c", 1)
+    victim = bench.owner(TaskId("c", 0))
+    assert victim is not None
+    released = asyncio.Event()
+
+    async def hang() -> None:
+        # It does not react to its cancellation, as a thread.
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    bench.counts.hooks["stop", "c-0"] = hang
+    starts = bench.counts.count("start", "c-0")
+    worker = bench.workers[victim]
+    closing = worker.process.start(worker.member.close())
+    bench.timeline.run_until(closing.done, 10.0)
+    bench.timeline.run_for(10.0)
+    assert bench.owner(TaskId("c", 0)) == victim
+    assert bench.counts.count("start", "c-0") == starts
+    other = second if worker is first else first
+    status = other.states("c")[TaskId("c", 0)]
+    assert status.state == WorkState.FAILED
+    assert "did not stop within 2 s" in status.trace
+    worker.process.call(released.set)
+    bench.counts.hooks.clear()
+    bench.timeline.run_until(lambda: bench.owner(TaskId("c", 0)) == other.name)
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == starts + 1)
+
+
+def test_a_connector_that_returns_garbage_fails() -> None:
+    """What is no list of settings, has values that are no texts, or too many tasks, is refused with a status."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    for number, garbage in enumerate(({"a": "b"}, [{"a": 1}], [{}, {}], 7, "text")):
+        name = f"c{number}"
+        bench.counts.task_configs[name] = garbage
+        bench.create(name)
+        bench.timeline.run_until(lambda name=name: bench.state(ConnectorId(name)) == WorkState.FAILED)  # type: ignore[misc]
+        bench.timeline.run_for(1.0)
+        assert "task_configs returned" in worker.states(name)[ConnectorId(name)].trace
+    assert worker.failures == []
+
+
+def test_zookeeper_is_gone_for_a_while_and_back() -> None:
+    """Tasks wait while the connection is broken, and continue on the same claim if the session survives."""
+    bench = WorkerGroupBench()
+    bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_delivered("c-0", 30)
+    (server,) = bench.ensemble.servers
+    bench.ensemble.crash(server)
+    bench.timeline.run_for(30.0)
+    delivered = len(bench.delivered("t", "c-0"))
+    bench.timeline.run_for(5.0)
+    assert len(bench.delivered("t", "c-0")) == delivered
+    bench.ensemble.heal(server)
+    bench.timeline.run_until(lambda: len(bench.delivered("t", "c-0")) > delivered + 100, 120.0)
+    numbers = set(bench.delivered("t", "c-0"))
+    assert numbers == set(range(1, max(numbers) + 1))
+
+
+def test_rebalances_do_not_wait_for_an_abandoned_task_again() -> None:
+    """Its worker may be assigned the task anew, several times: it starts when the former call has returned."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000", task_stop_timeout_ms="1000")
+    bench.until_running("c", 1)
+    released = asyncio.Event()
+
+    async def hang() -> None:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+
+    bench.counts.hooks["stop", "c-0"] = hang
+    for _ in range(3):
+        before = worker.member.token
+        worker.process.call(worker.member.request_rejoin)
+        bench.timeline.run_until(lambda before=before: worker.member.token not in (None, before), 10.0)  # type: ignore[misc]
+        bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.RUNNING, 10.0)
+    assert bench.counts.methods("c-0") == ["start", "stop"]
+    worker.process.call(released.set)
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2, 10.0)
+    bench.until_running("c", 1)
+
+
+def test_what_a_deleted_connector_leaves_is_deleted() -> None:
+    """The leader deletes its statuses and its folder of owner znodes; its source offsets stay."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="3", limit="20")
+    bench.until_running("c", 3)
+    bench.until_delivered("c-0", 20)
+    bench.timeline.run_for(1.0)
+    first.run(first.requests.delete("c"))
+    gone = {LAYOUT.status("c"), LAYOUT.connector_owners("c"), LAYOUT.connector("c")}
+    bench.timeline.run_until(lambda: not gone & bench.ensemble.tree.znodes.keys())
+    assert stored(bench, "c-0") == 21
+
+
+def test_requests_are_answered_as_users_expect() -> None:
+    """Unknown connectors, names that exist, settings that are not legal, and work that is elsewhere."""
+    bench = WorkerGroupBench()
+    first, second = bench.start("w1", "w2")
+    bench.create("c", tasks_max="1", limit="10")
+    bench.until_running("c", 1)
+    bench.timeline.run_for(1.0)
+    here, there = (first, second) if bench.owner(TaskId("c", 0)) == "w1" else (second, first)
+    assert here.requests.owner_url(TaskId("c", 0)) == here.url
+    assert {worker.requests.leader_url() for worker in (first, second)} <= {first.url, second.url}
+    info = there.run(there.requests.connector_info("c"))
+    assert (info.name, info.tasks, info.kind) == ("c", 1, "source")
+    (task,) = there.run(there.requests.tasks("c"))
+    assert task.task == TaskId("c", 0)
+    with pytest.raises(RebalanceError):
+        there.run(there.requests.restart_task("c", 0))
+    with pytest.raises(ConnectorExistsError):
+        bench.create("c")
+    with pytest.raises(ConfigError, match=r"tasks\.max: '0' given.*; limit: 'x' given"):
+        bench.create("d", limit="x", tasks_max="0")
+    with pytest.raises(ConfigError, match=r"connector\.class: required"):
+        first.run(first.requests.create("d", {"name": "d"}))
+    for request in (
+        lambda: first.requests.config("d"),
+        lambda: first.requests.status("d"),
+        lambda: first.requests.task_status("c", 1),
+        lambda: first.requests.pause("d"),
+        lambda: first.requests.delete("d"),
+    ):
+        with pytest.raises(UnknownConnectorError):
+            first.run(request())  # type: ignore[arg-type]
+    report = first.run(first.requests.validate(COUNTING_SOURCE, {"limit": "x"}))
+    assert report["error_count"] == 3
+    assert not first.requests.is_rebalancing()
+
+
+def test_a_worker_without_a_session_answers_with_a_retriable_error() -> None:
+    """Users try again; the worker continues on its next session."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    session = worker.herder.parts.session
+    worker.process.call(lambda: session.end("the test ends it"))
+    with pytest.raises(SessionLostError):
+        worker.run(worker.requests.config("c"))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
+    assert worker.run(worker.requests.config("c"))["limit"] == "100000"
+
+
+@pytest.mark.parametrize("after_ms", range(0, 400, 20))
+def test_a_change_during_a_rebalance_is_not_missed(after_ms: int) -> None:
+    """Whenever a connector is created and another one gets tasks while the group rebalances, all of them run."""
+    bench = WorkerGroupBench(seed=after_ms)
+    first, second = bench.start("w1", "w2")
+    bench.counts.task_configs["c"] = []
+    bench.create("c", tasks_max="2", limit="100000")
+    bench.timeline.run_until(lambda: bench.state(ConnectorId("c")) == WorkState.RUNNING)
+    bench.timeline.run_for(1.0)
+    first.process.call(first.member.request_rejoin)
+    bench.timeline.run_for(after_ms / 1000)
+    del bench.counts.task_configs["c"]
+    config = second.run(second.requests.config("c"))
+    second.run(second.requests.put_config("c", {**config, "limit": "99999"}))
+    bench.create("d", limit="100000")
+    bench.until_running("c", 2)
+    bench.until_running("d", 1)

@@ -1,0 +1,94 @@
+"""The sessions of a worker on simulated time: its znode, the loss of a session, and the end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.group.znodes.transactions import Check, Create, Refused
+from kiel_groups.testing import FakeEnsemble, Host, SimulatedProcess, Timeline, fake_client
+from kiel_groups.workers.session.worker_role import WorkerRole
+from kiel_groups.workers.session.worker_session import WorkerSession
+from tests.helpers.contexts import process_context
+
+pytestmark = pytest.mark.sim
+
+WORKERS = "/kiel-groups/g/workers"
+URL = "http://127.0.0.1:8083/"
+
+
+class WorkerBench:
+    """A worker on the only server of an ensemble, and the sessions that it has opened and lost."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline(1)
+        self.ensemble = FakeEnsemble(self.timeline, 1)
+        self.process = SimulatedProcess(self.ensemble)
+        self.opened: list[WorkerRole] = []
+        self.lost: list[WorkerRole] = []
+        self.failures: list[KielGroupsError] = []
+        zookeeper = ZooKeeperConfig(hosts="fake1:2181", session_timeout_ms=6_000)
+        context = process_context(GroupConfig(group="g"), zookeeper, runtime=self.process.runtime)
+        self.worker = self.process.call(
+            lambda: WorkerSession(context, URL, self.opened.append, self.lost.append, self.failures.append)
+        )
+        starting = self.process.start(self.worker.start())
+        self.timeline.run_until(starting.done, 10.0)
+        starting.result()
+
+    @property
+    def registered(self) -> list[str]:
+        """The ids of the workers that have a znode."""
+        return sorted(self.ensemble.tree.children(WORKERS))
+
+
+def test_a_worker_proves_its_session_by_a_znode() -> None:
+    """The znode names the worker's REST interface, and a write that checks it is executed."""
+    bench = WorkerBench()
+    (role,) = bench.opened
+    assert bench.registered == [role.worker_id]
+    assert json.loads(bench.ensemble.tree.znodes[role.proof].data)["url"] == URL
+    assert bench.worker.role is role
+    writing = bench.process.start(role.writer.write({"w": (Create(f"{WORKERS}/x"),)}, lambda *_: None))
+    bench.timeline.run_until(writing.done, 5.0)
+    assert list(writing.result().done) == ["w"]
+
+
+def test_a_lost_session_is_replaced_by_another_worker_id() -> None:
+    """The worker hears of the loss once, and the writes of the former session are refused."""
+    bench = WorkerBench()
+    (former,) = bench.opened
+    bench.process.call(lambda: former.session.end("the test ends it"))
+    with pytest.raises(SessionLostError, match="no ZooKeeper session at the moment"):
+        _ = bench.worker.role
+    bench.timeline.run_until(lambda: len(bench.opened) == 2, 20.0)
+    assert bench.lost == [former]
+    latter = bench.worker.role
+    assert latter.worker_id != former.worker_id
+    bench.timeline.run_until(lambda: bench.registered == [latter.worker_id], 20.0)
+    asking = bench.process.start(latter.session.transact([Check(former.proof)]))
+    bench.timeline.run_until(asking.done, 5.0)
+    assert isinstance(asking.result(), Refused)
+
+
+def test_an_operator_who_deletes_the_znode_ends_the_session() -> None:
+    """The next heartbeat finds out: a worker without its znode could not prove any write."""
+    bench = WorkerBench()
+    (former,) = bench.opened
+    operator = fake_client(Host(bench.ensemble))
+    operator.start()
+    operator.delete(former.proof)
+    bench.timeline.run_until(lambda: len(bench.opened) == 2, 20.0)
+    assert bench.lost == [former]
+
+
+def test_a_close_deletes_the_znode_and_leaves_no_task() -> None:
+    """A close is no loss: the worker has released its work before."""
+    bench = WorkerBench()
+    closing = bench.process.start(bench.worker.close())
+    bench.timeline.run_until(closing.done, 10.0)
+    assert bench.registered == []
+    assert bench.lost == bench.failures == []

@@ -1,0 +1,298 @@
+"""``kiel-groups connectors`` and ``connector-plugins``, against workers that serve REST over HTTP on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kiel_groups.cli.app import run
+from kiel_groups.errors import KielGroupsError, RebalanceError
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+from tests.helpers.fake_workers import PLUGIN, FakeGroup, FakeWorker, serving_on_thread
+
+pytestmark = pytest.mark.unit
+
+TOKEN = "t0ken-of-all-workers"
+CONFIG = {"connector.class": "FileStreamSource", "tasks.max": "2", "db.password": "hunter2", "name": "logs"}
+
+
+class Printed(NamedTuple):
+    """The exit status of a command, and its lines on both outputs."""
+
+    status: int
+    out: list[str]
+    err: list[str]
+
+
+@pytest.fixture
+def worker() -> Iterator[FakeWorker]:
+    """Return a worker with one connector."""
+    group = FakeGroup()
+    group.add("logs", CONFIG)
+    made = FakeWorker(group)
+    with serving_on_thread(made):
+        yield made
+
+
+@pytest.fixture
+def command(
+    worker: FakeWorker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Printed]:
+    """Return a function that runs ``kiel-groups`` with the worker's URL in the environment."""
+    monkeypatch.setenv("KIEL_GROUPS_WORKER_URL", worker.url)
+
+    def run_command(*words: str) -> Printed:
+        status = run(list(words))
+        out, err = capsys.readouterr()
+        return Printed(status, out.splitlines(), err.splitlines())
+
+    return run_command
+
+
+def rows(lines: list[str]) -> list[list[str]]:
+    """Return the cells of a table, which are separated by two blanks or more."""
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines if line.strip(" ─")]
+
+
+def test_connectors_are_listed(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """The table counts the tasks by their states; JSON is what REST answers."""
+    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.FAILED, "w:1", "no")
+    status, out, err = command("connectors", "list")
+    assert (status, err) == (0, [])
+    assert rows(out) == [
+        ["connector", "type", "state", "tasks", "class"],
+        ["logs", "source", "RUNNING", "1 running, 1 failed", "FileStreamSource"],
+    ]
+    found = json.loads("\n".join(command("connectors", "list", "--json").out))
+    assert found["logs"]["info"]["config"]["db.password"] == "[hidden]"
+    worker.group.configs.clear()
+    assert command("connectors", "list").out == ["there is no connector; 'kiel-groups connectors create' creates one"]
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_connector_is_created_from_a_file(
+    worker: FakeWorker, command: Callable[..., Printed], tmp_path: Path, nested: bool
+) -> None:
+    """The file has the settings, or the body that Kafka Connect takes."""
+    config = {"connector.class": "FileStreamSource", "tasks.max": 3}
+    file = tmp_path / "new.json"
+    file.write_text(json.dumps({"name": "new", "config": config} if nested else {"name": "new", **config}))
+    status, out, err = command("connectors", "create", str(file))
+    assert (status, out) == (0, [])
+    assert err == ["info: connector new created; 'kiel-groups connectors status new' shows what it does"]
+    assert worker.group.configs["new"] == {"connector.class": "FileStreamSource", "tasks.max": "3", "name": "new"}
+    status, out, err = command("connectors", "create", str(file), "--name", "other", "--json")
+    assert (status, json.loads("\n".join(out))["name"], err) == (0, "other", [])
+    assert worker.group.configs["other"]["name"] == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "FILE is not JSON: "),
+        ("[]", "FILE has no JSON object; expected the settings of a connector by name"),
+        ("{}", "the connector has no name; give one by 'name' in the file, or by --name"),
+        ('{"name": "new"}', "connector.class: required, but not given"),
+        ('{"name": "logs", "connector.class": "x"}', "connector 'logs' already exists"),
+    ],
+)
+def test_a_wrong_file_is_refused(
+    worker: FakeWorker, command: Callable[..., Printed], tmp_path: Path, content: str, message: str
+) -> None:
+    """The error is one line, with exit status 2: the caller can correct the file."""
+    file = tmp_path / "new.json"
+    file.write_text(content)
+    status, out, err = command("connectors", "create", str(file))
+    assert (status, out, len(err)) == (2, [], 1)
+    assert err[0].startswith(f"error: {message.replace('FILE', str(file))}")
+    assert worker.group.done == []
+
+
+def test_settings_are_shown_and_changed(worker: FakeWorker, command: Callable[..., Printed], tmp_path: Path) -> None:
+    """Single settings keep the others; a file replaces all. Secrets that were read as hidden are sent back so."""
+    assert ["db.password", "[hidden]"] in rows(command("connectors", "config", "logs").out)
+    status, out, err = command("connectors", "config", "logs", "tasks.max=5", "extra=a=b")
+    assert (status, out, err) == (0, [], ["info: connector logs has 5 settings now"])
+    assert worker.group.configs["logs"] == CONFIG | {"tasks.max": "5", "extra": "a=b", "db.password": "[hidden]"}
+    file = tmp_path / "all.json"
+    file.write_text('{"connector.class": "FileStreamSource"}')
+    status, out, _ = command("connectors", "config", "logs", "--file", str(file), "--json")
+    assert (status, json.loads("\n".join(out))) == (0, {"connector.class": "FileStreamSource", "name": "logs"})
+    assert command("connectors", "config", "logs", "tasks.max").status == 2
+    assert command("connectors", "config", "logs", "a=b", "--file", str(file)).status == 2
+    assert command("connectors", "config", "absent", "a=b").err == ["error: connector 'absent' does not exist"]
+
+
+def test_the_status_has_states_and_traces(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """Tables and JSON show each task; ``--check`` fails if one has failed or has no worker."""
+    assert command("connectors", "status", "logs", "--check").status == 0
+    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.FAILED, "w:1", "Traceback:\nValueError: no\n")
+    status, out, err = command("connectors", "status", "logs")
+    assert (status, err) == (0, [])
+    assert rows(out) == [
+        ["connector or task", "state", "worker"],
+        ["logs", "RUNNING", "10.0.0.1:8083"],
+        ["logs-0", "RUNNING", "10.0.0.1:8083"],
+        ["logs-1", "FAILED", "w:1"],
+        ["logs-1:"],
+        ["Traceback:"],
+        ["ValueError: no"],
+    ]
+    assert command("connectors", "status", "logs", "--check").status == 1
+    worker.group.states[TaskId("logs", 1)] = WorkStatus(WorkState.UNASSIGNED, "")
+    status, out, _ = command("connectors", "status", "logs", "--check", "--json")
+    assert (status, json.loads("\n".join(out))["tasks"][1]["state"]) == (1, "UNASSIGNED")
+
+
+@pytest.mark.parametrize(
+    ("words", "done", "said"),
+    [
+        ("pause logs", ["pause logs"], "connector logs pauses"),
+        ("resume logs", ["resume logs"], "connector logs resumes"),
+        ("delete logs", ["delete logs"], "connector logs deleted"),
+        ("restart logs", ["restart logs"], "connector logs restarts"),
+        ("restart logs --task 1", ["restart logs-1"], "task logs-1 restarts"),
+        (
+            "restart logs --with-tasks",
+            ["restart logs", "restart logs-0", "restart logs-1"],
+            "connector logs restarts",
+        ),
+        ("restart logs --with-tasks --only-failed", [], "connector logs restarts where it has failed"),
+    ],
+)
+def test_a_connector_is_changed(
+    worker: FakeWorker, command: Callable[..., Printed], words: str, done: list[str], said: str
+) -> None:
+    """Each command does what it says, and says what follows on standard error."""
+    assert command("connectors", *words.split()) == (0, [], [f"info: {said}"])
+    assert [what for _, what in worker.group.done] == done
+
+
+def test_a_connector_with_an_odd_name_is_found(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """Names are encoded in paths."""
+    worker.group.add("a/b c?ü", CONFIG | {"name": "a/b c?ü"})
+    assert command("connectors", "pause", "a/b c?ü").status == 0
+    assert worker.group.done == [(worker.url, "pause a/b c?ü")]
+
+
+def test_plugins_are_listed(command: Callable[..., Printed]) -> None:
+    """The table and JSON have what is installed."""
+    status, out, err = command("connector-plugins")
+    assert (status, rows(out), err) == (0, [["class", "type", "version"], [PLUGIN, "source", "1.0"]], [])
+    found = json.loads("\n".join(command("connector-plugins", "--json").out))
+    assert found == [{"class": PLUGIN, "type": "source", "version": "1.0"}]
+
+
+@pytest.mark.parametrize("words", ["status", "pause", "resume", "restart", "restart --task 1", "delete", "config"])
+def test_an_unknown_connector_is_named(command: Callable[..., Printed], words: str) -> None:
+    """The error is one line, with exit status 2."""
+    name, *options = words.split()
+    assert command("connectors", name, "absent", *options) == (2, [], ["error: connector 'absent' does not exist"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (KielGroupsError("the disk is full"), 1, "error: the disk is full"),
+        (ZeroDivisionError("by zero"), 1, "error: ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_failure_of_the_worker_is_reported(
+    worker: FakeWorker, command: Callable[..., Printed], error: Exception, status: int, text: str
+) -> None:
+    """The exit status is 1: the caller cannot correct this."""
+    worker.error = error
+    assert command("connectors", "list") == (status, [], [text])
+
+
+def test_a_command_waits_for_the_end_of_a_rebalance(
+    worker: FakeWorker, command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that a rebalance has refused is sent again; after a time the error is reported."""
+    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 0.01)
+    worker.rebalancing = True
+    refused: list[bool] = []
+
+    def is_rebalancing() -> bool:
+        refused.append(True)
+        return len(refused) < 3
+
+    monkeypatch.setattr(worker, "is_rebalancing", is_rebalancing)
+    assert command("connectors", "delete", "logs").status == 0
+    assert len(refused) == 3
+    monkeypatch.setattr("kiel_groups.workers.rest_client.worker_client._PAUSE_S", 60)
+    worker.error = RebalanceError("not now")
+    assert command("connectors", "list") == (1, [], ["error: not now"])
+
+
+def test_the_token_is_read_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without the right token, the error says where to give it. A file that others can read causes a warning."""
+    file, worker = tmp_path / "token", FakeWorker(FakeGroup())
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    with serving_on_thread(worker, token=TOKEN):
+        assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
+        assert capsys.readouterr().err == ""
+        assert run(["connectors", "list", "--url", worker.url]) == 2
+        assert capsys.readouterr().err.startswith("error: the token is missing or wrong; ")
+        file.chmod(0o644)
+        assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 0
+        assert capsys.readouterr().err.startswith(f"warning: other users can read the token in {file}")
+    file.write_text("short")
+    file.chmod(0o600)
+    assert run(["connectors", "list", "--url", worker.url, "--token-file", str(file)]) == 2
+    assert "token: 5 characters given; expected 16 or more" in capsys.readouterr().err
+    assert run(["connectors", "list", "--url", worker.url, "--token-file", str(tmp_path / "none")]) == 2
+    assert f"{tmp_path / 'none'} cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_a_worker_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error is one line with a hint, and exit status 1."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        assert run(["connectors", "pause", "logs", "--url", url]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    hint = "'kiel-groups workers run' starts a worker, and '--url' names another one"
+    assert line == f"error: no worker answers at {url}/connectors/logs/pause: connection refused; {hint}"
+
+
+def test_another_server_is_no_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that does not speak HTTP is reported in one line, too."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        import threading
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert run(["connector-plugins", "--url", url]) == 1
+        thread.join()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("is not the interface of a worker: its answer 200 is not JSON")
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8083", "ftp://x", "http://[::1", "http://a b"])
+def test_a_wrong_url_is_refused(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    """The error says what was given and what a URL looks like, or which host does not exist."""
+    assert run(["connectors", "list", "--url", url]) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert url in line
+
+
+def test_a_failed_connector_is_checked(worker: FakeWorker, command: Callable[..., Printed]) -> None:
+    """The connector itself counts, too."""
+    worker.group.states[ConnectorId("logs")] = WorkStatus(WorkState.FAILED, "w:1", "no")
+    assert command("connectors", "status", "logs", "--check").status == 1

@@ -1,0 +1,192 @@
+"""``kiel-groups workers``: a worker runs until a signal, and a group is described from its znodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kiel_groups.cli.app import run
+from kiel_groups.group.znodes.worker_contents import ConfigChange
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
+from kiel_groups.workers.stores import worker_group_view
+from kiel_groups.workers.stores.worker_group_view import WorkerGroup
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId, Work
+from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+
+pytestmark = pytest.mark.unit
+
+RUN = ["workers", "run", "--group", "loaders", "--zookeeper", "z:2181/kafka", "--brokers", "k1:9092"]
+RUNNING = WorkStatus(WorkState.RUNNING, "10.0.0.1:8083", generation=3)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Replace the worker by one that signals its own process when it runs, and notes its settings and its end."""
+    noted: list[Any] = []
+
+    class Worker:
+        def __init__(self, settings: WorkerSettings) -> None:
+            noted.append(settings)
+
+        async def run(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                noted.append("ended")
+
+    module = ModuleType("kiel_groups.workers.execution.worker")
+    module.Worker = Worker  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return noted
+
+
+def test_a_worker_runs_until_a_signal(started: list[Any], tmp_path: Path) -> None:
+    """SIGTERM ends the worker in order, and the exit status says so. The options are the worker's settings."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("t0ken-of-all-workers\n")
+    options = "--host 0.0.0.0 --port 0 --advertised-host w1 --allocator sticky --session-timeout-ms 6000"
+    assert run([*RUN, *options.split(), "--token-file", str(token)]) == 143
+    settings, end = started
+    assert end == "ended"
+    assert (settings.group, settings.zookeeper, settings.brokers) == ("loaders", "z:2181/kafka", "k1:9092")
+    assert (settings.coordination, settings.allocator, settings.session_timeout_ms) == ("zookeeper", "sticky", 6000)
+    assert (settings.rest.token, settings.rest.url(7)) == ("t0ken-of-all-workers", "http://w1:7")
+
+
+def test_the_defaults_of_a_worker(started: list[Any]) -> None:
+    """By default, a worker listens on loopback, on Kafka Connect's port."""
+    assert run([*RUN, "--coordination", "brokers"]) == 143
+    assert (started[0].coordination, started[0].rest.url(started[0].rest.port)) == ("brokers", "http://127.0.0.1:8083")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--host 0.0.0.0", "error: host: other machines can connect to 0.0.0.0, and no token is given"),
+        ("--port 70000", "error: Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
+        ("--allocator stick", "error: allocator: there is no allocator of work 'stick'"),
+        ("--group a/b", "error: group: 'a/b' is not a legal name"),
+    ],
+)
+def test_wrong_options_are_refused(
+    started: list[Any], capsys: pytest.CaptureFixture[str], options: str, message: str
+) -> None:
+    """The error is one line with exit status 2, before the worker starts."""
+    assert run([*RUN, *options.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message)
+    assert started == []
+
+
+def described(monkeypatch: pytest.MonkeyPatch, found: WorkerGroup) -> None:
+    """Have the command find this group in ZooKeeper."""
+
+    @contextmanager
+    def session(hosts: str, **settings: float) -> Any:
+        yield None
+
+    monkeypatch.setattr("kiel_groups.admin.cluster_admin.zookeeper", session)
+    monkeypatch.setattr(worker_group_view, "describe_workers", lambda client, group: found)
+
+
+def group(
+    statuses: Mapping[Work, WorkStatus], workers: tuple[str, ...] = ("w1", "w2"), problem: str = ""
+) -> WorkerGroup:
+    """Return a group with one connector of two tasks, whose work the first worker has."""
+    entry = ConnectorEntry({"db.password": "hunter2"}, tasks=({}, {}), problem=problem)
+    works: list[Work] = [ConnectorId("logs"), TaskId("logs", 0), TaskId("logs", 1)]
+    return WorkerGroup(
+        workers={worker: b'{"url": "http://10.0.0.1:8083"}' if worker == "w1" else b"garbage" for worker in workers},
+        configuration=ConfigSnapshot(7, {"logs": entry}),
+        owners=dict.fromkeys(works, "w1") if workers else {},
+        statuses=dict.fromkeys(works, RUNNING) | dict(statuses),
+        history=(ConfigChange(offset=7, what="tasks", connector="logs", worker="w1", at_ms=5, keys=("a",), uid="u"),),
+    )
+
+
+def test_a_group_is_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tables have workers, also idle ones, and all work with its owner."""
+    described(monkeypatch, group({}))
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip(" ─")]
+    assert lines == [
+        ["group", "loaders:", "2", "workers,", "1", "connector,", "2", "tasks,", "configuration", "offset", "7"],
+        ["worker", "URL", "connectors", "tasks"],
+        ["w1", "http://10.0.0.1:8083", "1", "2"],
+        ["w2", "-", "0", "0"],
+        ["connector", "or", "task", "state", "worker"],
+        ["logs", "RUNNING", "w1"],
+        ["logs-0", "RUNNING", "w1"],
+        ["logs-1", "RUNNING", "w1"],
+    ]
+
+
+def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The document has all that the tables have, and the history, but no settings."""
+    described(monkeypatch, group({}))
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--json"]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out)
+    assert "hunter2" not in out
+    assert (document["offset"], document["problems"]) == (7, [])
+    assert document["workers"] == [{"worker": "w1", "url": "http://10.0.0.1:8083"}, {"worker": "w2", "url": ""}]
+    assert document["connectors"] == [{"name": "logs", "target": "STARTED", "problem": "", "tasks": 2}]
+    assert document["work"][1] == {
+        "connector": "logs",
+        "task": 0,
+        "state": "RUNNING",
+        "owner": "w1",
+        "rest": "10.0.0.1:8083",
+        "generation": 3,
+        "trace": "",
+    }
+    change = {"offset": 7, "what": "tasks", "connector": "logs", "worker": "w1", "at_ms": 5, "settings": ["a"]}
+    assert document["history"] == [change]
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (
+            group({TaskId("logs", 1): WorkStatus(WorkState.FAILED, "w", "Traceback:\nValueError: no\n")}),
+            "task logs-1 has failed: ValueError: no",
+        ),
+        (group({ConnectorId("logs"): WorkStatus(WorkState.FAILED, "w")}), "connector logs has failed: for an unknown"),
+        (
+            group({TaskId("logs", 0): WorkStatus(WorkState.UNASSIGNED, "")}),
+            "task logs-0 does not run: it has no worker",
+        ),
+        (group({}, workers=()), "no worker is alive, so no connector runs"),
+        (group({}, problem="field 'tasks' is missing"), "connector logs: field 'tasks' is missing"),
+    ],
+)
+def test_problems_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: WorkerGroup, problem: str
+) -> None:
+    """Each problem is a line, and has ``--check`` exit with 1."""
+    described(monkeypatch, found)
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181"]) == 0
+    assert f"problem: {problem}" in capsys.readouterr().out
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 1
+
+
+def test_a_group_without_workers_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group that never had a worker is probably misspelt."""
+    described(monkeypatch, WorkerGroup({}, ConfigSnapshot(), {}, {}, ()))
+    assert run(["workers", "describe", "loader", "--zookeeper", "z:2181"]) == 2
+    assert capsys.readouterr().err == "error: there are no workers of group 'loader' in ZooKeeper at z:2181\n"

@@ -1,0 +1,75 @@
+"""What a worker runs of its assignment, and which changes of the configuration concern the whole group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kiel_groups.workers.execution.work_plan import WorkSpec, needs_rejoin, planned
+from kiel_groups.workers.values.config_snapshot import ConfigSnapshot, ConnectorEntry, TargetState
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+
+pytestmark = pytest.mark.unit
+
+C, C0, C1 = ConnectorId("c"), TaskId("c", 0), TaskId("c", 1)
+CONFIG = {"name": "c", "topics": "t", "url": "u"}
+ENTRY = ConnectorEntry(CONFIG, tasks=({"a": "1"}, {"a": "2"}))
+
+
+def config(entry: ConnectorEntry | None, **others: ConnectorEntry) -> ConfigSnapshot:
+    return ConfigSnapshot(1, ({} if entry is None else {"c": entry}) | others)
+
+
+def test_a_task_has_its_own_settings_and_the_standard_ones_of_its_connector() -> None:
+    """A change of another setting of the connector does not restart the task."""
+    assert planned(config(ENTRY), [C, C1]) == {
+        C: WorkSpec(CONFIG),
+        C1: WorkSpec({"name": "c", "topics": "t"}, {"a": "2"}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "running"),
+    [
+        (ENTRY, {C, C0, C1}),
+        (replace(ENTRY, target=TargetState.PAUSED), {C, C0, C1}),
+        (replace(ENTRY, tasks=({},)), {C, C0}),
+        (replace(ENTRY, tasks=()), {C}),
+        (replace(ENTRY, tasks=None), {C}),
+        (replace(ENTRY, problem="garbage"), {C}),
+        (None, set()),
+    ],
+)
+def test_work_that_the_configuration_lacks_is_not_run(entry: ConnectorEntry | None, running: set[Any]) -> None:
+    """A connector with a problem is kept, so that its owner reports it."""
+    found = planned(config(entry), [C, C0, C1])
+    assert found.keys() == running
+    for spec in found.values():
+        assert entry is not None
+        assert (spec.target, spec.problem) == (entry.target, entry.problem)
+
+
+@pytest.mark.parametrize(
+    ("entry", "rejoins"),
+    [
+        (ENTRY, False),
+        (replace(ENTRY, config={"name": "c", "topics": "x"}), False),
+        (replace(ENTRY, target=TargetState.PAUSED), False),
+        (replace(ENTRY, tasks=({"a": "1"}, {"a": "3"})), True),
+        (replace(ENTRY, tasks=({"a": "1"},)), True),
+        (replace(ENTRY, tasks=None), True),
+        (replace(ENTRY, problem="garbage"), True),
+        (None, True),
+    ],
+)
+def test_only_changed_sets_and_tasks_have_the_group_assign_again(entry: ConnectorEntry | None, rejoins: bool) -> None:
+    """A changed setting of a connector, a pause and a resume do not."""
+    assert needs_rejoin(config(ENTRY), config(entry)) is rejoins
+    assert needs_rejoin(config(entry), config(ENTRY)) is rejoins
+
+
+def test_a_new_connector_has_the_group_assign_again() -> None:
+    """Also before it has tasks."""
+    assert needs_rejoin(config(ENTRY), config(ENTRY, d=ConnectorEntry({})))

@@ -1,0 +1,38 @@
+"""The settings of a worker are checked before it starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.execution.worker_settings import WorkerSettings
+
+pytestmark = pytest.mark.unit
+
+LEGAL: dict[str, Any] = {"group": "loaders", "zookeeper": "z1:2181,z2:2181/kafka", "brokers": "k1:9092"}
+
+
+def test_legal_settings_are_accepted() -> None:
+    """All but the addresses and the group have a default."""
+    assert WorkerSettings(**LEGAL).coordination == "zookeeper"
+    assert WorkerSettings(**LEGAL, coordination="brokers", allocator="sticky").rest.url(8083) == "http://127.0.0.1:8083"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("group", "a/b", "group: 'a/b' is not a legal name"),
+        ("zookeeper", "", "zk_hosts: no address given"),
+        ("brokers", "k1:x", "brokers: 'k1:x' is not an address"),
+        ("coordination", "raft", "coordination: 'raft' given; expected 'zookeeper' or 'brokers'"),
+        ("allocator", "stick", "allocator: "),
+        ("session_timeout_ms", 1, "session_timeout_ms: 1 given"),
+    ],
+)
+def test_wrong_settings_are_refused(setting: str, value: object, message: str) -> None:
+    """The error names the setting and what was given."""
+    with pytest.raises(ConfigError) as raised:
+        WorkerSettings(**LEGAL | {setting: value})
+    assert str(raised.value).startswith(message)

@@ -1,0 +1,70 @@
+"""All settings of a connector together."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_key import ConfigKey
+
+pytestmark = pytest.mark.unit
+
+DEFINITION = ConfigDefinition(
+    ConfigKey("file", group="File"),
+    ConfigKey("batch.size", "int", 100, group="Batches"),
+    ConfigKey("follow", "boolean", True, group="File"),
+)
+
+
+def test_settings_are_typed() -> None:
+    """Values are typed, defaults are filled in, and settings that are not declared stay texts."""
+    assert DEFINITION.parse({"file": "/a", "batch.size": "5", "other": "7"}) == {
+        "file": "/a",
+        "batch.size": 5,
+        "follow": True,
+        "other": "7",
+    }
+
+
+def test_all_errors_are_reported_together() -> None:
+    """A check reports each setting that is wrong; ``parse`` raises all of it as one error."""
+    checked = DEFINITION.check({"batch.size": "many", "follow": "no"})
+    assert checked.errors == {
+        "file": ("file: required, but not given; expected a text",),
+        "batch.size": ("batch.size: 'many' given; expected a whole number of 32 bits",),
+        "follow": ("follow: 'no' given; expected 'true' or 'false'",),
+    }
+    assert checked.values == {}
+    with pytest.raises(ConfigError, match=r"file: required.*; batch.size: 'many'.*; follow: 'no'"):
+        _ = checked.settings
+
+
+def test_a_setting_without_a_value_counts_as_not_given() -> None:
+    """None, as JSON's null, is no value: the default counts, or a required setting is missing."""
+    assert DEFINITION.check({"file": "a", "batch.size": None, "other": None}).values == {
+        "file": "a",
+        "batch.size": 100,
+        "follow": True,
+    }
+    assert "required" in DEFINITION.check({"file": None}).errors["file"][0]
+
+
+def test_an_unknown_setting_is_a_warning() -> None:
+    """A setting that is not declared is no error; the warning names the nearest declared one, if one is near."""
+    checked = DEFINITION.check({"file": "a", "batchsize": "5", "xyz": "1"})
+    assert checked.errors == {}
+    assert checked.warnings == (
+        "batchsize: there is no such setting; did you mean 'batch.size'?",
+        "xyz: there is no such setting",
+    )
+
+
+def test_definitions_are_joined() -> None:
+    """Two definitions can be added unless both declare the same setting; groups keep their order."""
+    both = DEFINITION + ConfigDefinition(ConfigKey("url", group="Target"))
+    assert [key.name for key in both] == ["file", "batch.size", "follow", "url"]
+    assert both.groups == ["File", "Batches", "Target"]
+    assert (len(both), "url" in both, "url" in DEFINITION, both["url"].group) == (4, True, False, "Target")
+    with pytest.raises(ConfigError, match="the setting 'file' is declared twice"):
+        _ = both + DEFINITION

@@ -1,0 +1,95 @@
+"""One declared setting: defaults, validators and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_key import REQUIRED, ConfigKey
+from kiel_groups.workers.plugins.config_types import Password
+from kiel_groups.workers.plugins.config_validators import Validator, at_least, between, each, non_empty, one_of
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_required_setting_must_be_given() -> None:
+    """Without a default, a setting that is not given is an error that says what is expected."""
+    key = ConfigKey("port", "int", validator=between(1, 65535))
+    assert key.required
+    assert key.default is REQUIRED
+    assert key.parse("80") == 80
+    with pytest.raises(ConfigError, match=r"port: required, but not given; expected a whole number .* from 1 to 65535"):
+        key.parse(None)
+
+
+@pytest.mark.parametrize(("default", "expected"), [(5, 5), (None, None)])
+def test_a_default_is_the_value_of_a_setting_that_is_not_given(default: int | None, expected: int | None) -> None:
+    """The default is a typed value, and None is allowed for every type."""
+    key = ConfigKey("retries", "int", default)
+    assert not key.required
+    assert key.parse(None) == expected
+    assert key.parse("7") == 7
+
+
+def test_a_default_list_is_not_shared() -> None:
+    """A caller that changes a default list changes only its own."""
+    key = ConfigKey("headers", "list", [])
+    key.parse(None).append("a")
+    assert key.parse(None) == []
+
+
+@pytest.mark.parametrize(
+    ("type_name", "default"),
+    [("int", "5"), ("int", True), ("string", 5), ("list", "a"), ("list", ["a,b"]), ("password", "s"), ("boolean", 1)],
+)
+def test_a_default_of_another_type_is_refused(type_name: Any, default: Any) -> None:
+    """The author of a connector notices a wrong default when the class is imported."""
+    with pytest.raises(ConfigError, match="x: the default"):
+        ConfigKey("x", type_name, default)
+
+
+def test_a_default_must_be_legal() -> None:
+    """A default that the validator refuses is an error, and so is a type that does not exist."""
+    with pytest.raises(ConfigError, match="x: '0' given; expected at least 1"):
+        ConfigKey("x", "int", 0, validator=at_least(1))
+    with pytest.raises(ConfigError, match="x: there is no type 'number'; expected one of string, int"):
+        ConfigKey("x", "number")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("validator", "legal", "other", "expected"),
+    [
+        (at_least(1), "1", "0", "x: '0' given; expected at least 1"),
+        (between(1, 3), "3", "4", "x: '4' given; expected a number from 1 to 3"),
+        (Validator(lambda value: value % 2 == 0, "an even number"), "2", "3", "x: '3' given; expected an even number"),
+    ],
+)
+def test_a_validator_refuses_values(validator: Validator, legal: str, other: str, expected: str) -> None:
+    """The error says what was given and what the validator expects."""
+    key = ConfigKey("x", "int", validator=validator)
+    assert str(key.parse(legal)) == legal
+    with pytest.raises(ConfigError) as raised:
+        key.parse(other)
+    assert str(raised.value) == expected
+
+
+def test_validators_of_texts_and_lists() -> None:
+    """``one_of`` has choices; ``non_empty`` accepts no empty text, list or secret; ``each`` looks at entries."""
+    assert one_of("a", "b").choices == ("a", "b")
+    assert [one_of("a", "b").accepts(text) for text in ("a", "A", "")] == [True, False, False]
+    assert [non_empty().accepts(value) for value in ("a", "", ["a"], [], Password("s"), Password(""))] == [
+        *(True, False, True, False, True, False),
+    ]
+    letters = each(Validator(str.isalpha, "letters"))
+    assert [letters.accepts(values) for values in ([], ["a"], ["a", "1"])] == [True, True, False]
+    assert letters.expected == "entries that are each letters"
+
+
+def test_an_error_does_not_show_a_secret() -> None:
+    """The error about a password hides what was given."""
+    key = ConfigKey("token", "password", validator=Validator(lambda secret: len(secret.value) > 8, "9 characters"))
+    with pytest.raises(ConfigError) as raised:
+        key.parse("s3cret")
+    assert str(raised.value) == "token: [hidden] given; expected 9 characters"

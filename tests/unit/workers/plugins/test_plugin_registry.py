@@ -1,0 +1,155 @@
+"""Connectors are found by their names, and one that cannot be imported harms no other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.connector_interfaces import Connector, SinkConnector, SourceConnector
+from kiel_groups.workers.plugins.plugin_registry import ConnectorPlugin, PluginRegistry
+from kiel_groups.workers.plugins.task_interfaces import SourceRecord, SourceTask
+
+pytestmark = pytest.mark.unit
+
+
+class Task(SourceTask):
+    def poll(self) -> Sequence[SourceRecord]:
+        return []
+
+
+class PlainConnector(SourceConnector):
+    version = "2.3"
+    task_class = Task
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return []
+
+
+class WithoutTask(PlainConnector):
+    task_class = str  # type: ignore[assignment]
+
+
+class WithoutConfigs(SourceConnector):
+    task_class = Task
+
+
+class AbstractTask(Task):
+    @abstractmethod
+    def more(self) -> None: ...
+
+
+class WithAbstractTask(PlainConnector):
+    task_class = AbstractTask
+
+
+class WithStandardSetting(PlainConnector):
+    config = ConfigDefinition(ConfigKey("tasks.max", "int"))
+
+
+class NeitherConnector(Connector):
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return []
+
+
+class SourceForSinks(SinkConnector):
+    task_class = Task  # type: ignore[assignment]
+
+    def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
+        return []
+
+
+PLAIN = f"{__name__}.PlainConnector"
+
+
+@pytest.mark.parametrize("name", [f"{__name__}:PlainConnector", PLAIN, "PlainConnector", "Plain", "the-plain-one"])
+def test_a_connector_has_several_names(name: str) -> None:
+    """A class is found by both forms of its full name, its short name, its alias, and its entry point's name."""
+    registry = PluginRegistry([("the-plain-one", f"{__name__}:PlainConnector")])
+    assert registry.resolve(name) is PlainConnector
+
+
+@pytest.mark.parametrize("name", [f"{__name__}:PlainConnector", PLAIN])
+def test_a_connector_does_not_have_to_be_installed(name: str) -> None:
+    """A full name finds every class that can be imported."""
+    assert PluginRegistry([]).resolve(name) is PlainConnector
+
+
+def test_an_unknown_name_is_refused() -> None:
+    """The error lists the installed connectors, with the nearest one, or only the form of names if there are none."""
+    registry = PluginRegistry([("a", f"{__name__}:PlainConnector"), ("b", "other.module:FileSource")])
+    with pytest.raises(ConfigError) as raised:
+        registry.resolve("FilesSourceConnector")
+    assert str(raised.value) == (
+        "connector.class: there is no connector 'FilesSourceConnector'; expected one of Plain, FileSource, or"
+        " 'module:Class'; did you mean 'FileSource'?"
+    )
+    with pytest.raises(ConfigError, match=r"cannot import 'org\.apache'.*; did you mean 'Plain'\?"):
+        registry.resolve("org.apache.PlainConnector")
+    with pytest.raises(ConfigError, match=r"there is no connector 'X'; expected 'module:Class'$"):
+        PluginRegistry([]).resolve("X")
+
+
+def test_an_ambiguous_name_is_refused() -> None:
+    """A short name of two classes is refused with their full names, which are not ambiguous."""
+    registry = PluginRegistry([("a", f"{__name__}:PlainConnector"), ("b", "another.module:Plain")])
+    with pytest.raises(ConfigError) as raised:
+        registry.resolve("Plain")
+    expected = (
+        f"connector.class: 'Plain' is ambiguous; expected one of {', '.join(sorted([PLAIN, 'another.module.Plain']))}"
+    )
+    assert str(raised.value) == expected
+    assert registry.resolve(PLAIN) is PlainConnector
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("WithoutTask", "has no task_class; expected a subclass of SourceTask"),
+        ("WithoutConfigs", "is abstract; it lacks task_configs"),
+        ("WithAbstractTask", "has an abstract task_class; AbstractTask lacks more"),
+        ("WithStandardSetting", "cannot be used: the setting 'tasks.max' is declared twice"),
+        ("NeitherConnector", "is not a connector; expected a subclass of SourceConnector or SinkConnector"),
+        ("SourceForSinks", "has no task_class; expected a subclass of SinkTask"),
+        ("Task", "is not a connector"),
+    ],
+)
+def test_a_class_that_is_no_connector_is_refused(name: str, expected: str) -> None:
+    """A class that is not a complete connector is refused with what it lacks."""
+    with pytest.raises(ConfigError, match=expected):
+        PluginRegistry([]).resolve(f"{__name__}:{name}")
+
+
+def test_a_plugin_that_cannot_be_imported_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are listed and found. The broken one is a problem with the error of its import."""
+    (tmp_path / "broken_connectors.py").write_text("import sys; sys.exit('no licence')", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = PluginRegistry([("Broken", "broken_connectors:Broken"), ("Plain", f"{__name__}:PlainConnector")])
+    assert registry.plugins == [ConnectorPlugin(PLAIN, "Plain", "source", "2.3")]
+    assert list(registry.problems) == ["broken_connectors.Broken"]
+    assert "SystemExit: no licence" in registry.problems["broken_connectors.Broken"]
+    with pytest.raises(ConfigError, match="no licence"):
+        registry.resolve("Broken")
+    assert registry.resolve("Plain") is PlainConnector
+
+
+def test_an_entry_point_that_is_found_twice_is_one() -> None:
+    """A package that is on the path twice offers its connectors once; an entry point without a class is a problem."""
+    offers = [("Plain", f"{__name__}:PlainConnector")] * 2
+    assert PluginRegistry(offers).resolve("Plain") is PlainConnector
+    assert len(PluginRegistry(offers).plugins) == 1
+    registry = PluginRegistry([("Empty", __name__)])
+    assert "is not the name of a class" in next(iter(registry.problems.values()))
+
+
+def test_the_installed_package_offers_its_connectors() -> None:
+    """The entry points of this package are the shipped connectors, and all of them can be imported."""
+    shipped = {
+        plugin.alias: plugin.kind for plugin in PluginRegistry().plugins if plugin.name.startswith("kiel_groups.")
+    }
+    assert shipped == {"FileStreamSource": "source", "FileStreamSink": "sink", "HttpSink": "sink"}

@@ -1,0 +1,40 @@
+"""Secrets are hidden, and come back with a configuration that a user has read."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.workers.plugins.config_definition import ConfigDefinition
+from kiel_groups.workers.plugins.config_key import ConfigKey
+from kiel_groups.workers.plugins.secret_masks import masked, with_secrets
+
+pytestmark = pytest.mark.unit
+
+DEFINITION = ConfigDefinition(ConfigKey("url"), ConfigKey("login", "password"), ConfigKey("token.lifetime", "int"))
+
+
+def test_declared_passwords_are_hidden() -> None:
+    """Settings of the type password are hidden, and no other declared setting is, whatever its name."""
+    config = {"name": "c", "url": "u", "login": "s3cret", "token.lifetime": "5"}
+    assert masked(config, DEFINITION) == {**config, "login": "[hidden]"}
+
+
+@pytest.mark.parametrize("name", ["logn", "db_password", "API.KEY", "access-token", "api_key", "Authorization"])
+def test_what_may_be_a_mistyped_secret_is_hidden(name: str) -> None:
+    """A setting that is not declared is hidden if its name resembles a password's, or sounds like a secret."""
+    assert masked({name: "s3cret"}, DEFINITION) == {name: "[hidden]"}
+
+
+def test_without_a_definition_only_standard_settings_are_shown() -> None:
+    """If the class of a connector cannot be imported, every setting of its own may be a secret."""
+    config = {"name": "c", "topics": "t", "url": "u"}
+    assert masked(config, None) == {"name": "c", "topics": "t", "url": "[hidden]"}
+    assert masked({**config, "other": "x"}, DEFINITION) == {**config, "other": "x"}
+
+
+def test_a_hidden_text_that_comes_back_means_the_stored_one() -> None:
+    """A user may read a configuration, change a part, and write it back: secrets stay."""
+    stored = {"url": "u", "login": "s3cret"}
+    assert with_secrets({**masked(stored, DEFINITION), "url": "v"}, stored) == {"url": "v", "login": "s3cret"}
+    assert with_secrets({"login": "new"}, stored) == {"login": "new"}
+    assert with_secrets({"login": "[hidden]"}, {}) == {"login": "[hidden]"}

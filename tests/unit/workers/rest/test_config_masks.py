@@ -1,0 +1,30 @@
+"""Answers hide the secrets that connectors and tasks declare."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
+from kiel_groups.workers.rest.config_masks import DeclaredMask
+from kiel_groups.workers.shipped.http_sink import HttpSinkConnector
+
+pytestmark = pytest.mark.unit
+
+HTTP_SINK = f"{HttpSinkConnector.__module__}:{HttpSinkConnector.__name__}"
+
+
+def test_declared_secrets_are_hidden() -> None:
+    """A secret is what its connector declares as one, or what may be a mistyped one."""
+    mask = DeclaredMask(PluginRegistry())
+    secrets = [key.name for key in HttpSinkConnector.config if key.type == "password"]
+    config = {"connector.class": HTTP_SINK, "tasks.max": "2", "my.password": "x"} | dict.fromkeys(secrets, "x")
+    hidden = [name for name, text in mask(HTTP_SINK, config).items() if text == "[hidden]"]
+    assert secrets
+    assert sorted(hidden) == sorted([*secrets, "my.password"])
+
+
+@pytest.mark.parametrize("name", ["", "Absent", "no.such:Class"])
+def test_the_settings_of_an_unknown_class_are_hidden(name: str) -> None:
+    """What a class that cannot be found declares is unknown, so only standard settings are shown."""
+    config = {"connector.class": name, "tasks.max": "2", "file": "x"}
+    assert DeclaredMask(PluginRegistry())(name, config) == config | {"file": "[hidden]"}

@@ -1,0 +1,149 @@
+"""Requests reach the leader or the owner from any worker, over at most two hops."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from tests.helpers.fake_workers import FakeGroup, FakeWorker, serving
+from tests.helpers.rest_requests import ask
+
+pytestmark = pytest.mark.unit
+
+CONFIG = {"connector.class": "FileStreamSource", "name": "a/b", "tasks.max": "3"}
+TOKEN = "t0ken-of-all-workers"
+
+
+def workers(count: int = 3) -> list[FakeWorker]:
+    """Return the workers of a group with one connector; the first one leads once they are served."""
+    group = FakeGroup()
+    group.add("a/b", CONFIG)
+    return [FakeWorker(group) for _ in range(count)]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_changes_are_done_by_the_leader(asked: int) -> None:
+    """A worker that does not lead forwards creations, changes and deletions, and passes the answers on."""
+    group = workers()
+    leader = group[0]
+    async with serving(*group):
+        url = group[asked].url
+        created = await ask(f"{url}/connectors", "POST", {"name": "x", "config": CONFIG | {"name": "x"}})
+        changed = await ask(f"{url}/connectors/a%2Fb/config", "PUT", CONFIG)
+        refused = await ask(f"{url}/connectors", "POST", {"name": "x", "config": CONFIG | {"name": "x"}})
+        deleted = await ask(f"{url}/connectors/a%2Fb", "DELETE")
+    assert [got.status for got in (created, changed, refused, deleted)] == [201, 200, 409, 204]
+    assert created.headers["Location"] == "/connectors/x"
+    assert refused.document == {"error_code": 409, "message": "connector 'x' already exists"}
+    assert leader.group.done == [(leader.url, what) for what in ("put x", "put a/b", "delete a/b")]
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+async def test_restarts_are_done_by_the_owner(asked: int) -> None:
+    """A worker that knows no owner asks the leader, which asks the owner: two hops at most."""
+    group = workers()
+    async with serving(*group):
+        owner = group[2].url
+        group[0].group.owners = {ConnectorId("a/b"): owner, TaskId("a/b", 1): owner}
+        restarted = await ask(f"{group[asked].url}/connectors/a%2Fb/restart", "POST")
+        task = await ask(f"{group[asked].url}/connectors/a%2Fb/tasks/1/restart", "POST")
+        several = await ask(f"{group[asked].url}/connectors/a%2Fb/restart?includeTasks=true", "POST")
+    assert [got.status for got in (restarted, task, several)] == [204, 204, 202]
+    at_leader = [(group[0].url, f"restart a/b-{number}") for number in (0, 2)]
+    at_owner = [(owner, what) for what in ("restart a/b", "restart a/b-1")]
+    assert group[0].group.done == [*at_owner, at_owner[0], at_leader[0], at_owner[1], at_leader[1]]
+
+
+async def test_a_request_is_not_forwarded_in_a_circle() -> None:
+    """Workers that each take the other for the leader refuse after two hops."""
+    one, other = group = workers(2)
+    async with serving(*group):
+        one.believed_leader, other.believed_leader = other.url, one.url
+        got = await ask(f"{one.url}/connectors/a%2Fb", "DELETE")
+    assert (got.status, got.headers["Retry-After"]) == (409, "1")
+    assert got.document["message"].startswith("the workers do not agree on the leader")
+    assert one.group.done == []
+
+
+@pytest.mark.parametrize("forward", ["false", "False", "no"])
+async def test_a_client_may_forbid_forwarding(forward: str) -> None:
+    """With ``forward=false``, a worker that is not the right one refuses, and the leader still works."""
+    leader, other = group = workers(2)
+    async with serving(*group):
+        refused = await ask(f"{other.url}/connectors/a%2Fb?forward={forward}", "DELETE")
+        done = await ask(f"{leader.url}/connectors/a%2Fb?forward={forward}", "DELETE")
+    assert (refused.status, done.status) == (409, 204)
+
+
+async def test_a_group_without_a_leader_refuses_changes() -> None:
+    """The leader may be unknown for a moment, and work may have no owner."""
+    leader, other = group = workers(2)
+    async with serving(*group):
+        leader.group.owners[TaskId("a/b", 0)] = None
+        task = await ask(f"{other.url}/connectors/a%2Fb/tasks/0/restart", "POST")
+        leader.group.leader = None
+        change = await ask(f"{other.url}/connectors/a%2Fb", "DELETE")
+        restart = await ask(f"{other.url}/connectors/a%2Fb/restart", "POST")
+    assert [got.status for got in (task, change, restart)] == [409, 409, 409]
+    assert task.document["message"].startswith("a/b-0 is not assigned to any worker")
+
+
+async def test_a_url_may_end_with_a_slash() -> None:
+    """A worker recognizes its own URL, and reaches others, in either form."""
+    leader, other = group = workers(2)
+    async with serving(*group):
+        leader.believed_leader = other.believed_leader = f"{leader.url}/"
+        got = [await ask(f"{worker.url}/connectors/a%2Fb/config", "PUT", CONFIG) for worker in group]
+    assert [each.status for each in got] == [200, 200]
+
+
+async def test_a_leader_that_does_not_answer_is_named() -> None:
+    """The answer is 500, as Kafka Connect's."""
+    (worker,) = group = workers(1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        worker.believed_leader = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        async with serving(*group):
+            got = await ask(f"{worker.url}/connectors/a%2Fb", "DELETE")
+    assert got.status == 500
+    text = (
+        f"the request cannot be forwarded: no worker answers at {worker.believed_leader}/connectors/a%2Fb?forward=true"
+    )
+    assert got.document["message"] == f"{text}: connection refused"
+
+
+async def test_a_rebalance_of_the_leader_is_passed_on() -> None:
+    """Clients see that they may try again."""
+    leader, other = group = workers(2)
+    leader.rebalancing = True
+    async with serving(*group):
+        got = await ask(f"{other.url}/connectors/a%2Fb", "DELETE")
+    assert (got.status, got.headers["Retry-After"]) == (409, "1")
+
+
+async def test_workers_give_each_other_the_token() -> None:
+    """The second worker asks for the token, too. If it has another one, the client's token is not to blame."""
+    leader, other = group = workers(2)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with serving(*group, token=TOKEN):
+        done = await ask(f"{other.url}/connectors/a%2Fb", "DELETE", headers=headers)
+        stranger = FakeWorker(leader.group)
+        async with serving(stranger, token=TOKEN + "!"):
+            other.believed_leader = stranger.url
+            refused = await ask(f"{other.url}/connectors/a%2Fb", "DELETE", headers=headers)
+    assert (done.status, refused.status) == (204, 500)
+    assert refused.document["message"].endswith("has another token than this one")
+
+
+async def test_a_listener_reports_that_its_port_is_in_use() -> None:
+    """The error names the address, so that users find the other process."""
+    (worker,) = group = workers(1)
+    async with serving(*group):
+        port = int(worker.url.rpartition(":")[2])
+        with pytest.raises(
+            Exception, match=rf"the REST interface cannot listen on 127\.0\.0\.1:{port}: Address already"
+        ):
+            async with serving(FakeWorker(FakeGroup()), host="127.0.0.1", port=port):
+                pass

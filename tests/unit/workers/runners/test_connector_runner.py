@@ -1,0 +1,93 @@
+"""A connector: its tasks are configured when it starts, and when it asks for that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.errors import ClaimLostError, ConfigError, KielGroupsError
+from kiel_groups.workers.runners.connector_runner import ConnectorRunner
+from tests.helpers.counting_connectors import CountingSourceConnector, Counts, use
+from tests.helpers.runner_contexts import FakeStores, runner_context
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+
+class Bench:
+    """A runner of the counting connector."""
+
+    def __init__(self) -> None:
+        self.counts, self.stores = use(Counts()), FakeStores()
+        self.started: list[bool] = []
+        config = {"tasks.max": "2", "limit": "5"}
+        self.runner = ConnectorRunner(
+            runner_context(
+                CountingSourceConnector,
+                config,
+                task=None,
+                stores=self.stores,
+                started=lambda: self.started.append(True),
+            )
+        )
+
+
+async def test_a_connector_configures_its_tasks_and_is_stopped() -> None:
+    """The configurations are stored after the start, and again when the connector asks for it."""
+    bench = Bench()
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: bench.stores.tasks, "the runner to get there")
+    assert [task["limit"] for task in bench.stores.tasks[0]] == ["5", "5"]
+    assert bench.started == [True]
+    bench.counts.task_configs["c"] = [{"limit": "6"}]
+    await asyncio.get_running_loop().run_in_executor(None, bench.counts.connectors["c"].request_task_reconfiguration)
+    await eventually(lambda: len(bench.stores.tasks) == 2, "the runner to get there")
+    assert bench.stores.tasks[1] == [{"limit": "6"}]
+    bench.runner.request_stop()
+    await running
+    assert bench.counts.methods("c") == ["start", "task_configs", "task_configs", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("reported", "raised", "text"),
+    [(ValueError("gone"), ValueError, "gone"), (SystemExit(1), KielGroupsError, "SystemExit")],
+)
+async def test_an_error_that_a_connector_reports_fails_it(
+    reported: BaseException, raised: type[Exception], text: str
+) -> None:
+    """Also one that would end the process if it was raised."""
+    bench = Bench()
+    running = asyncio.ensure_future(bench.runner.run())
+    await eventually(lambda: bench.stores.tasks, "the runner to get there")
+    bench.counts.connectors["c"].raise_error(reported)
+    with pytest.raises(raised, match=text):
+        await running
+    assert bench.counts.methods("c")[-1] == "stop"
+
+
+async def test_a_connector_that_has_lost_its_claim_configures_nothing() -> None:
+    """The store refuses the write."""
+    bench = Bench()
+    bench.stores.is_claimed = False
+    with pytest.raises(ClaimLostError):
+        await bench.runner.run()
+    assert bench.stores.tasks == []
+
+
+async def test_configurations_after_a_stop_are_dropped() -> None:
+    """A stop during ``task_configs`` waits for it, and stores nothing."""
+    bench = Bench()
+    bench.counts.hooks["task_configs"] = bench.runner.request_stop
+    await bench.runner.run()
+    assert bench.stores.tasks == []
+
+
+@pytest.mark.parametrize("garbage", ["text", {"a": "b"}, [{"a": 1}], [{1: "a"}], ["a"], [{}] * 3, 5])
+async def test_garbage_is_refused(garbage: object) -> None:
+    """The error names the connector and says what was returned, without values, which may be secrets."""
+    bench = Bench()
+    bench.counts.task_configs["c"] = garbage
+    with pytest.raises(ConfigError, match="connector 'c': task_configs returned"):
+        await bench.runner.run()
+    assert bench.stores.tasks == []

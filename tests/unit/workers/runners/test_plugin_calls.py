@@ -1,0 +1,119 @@
+"""Calls of plugins: on the loop or on a thread, one at a time, and what a cancellation does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.workers.plugins.task_interfaces import SourceTask
+from kiel_groups.workers.runners.plugin_calls import PluginCalls
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+
+def calls() -> PluginCalls:
+    return PluginCalls(Runtime(), "test")
+
+
+async def test_a_plain_method_runs_on_a_thread_and_a_coroutine_function_on_the_loop() -> None:
+    """The result or the error is the method's."""
+    on_loop = threading.get_ident()
+
+    async def coroutine(number: int) -> tuple[int, int]:
+        return number, threading.get_ident()
+
+    def plain(number: int) -> tuple[int, int]:
+        return number, threading.get_ident()
+
+    def failing() -> None:
+        raise ValueError("no")
+
+    assert await calls().call(coroutine, 1) == (1, on_loop)
+    number, thread = await calls().call(plain, 2)
+    assert number == 2
+    assert thread != on_loop
+    with pytest.raises(ValueError, match="no"):
+        await calls().call(failing)
+
+
+async def test_a_plain_method_may_return_something_to_await() -> None:
+    """A method that is wrapped, or returns a coroutine, is awaited on the loop."""
+
+    async def work() -> int:
+        return threading.get_ident()
+
+    assert await calls().call(lambda: work()) == threading.get_ident()
+
+
+async def test_methods_of_one_object_never_run_at_the_same_time() -> None:
+    """A call waits for the call before it, on whatever thread that runs."""
+    plugin, order, release = calls(), list[str](), threading.Event()
+
+    def first() -> None:
+        release.wait(10)
+        order.append("first")
+
+    async def second() -> None:
+        order.append("second")
+
+    running = [asyncio.ensure_future(plugin.call(method)) for method in (first, second)]
+    await asyncio.sleep(0)
+    assert order == []
+    release.set()
+    await asyncio.gather(*running)
+    assert order == ["first", "second"]
+
+
+async def test_a_cancelled_call_waits_for_its_thread() -> None:
+    """The thread may still write to its system, so the call does not end before it."""
+    release, started = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        started.set()
+        release.wait(10)
+
+    running = asyncio.ensure_future(calls().call(stuck))
+    await eventually(started.is_set, "the thread to start")
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=0.05)
+    assert not done
+    release.set()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), KeyboardInterrupt()])
+async def test_a_plugin_ends_neither_the_process_nor_the_worker(error: BaseException) -> None:
+    """What would end more than the work is an error of the work."""
+
+    def plain() -> None:
+        raise error
+
+    async def coroutine() -> None:
+        raise error
+
+    with pytest.raises(KielGroupsError, match=type(error).__name__):
+        await calls().call(plain)
+    # Ctrl-C arrives on the loop's thread, and must end the program.
+    if not isinstance(error, KeyboardInterrupt):
+        with pytest.raises(KielGroupsError, match=type(error).__name__):
+            await calls().call(coroutine)
+
+
+async def test_a_method_that_is_not_overridden_needs_no_thread() -> None:
+    """The defaults of the interfaces do nothing."""
+
+    class Task(SourceTask):
+        def poll(self) -> Any:
+            return ()
+
+    before = threading.active_count()
+    assert await calls().call(Task().flush) is None
+    assert await calls().call(Task().stop) is None
+    assert threading.active_count() == before

@@ -1,0 +1,294 @@
+"""A sink task: put, flush and commit, in that order, with partitions that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import (
+    ClaimLostError,
+    CommitFailedError,
+    DamagedRecordError,
+    NoBrokersError,
+    SessionLostError,
+)
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.runners.sink_task_runner import SinkTaskRunner
+from kiel_groups.workers.runners.task_clients import sink_group
+from tests.helpers.counting_connectors import CountingSinkConnector, Counts, FakeClients, use
+from tests.helpers.runner_contexts import FakeSession, runner_context
+from tests.helpers.waiting import eventually
+
+pytestmark = pytest.mark.unit
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class FakeConsumer:
+    """A consumer whose records and rebalances the test makes."""
+
+    def __init__(self, group: str, listener: Any, on_bad_record: str) -> None:
+        self.group, self.listener, self.on_bad_record = group, listener, on_bad_record
+        self.topics: Collection[str] = ()
+        #: What the next calls return or raise; after that they wait.
+        self.answers: deque[dict[TopicPartition, list[Record]] | Exception] = deque()
+        self.arrived = asyncio.Event()
+        self.joins: deque[Exception] = deque()
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.refusal: Exception | None = None
+        self.owned: set[TopicPartition] = set()
+        self.is_closed = False
+
+    async def connect(self) -> None:
+        if self.joins:
+            raise self.joins.popleft()
+
+    async def subscribe(self, topics: Collection[str]) -> None:
+        self.topics = topics
+
+    def add(self, *answers: dict[TopicPartition, list[Record]] | Exception) -> None:
+        self.answers.extend(answers)
+        self.arrived.set()
+
+    async def getmany(self, *partitions: Any, timeout_ms: int = 0, max_records: int | None = None) -> Any:
+        while not self.answers:
+            self.arrived.clear()
+            await self.arrived.wait()
+        answer = self.answers.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.commits.append(dict(offsets))
+
+    async def assign(self, *partitions: TopicPartition) -> None:
+        self.owned |= set(partitions)
+        await self.listener.on_partitions_assigned(partitions)
+
+    async def revoke(self, *partitions: TopicPartition) -> None:
+        await self.listener.on_partitions_revoked(partitions)
+        self.owned -= set(partitions)
+
+    async def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            if self.owned:
+                await self.revoke(*self.owned)
+
+
+def records(partition: TopicPartition, *offsets: int) -> dict[TopicPartition, list[Record]]:
+    return {partition: [Record(*partition, offset, None, b"v") for offset in offsets]}
+
+
+class Bench:
+    """A runner of the counting sink and its consumer, which has joined and has the first partition."""
+
+    def __init__(self, *joins: Exception, **config: str) -> None:
+        self.counts, self.session, self.clients = use(Counts()), FakeSession(), FakeClients()
+        self.consumers: list[FakeConsumer] = []
+        self._joins = joins
+        self.clients.consumer_of = self._consumer
+        self.context = runner_context(
+            CountingSinkConnector, {"topics": "t", **config}, session=self.session, clients=self.clients
+        )
+
+    def _consumer(self, *arguments: Any) -> FakeConsumer:
+        self.consumers.append(FakeConsumer(*arguments))
+        self.consumers[-1].joins.extend(self._joins)
+        return self.consumers[-1]
+
+    async def start(self) -> FakeConsumer:
+        self.runner = SinkTaskRunner(self.context)
+        self.running = asyncio.ensure_future(self.runner.run())
+        await eventually(lambda: self.consumers and self.consumers[0].topics, "the subscription")
+        (consumer,) = self.consumers
+        await consumer.assign(P0)
+        return consumer
+
+    async def put(self, count: int) -> None:
+        await eventually(lambda: len(self.counts.put) == count, f"{count} records")
+
+    async def stop(self) -> None:
+        self.runner.request_stop()
+        async with asyncio.timeout(5):
+            await self.running
+
+    @property
+    def methods(self) -> list[str]:
+        return [call.method for call in self.counts.calls]
+
+
+async def test_a_task_puts_flushes_and_commits_in_order() -> None:
+    """At the end, the task flushes, its offsets are committed, its partitions closed, and the consumer leaves."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0, 1, 2), records(P0, 3))
+    await bench.put(4)
+    assert consumer.commits == []
+    await bench.stop()
+    assert bench.methods == ["start", "open", "put", "put", "flush", "close", "stop"]
+    assert bench.counts.flushed == [{P0: 4}]
+    assert consumer.commits == [{P0: 4}]
+    assert consumer.is_closed
+    assert consumer.group == "connect-c"
+    assert consumer.on_bad_record == "raise"
+
+
+async def test_revoked_partitions_are_flushed_first() -> None:
+    """What was taken is flushed and committed before the partitions are released, and then they are closed."""
+    bench = Bench()
+    consumer = await bench.start()
+    await consumer.assign(P1)
+    consumer.add(records(P0, 0), records(P1, 7))
+    await bench.put(2)
+    await consumer.revoke(P1)
+    assert bench.methods[-2:] == ["flush", "close"]
+    assert consumer.commits == [{P0: 1, P1: 8}]
+    await bench.stop()
+    assert consumer.commits == [{P0: 1, P1: 8}]
+
+
+async def test_lost_partitions_are_closed_without_a_flush() -> None:
+    """Other tasks may have them already, so nothing of them is committed."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0))
+    await bench.put(1)
+    await consumer.listener.on_partitions_lost([P0])
+    consumer.owned.clear()
+    assert bench.methods[-1] == "close"
+    await bench.stop()
+    assert consumer.commits == []
+
+
+@pytest.mark.parametrize("method", ["put", "flush", "open", "start"])
+async def test_a_task_that_raises_commits_nothing(method: str) -> None:
+    """The error is the task's, also if a hook of the consumer has called it; ``stop`` follows."""
+    bench = Bench()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    bench.counts.hooks[method] = fail
+    if method == "start":
+        with pytest.raises(ValueError, match="no"):
+            await SinkTaskRunner(bench.context).run()
+        assert bench.consumers == []
+    else:
+        consumer = await bench.start()
+        if method != "open":
+            consumer.add(records(P0, 0))
+        if method == "flush":
+            await bench.put(1)
+            await consumer.revoke(P0)
+        with pytest.raises(ValueError, match="no"):
+            await bench.running
+        assert consumer.commits == []
+        assert consumer.is_closed
+    assert bench.methods[-1] == "stop"
+
+
+async def test_nothing_is_put_without_a_trusted_session() -> None:
+    """Records wait while the worker's connection is broken; the end of the session ends the task."""
+    bench = Bench()
+    consumer = await bench.start()
+    bench.session.trusted = False
+    consumer.add(records(P0, 0))
+    await eventually(lambda: not consumer.answers, "the records to be taken")
+    await asyncio.sleep(0.05)
+    assert bench.counts.put == []
+    bench.session.trusted = True
+    await bench.put(1)
+    bench.session.end()
+    consumer.add(records(P0, 1))
+    with pytest.raises(SessionLostError):
+        await bench.running
+    assert len(bench.counts.put) == 1
+    assert consumer.commits == []
+
+
+async def test_a_shut_fence_prevents_flush_and_commit() -> None:
+    """The claim was lost: a stop in order is too late."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0))
+    await bench.put(1)
+    bench.context.fence.shut("the owner znode was deleted")
+    bench.runner.request_stop()
+    with pytest.raises(ClaimLostError):
+        await bench.running
+    assert "flush" not in bench.methods
+    assert consumer.commits == []
+
+
+async def test_a_cancelled_task_commits_nothing() -> None:
+    """The runtime cancels a task that must end at once; its consumer leaves the group."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0))
+    await bench.put(1)
+    bench.running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await bench.running
+    assert consumer.commits == []
+    assert consumer.is_closed
+    assert bench.methods[-1] == "stop"
+
+
+async def test_a_refused_commit_does_not_fail_the_task() -> None:
+    """The records of a partition that has moved meanwhile are delivered to its new owner."""
+    bench = Bench()
+    consumer = await bench.start()
+    consumer.add(records(P0, 0))
+    await bench.put(1)
+    consumer.refusal = CommitFailedError("not owned")
+    await bench.stop()
+    assert bench.methods[-2:] == ["close", "stop"]
+
+
+async def test_errors_of_the_cluster_are_retried_and_damaged_records_are_not() -> None:
+    """The task joins and reads again while brokers do not answer. A damaged record fails it."""
+    bench = Bench(NoBrokersError())
+    consumer = await bench.start()
+    consumer.add(NoBrokersError(), records(P0, 0))
+    await bench.put(1)
+    consumer.add(DamagedRecordError("bad", topic_partition=P0, offset=1, next_offset=2))
+    with pytest.raises(DamagedRecordError):
+        await bench.running
+    assert consumer.commits == []
+
+
+async def test_damaged_records_are_skipped_if_the_user_wants_that() -> None:
+    """The consumer logs and skips them."""
+    bench = Bench(**{"errors.tolerance": "all"})
+    assert (await bench.start()).on_bad_record == "skip"
+    await bench.stop()
+
+
+async def test_a_task_writes_dead_letters_by_its_context() -> None:
+    """They go through a producer of its own, and only while the claim is trusted."""
+    bench = Bench()
+    await bench.start()
+    context: Any = bench.counts.contexts["c-0"]
+    await context.produce("dead", b"k", b"v")
+    assert bench.clients.topics["dead"] == [(b"k", b"v")]
+    bench.context.fence.shut("over")
+    with pytest.raises(ClaimLostError):
+        await context.produce("dead", b"k", b"v")
+    (producer,) = bench.clients.producers
+    await bench.stop()
+    assert producer.is_closed
+
+
+def test_the_group_of_a_sink_has_a_legal_name() -> None:
+    """Different connectors have different groups, although their names may have more characters."""
+    assert sink_group("my.sink-1") == "connect-my.sink-1"
+    assert sink_group("my sink") == "connect-my_20sink"
+    assert sink_group("ä~") == "connect-_C3_A4_7E"

@@ -1,0 +1,131 @@
+"""``FileStreamSink`` appends values to a file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.workers.shipped.file_stream_sink import FileStreamSinkConnector, FileStreamSinkTask
+from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, one_task_settings, typed
+
+pytestmark = pytest.mark.unit
+
+
+def records(*values: bytes | None) -> list[Record]:
+    return [Record("t", 0, offset, None, value) for offset, value in enumerate(values)]
+
+
+def started(path: Path) -> FileStreamSinkTask:
+    task = FileStreamSinkTask()
+    task.start(RecordingTaskContext(), one_task_settings(FileStreamSinkConnector, {"file": str(path), "topics": "t"}))
+    return task
+
+
+def test_values_are_appended(tmp_path: Path) -> None:
+    """Each value is a line after those that are there; a null value is an empty line."""
+    path = tmp_path / "out"
+    path.write_bytes(b"before\n")
+    task = started(path)
+    task.put(records(b"one", None, b"\xff"))
+    task.put([])
+    task.flush({TopicPartition("t", 0): 3})
+    task.stop()
+    task = started(path)
+    task.put(records(b"two"))
+    task.stop()
+    task.stop()
+    assert path.read_bytes() == b"before\none\n\n\xff\ntwo\n"
+
+
+def test_a_flush_makes_what_was_put_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``flush`` calls fsync after all writes, and a failure of it is the task's."""
+    calls: list[str] = []
+    write, sync = os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda fd, data: (calls.append("write"), write(fd, data))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("fsync"), sync(fd))[1])
+    task = started(tmp_path / "out")
+    calls.clear()
+    task.put(records(b"one", b"two"))
+    task.put(records(b"three"))
+    task.flush({})
+    assert calls == ["write", "write", "fsync"]
+
+    def fail(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        task.flush({})
+    monkeypatch.undo()
+    task.stop()
+
+
+def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the system writes only a part, the rest follows."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    task = started(tmp_path / "out")
+    task.put(records(b"a long line", b"x"))
+    task.stop()
+    assert (tmp_path / "out").read_bytes() == b"a long line\nx\n"
+
+
+def test_an_unfinished_line_is_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What a process that died has left does not become a part of the next record."""
+    path = tmp_path / "out"
+    path.write_bytes(b"one\ntw")
+    task = started(path)
+    task.put(records(b"two"))
+    task.stop()
+    assert path.read_bytes() == b"one\ntw\ntwo\n"
+    assert "ends with an unfinished line; ending it" in caplog.text
+
+
+def test_a_file_that_was_moved_away_is_created_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Records go to the file of the path, also after a rotation; the moved one has all earlier records."""
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "out"
+    task = started(path)
+    task.put(records(b"one"))
+    path.rename(tmp_path / "out.1")
+    task.put(records(b"two"))
+    path.unlink()
+    task.put(records(b"three"))
+    task.flush({})
+    task.stop()
+    assert ((tmp_path / "out.1").read_bytes(), path.read_bytes()) == (b"one\n", b"three\n")
+    assert caplog.text.count("was moved away; creating it") == 2
+
+
+def test_tasks_share_a_file(tmp_path: Path) -> None:
+    """Tasks on one machine append to one file: no record is written over another's."""
+    tasks = [started(tmp_path / "out") for _ in range(3)]
+    for number in range(30):
+        tasks[number % 3].put(records(str(number).encode()))
+    for task in tasks:
+        task.stop()
+    assert (tmp_path / "out").read_text().split() == [str(number) for number in range(30)]
+
+
+def test_a_file_that_cannot_be_opened_fails_the_task(tmp_path: Path) -> None:
+    """A folder that does not exist is an error of ``start``, after which ``stop`` is called."""
+    task = FileStreamSinkTask()
+    settings = typed(FileStreamSinkConnector, {"file": str(tmp_path / "no" / "out"), "topics": "t"})
+    with pytest.raises(FileNotFoundError):
+        task.start(RecordingTaskContext(), settings)
+    task.stop()
+
+
+def test_every_task_has_the_settings_of_the_connector() -> None:
+    """There are as many tasks as are allowed."""
+    config = {"name": "c", "connector.class": "x", "file": "f", "topics": "t"}
+    connector = FileStreamSinkConnector()
+    connector.start(RecordingConnectorContext(config), typed(FileStreamSinkConnector, config))
+    configs: Sequence[Any] = connector.task_configs(3)
+    assert configs == [config] * 3

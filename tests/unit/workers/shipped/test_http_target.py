@@ -1,0 +1,139 @@
+"""Requests to a real server on loopback, and what the answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tornado.testing import bind_unused_port
+
+from kiel_groups.workers.shipped.http_target import Answer, HttpTarget, Meaning, meaning_of, shown_url
+from tests.helpers.http_receiver import HttpReceiver, Reply, http_receiver
+
+pytestmark = pytest.mark.unit
+
+Scene = Callable[[HttpReceiver, HttpTarget], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, timeout_s: float = 10, query: str = "") -> None:
+    """Run a scene with a server and a target for it."""
+
+    async def run() -> None:
+        async with http_receiver() as receiver:
+            target = HttpTarget(receiver.url + query, {"X-Part": "a"}, timeout_s)
+            try:
+                await scene(receiver, target)
+            finally:
+                target.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("status", "meaning"),
+    [
+        *((status, Meaning.TAKEN) for status in (200, 201, 202, 204)),
+        *((status, Meaning.MOVED) for status in (301, 302, 307)),
+        *((status, Meaning.REFUSED_PARTLY) for status in (400, 413, 422)),
+        *((status, Meaning.REFUSED) for status in (401, 403, 404, 410, 499)),
+        *((status, Meaning.AGAIN) for status in (408, 429, 500, 502, 503, 599)),
+    ],
+)
+def test_a_status_has_a_meaning(status: int, meaning: Meaning) -> None:
+    """A status says whether records were taken, are refused, or should be posted again."""
+    assert meaning_of(status) is meaning
+
+
+def test_a_body_is_posted() -> None:
+    """The body and the headers arrive, with the query of the URL."""
+
+    async def scene(receiver: HttpReceiver, target: HttpTarget) -> None:
+        answer = await target.post(b'[{"a": 1}]')
+        assert (answer.meaning, answer.status) == (Meaning.TAKEN, 200)
+        assert receiver.requests == [[{"a": 1}]]
+        assert receiver.headers[0]["X-Part"] == "a"
+        assert receiver.paths == ["/records?key=1"]
+
+    play(scene, query="?key=1")
+
+
+def test_an_answer_is_described() -> None:
+    """The start of the answer is in its text, and a number in Retry-After is a time; a date is none."""
+
+    async def scene(receiver: HttpReceiver, target: HttpTarget) -> None:
+        receiver.judge = lambda objects: Reply(503, "too much " + "x" * 5_000_000, {"Retry-After": "7"})
+        answer = await target.post(b"[]")
+        assert (answer.meaning, answer.status, answer.wait_s) == (Meaning.AGAIN, 503, 7)
+        assert answer.text.startswith("503 Service Unavailable: too much xxx")
+        assert len(answer.text) < 400
+        receiver.judge = lambda objects: Reply(429, "", {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
+        assert await target.post(b"[]") == Answer(Meaning.AGAIN, 429, "429 Too Many Requests")
+
+    play(scene)
+
+
+def test_redirects_are_not_followed() -> None:
+    """A redirect would turn the request into one without a body, so it is an answer of its own."""
+
+    async def scene(receiver: HttpReceiver, target: HttpTarget) -> None:
+        receiver.judge = lambda objects: Reply(302, "", {"Location": "/elsewhere"})
+        assert (await target.post(b"[]")).meaning is Meaning.MOVED
+        assert len(receiver.requests) == 1
+
+    play(scene)
+
+
+def test_a_timeout_is_an_outcome() -> None:
+    """A server that does not answer in time may have taken the records or not; the next request works."""
+
+    async def scene(receiver: HttpReceiver, target: HttpTarget) -> None:
+        receiver.judge = lambda objects: Reply(200, hangs=True)
+        answer = await target.post(b"[]")
+        assert (answer.meaning, answer.status) == (Meaning.AGAIN, 0)
+        assert "Timeout" in answer.text
+        receiver.judge = lambda objects: Reply(200)
+        assert (await target.post(b"[]")).meaning is Meaning.TAKEN
+
+    play(scene, timeout_s=0.3)
+
+
+def test_a_server_that_is_not_there_is_an_outcome() -> None:
+    """A refused connection is no error of the program."""
+
+    async def run() -> None:
+        socket, port = bind_unused_port()
+        socket.close()
+        target = HttpTarget(f"http://127.0.0.1:{port}/", {}, 5)
+        answer = await target.post(b"[]")
+        target.close()
+        assert (answer.meaning, answer.status) == (Meaning.AGAIN, 0)
+        assert "refused" in answer.text
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_ends_early_is_an_outcome() -> None:
+    """A server that closes the connection without an answer is no error of the program."""
+
+    async def run() -> None:
+        async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.close()
+
+        server = await asyncio.start_server(end, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            target = HttpTarget(f"http://127.0.0.1:{port}/", {}, 5)
+            answer = await target.post(b"[]")
+            target.close()
+        assert (answer.meaning, answer.status) == (Meaning.AGAIN, 0)
+        assert answer.text
+
+    asyncio.run(run())
+
+
+def test_a_url_is_shown_without_its_query() -> None:
+    """A query may have a secret, so neither logs nor errors show it."""
+    assert shown_url("https://h:8080/a/b?token=s3cret#x") == "https://h:8080/a/b"

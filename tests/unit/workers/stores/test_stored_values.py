@@ -1,0 +1,71 @@
+"""What znodes of workers say: entries with problems, and the rule by which a status counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.group.znodes.worker_contents import StoredConnector
+from kiel_groups.group.znodes.worker_layout import WorkerLayout
+from kiel_groups.workers.stores.stored_values import (
+    Written,
+    entry_of,
+    owner_path,
+    status_data,
+    status_of,
+    status_path,
+)
+from kiel_groups.workers.values.config_snapshot import ConnectorEntry, TargetState
+from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
+from kiel_groups.workers.values.work_status import WorkState, WorkStatus
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = WorkerLayout("g")
+FAILED = WorkStatus(WorkState.FAILED, "h:1", "ValueError", 4)
+LOST = WorkStatus(WorkState.UNASSIGNED, "h:1", generation=4)
+NEVER = WorkStatus(WorkState.UNASSIGNED, "")
+
+
+def test_paths_of_work() -> None:
+    """A connector and its tasks have znodes in the same folders."""
+    connector, task = ConnectorId("c"), TaskId("c", 0)
+    assert owner_path(LAYOUT, connector) == LAYOUT.owner("c")
+    assert owner_path(LAYOUT, task) == LAYOUT.owner("c", 0)
+    assert status_path(LAYOUT, connector) == LAYOUT.status("c")
+    assert status_path(LAYOUT, task) == LAYOUT.status("c", 0)
+
+
+def test_an_entry_has_what_the_znode_has() -> None:
+    """A readable znode becomes an entry without a problem."""
+    stored = StoredConnector(name="c", config={"a": "1"}, target="PAUSED", tasks=({},), offset=1)
+    assert entry_of("c", stored.encode(), "p") == ConnectorEntry({"a": "1"}, TargetState.PAUSED, ({},))
+
+
+def test_an_entry_of_garbage_has_a_problem() -> None:
+    """Garbage becomes an entry without tasks, whose problem names the znode."""
+    entry = entry_of("c", b"{", "/p")
+    assert entry.problem.startswith("/p: not JSON")
+    assert entry.tasks is None
+
+
+@pytest.mark.parametrize(
+    ("mzxid", "claimed", "created", "expected"),
+    [
+        (9, 8, 3, FAILED),
+        (9, None, 3, LOST),
+        (9, 10, 3, LOST),
+        (9, 8, 10, LOST),
+        (9, 8, None, LOST),
+    ],
+)
+def test_a_status_counts_after_the_claim_and_the_connector(
+    mzxid: int, claimed: int | None, created: int | None, expected: WorkStatus
+) -> None:
+    """A status counts if it was written after the present claim and the connector were created."""
+    assert status_of("p", Written(status_data(FAILED), mzxid), claimed, created) == expected
+
+
+@pytest.mark.parametrize("written", [None, Written(b"", 9)])
+def test_work_without_a_status_is_unassigned(written: Written | None) -> None:
+    """A missing znode is no status, nor is an empty one, which is only the parent of the tasks' statuses."""
+    assert status_of("p", written, 8, 3) == NEVER
