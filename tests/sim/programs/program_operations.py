@@ -118,6 +118,14 @@ def _hang(world: ProgramWorld, program: Program, event: Event) -> None:
     world.timeline.after(hang_s, program.process.run_on_loop, program.end_hang)
 
 
+def _hang_assigning(world: ProgramWorld, program: Program, event: Event) -> None:
+    """Have the program's next ``perform_assignment`` take longer than the rebalance timeout."""
+    program.hangs_assigning = True
+    _rejoin(world, program, event)
+    hang_s = world.scenario.rebalance_timeout_ms / 1000 + event.duration_s
+    world.timeline.after(hang_s, program.process.run_on_loop, program.end_hang)
+
+
 def _fail_assignment(world: ProgramWorld, program: Program, event: Event) -> None:
     program.fails = True
 
@@ -215,6 +223,7 @@ ON_PROGRAMS: dict[str, Callable[[Any, Any, Event], None]] = {
     "lose_request": _lose_request,
     "lose_events": _lose_events,
     "hang": _hang,
+    "hang_assigning": _hang_assigning,
     "fail_assignment": _fail_assignment,
     "delete_member": _delete_member,
     "garble_member": _garble_member,
