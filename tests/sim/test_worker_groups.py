@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
-from kiel_groups.workers.runners.work_fence import WorkFence
 from tests.sim.conftest import BASE
 from tests.sim.invariants.invariant import Violation
 from tests.sim.worker_groups.worker_fingerprint import worker_fingerprint
@@ -75,19 +74,13 @@ def test_a_seed_makes_the_same_run_in_every_process() -> None:
 # The checker
 
 
-def test_the_checker_notices_a_delivery_after_the_session(world: WorkerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker without fences that ignores the end of its session delivers what another worker owns."""
-
-    async def wait_open(fence: WorkFence) -> None:
-        pass
-
-    monkeypatch.setattr(WorkFence, "wait_open", wait_open)
+def test_the_checker_notices_a_delivery_without_a_claim(world: WorkerWorld) -> None:
+    """A worker whose session has expired may deliver nothing of what another worker owns."""
     run = world.checker.runs["c1-0"][0]
-    run.worker.herder.lost = lambda role: None  # type: ignore[method-assign]
-    session = run.worker.herder.parts.session
-    run.worker.process.call(lambda: session.end("the test ends it"))
+    run.worker.process.stall()
+    world.run_for(20.0)
     with pytest.raises(Violation, match="with token"):
-        world.run_for(20.0)
+        run.worker.process.call(world.checker.delivering, "c1-0", run.token, 1)
 
 
 def test_the_checker_notices_work_that_does_not_run(world: WorkerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
