@@ -11,15 +11,22 @@ from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
+    from kiel_groups.clients.coordinator.member_hooks import JoinedGroup, MemberHooks
+    from kiel_groups.clients.generic.generic_member import GenericMember
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.listeners import RebalanceListener
     from kiel_groups.model import Batch, OffsetAndMetadata, OffsetAndTimestamp, PartitionBatch, Record, TopicPartition
+    from kiel_groups.wire.groups.join_group import GroupProtocol
     from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 __all__ = [
     "GroupedConsumer",
     "SingleConsumer",
     "Producer",
+    "GenericMember",
+    "MemberHooks",
+    "JoinedGroup",
+    "GroupProtocol",
     "Record",
     "Batch",
     "PartitionBatch",
@@ -38,6 +45,10 @@ _HOMES = {
     "GroupedConsumer": "kiel_groups.clients",
     "SingleConsumer": "kiel_groups.clients",
     "Producer": "kiel_groups.clients",
+    "GenericMember": "kiel_groups.clients.generic.generic_member",
+    "MemberHooks": "kiel_groups.clients.coordinator.member_hooks",
+    "JoinedGroup": "kiel_groups.clients.coordinator.member_hooks",
+    "GroupProtocol": "kiel_groups.wire.groups.join_group",
     "Record": "kiel_groups.model",
     "Batch": "kiel_groups.model",
     "PartitionBatch": "kiel_groups.model",

@@ -8,10 +8,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -32,6 +35,7 @@ TESTED = {
     "listen.py",
     "maker.py",
     "produce_lines.py",
+    "sharded_crawlers.py",
     "spark_archive.py",  # in tests/spark/test_archive_command.py
     "worker.py",
 }
@@ -206,3 +210,68 @@ async def test_the_blocking_worker_commits_at_ctrl_c(cluster_39: Cluster, unique
             assert worker.end(signal.SIGINT) == 0
             assert client.get_children("/kiel-groups/word-count/members") == []
         assert worker.errors == ["left the group"]
+
+
+class Site(ThreadingHTTPServer):
+    """A web server on loopback that answers every request; each port is another host for the crawlers."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Page)
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the name in the base class
+        """Log nothing."""
+
+
+def fetched_by(crawler: Running, since: int = 0) -> set[str]:
+    """Return the URLs that a crawler has fetched, after its first ``since`` lines."""
+    return {line.split()[1] for line in crawler.lines[since:] if line.startswith("fetched ")}
+
+
+async def test_the_crawlers_share_the_hosts(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """
+    Two crawlers share three hosts by their capacities. A URL that is added is fetched, too. After kill -9 of one, the
+    other fetches all.
+    """
+    file, group = tmp_path / "urls.txt", unique("crawlers")
+    with ExitStack() as stack:
+        sites = [stack.enter_context(Site()).url for _ in range(3)]
+        pages = {f"{site}/{page}" for site in sites for page in ("a", "b")}
+        file.write_text("\n".join(sorted(pages)))
+        arguments = [str(EXAMPLES / "sharded_crawlers.py"), cluster_39.zk_hosts, group, str(file), "--interval", "0.05"]
+        small = stack.enter_context(Running(arguments))
+        await eventually(lambda: fetched_by(small) == pages, "one crawler fetches all pages")
+        large = stack.enter_context(Running([*arguments, "--capacity", "2"]))
+        await eventually(lambda: "assigned 4" in large.lines, "the large crawler has two hosts")
+        await eventually(lambda: small.lines.count("assigned 2") == 1, "the small one has the third")
+        since = small.lines.index("assigned 2")
+        await eventually(lambda: fetched_by(small, since) | fetched_by(large) == pages, "all pages are fetched")
+        assert not fetched_by(small, since) & fetched_by(large)
+        added = f"{sites[0]}/c"
+        file.write_text("\n".join(sorted(pages | {added})))
+        await eventually(lambda: added in fetched_by(small) | fetched_by(large), "the added page is fetched")
+        small.end(signal.SIGKILL)
+        since = len(large.lines)
+        await eventually(lambda: fetched_by(large, since) == pages | {added}, "the other crawler fetches all pages")
+        assert large.end(signal.SIGINT) == 0
+        assert large.errors == ["left the group"]

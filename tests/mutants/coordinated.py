@@ -12,7 +12,6 @@ _GATE = "clients/coordinator/generation_gate.py"
 _HEARTBEAT = "clients/coordinator/coordinator_heartbeat.py"
 _MEMBER = "clients/coordinator/coordinated_member.py"
 _HELD = "clients/coordinator/held_assignment.py"
-_COORDINATOR = "clients/coordinator/broker_coordinator.py"
 _HOOKS = "clients/coordinated/consumer_hooks.py"
 _COMMITS = "clients/coordinated/coordinator_commits.py"
 _STARTS = "clients/coordinated/start_positions.py"
@@ -170,13 +169,6 @@ MUTANTS = (
         "            self.renew(token, sent_s)\n",
         _GATE_TEST,
     ),
-    Mutant(
-        "a rebalance extends a lease that is over",
-        _GATE,
-        "        if self.is_open(now_s):\n            self.deadline_s",
-        "        if True:\n            self.deadline_s",
-        _GATE_TEST,
-    ),
     # Heartbeats
     Mutant(
         "a heartbeat opens the gate again after the end of the lease",
@@ -202,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a heartbeat that the coordinator refuses renews the lease",
         _HEARTBEAT,
-        "        if answer.code == 0 and renews:\n",
+        "        if answer.code == CoordinatorCode.NO_ERROR and renews:\n",
         "        if answer.code is not None and renews:\n",
         _HEARTBEAT_TEST,
     ),
@@ -272,8 +264,8 @@ MUTANTS = (
     ),
     Mutant(
         "a drain gets no more time than the lease",
-        _COORDINATOR,
-        "            gate.extend(until_s, self._context.runtime.boot_time_s())\n",
+        _HEARTBEAT,
+        "            target.gate.renew_in_rebalance(target.gate.token, sent_s)\n",
         "            pass\n",
         _JOINS_TEST,
     ),
@@ -361,5 +353,19 @@ MUTANTS = (
         "return partition.partition >= self._first_counts.get(partition.topic, 0)",
         "return partition.partition < 0",
         _HOOKS_TEST,
+    ),
+    Mutant(
+        "a heartbeat that crosses the leave is a failure",
+        _MEMBER,
+        "if target.gate.token != self.token or self._state.phase is Phase.LEAVING:",
+        "if False:",
+        _ENDS_TEST,
+    ),
+    Mutant(
+        "the end of the lease is logged at each heartbeat",
+        _HELD,
+        "        if is_over == self._is_over:\n            return\n",
+        "",
+        _ENDS_TEST,
     ),
 )

@@ -11,6 +11,10 @@ __all__ = ["FORMER"]
 
 #: The reason for each fault, checked against the present code.
 FORMER = {
+    "a rebalance extends a lease that is over": (
+        "GenerationGate.renew_in_rebalance counts from the sending of a request, and CoordinatorHeartbeat sends none"
+        " that renews once the lease is over: what a later answer allows ends before now"
+    ),
     "a claim with an unknown outcome is never repeated": (
         "a partition that OwnerZnodes.claim does not return becomes WAITING; the read of its owner znode that follows"
         " finds it free, and the partition is claimed again"

@@ -198,7 +198,7 @@ MUTANTS = (
         "clients/net/offset_lookup.py",
         "    except KielGroupsError as error:\n        return dict.fromkeys(partitions",
         "    except BrokerError as error:\n        return dict.fromkeys(partitions",
-        "tests/unit/clients/net/test_cluster_metadata.py",
+        "tests/unit/clients/net/test_offset_lookup.py",
     ),
     Mutant(
         "a partition without a leader keeps the other offsets of its topic from being stored",

@@ -167,7 +167,7 @@ class CoordinatorOffsets:
             # The member stops, and its partitions are lost: they are not found uncommitted any more.
             raise CommitFailedError(f"group {self._group}: offsets were not stored: {error_code(min(refused))}")
         if NO_ERROR.number in codes:
-            gate.renew_by_commit(token, now_s, self._context.rebalance_timeout_s)
+            gate.renew_in_rebalance(token, now_s)
         return answers
 
     def _retry(
@@ -235,6 +235,10 @@ class CoordinatorOffsets:
             lambda request: self._member.send(GroupRequest.FETCH, self._context.aside(request, self._read_s)),
             refused,
         )
+
+    def remembered(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those of the partitions whose offsets this process has stored itself."""
+        return frozenset(partitions) & self._stored.keys()
 
     def lost_offsets(self, missing: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """

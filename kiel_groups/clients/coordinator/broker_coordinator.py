@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kiel_groups.clients.coordinator.coordinator_heartbeat import CoordinatorHeartbeat
-from kiel_groups.clients.coordinator.generation_gate import LEASE_SHARE, GenerationGate
+from kiel_groups.clients.coordinator.generation_gate import GenerationGate
 from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget, JoinAnswer, SyncAnswer
 from kiel_groups.clients.coordinator.join_refusals import refusal
 from kiel_groups.clients.coordinator.member_hooks import CoordinatedContext, MemberHooks
@@ -71,13 +71,8 @@ class BrokerCoordinator:
 
     def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
         """Return a gate whose lease is half the session timeout."""
-        return GenerationGate(token, self._context.timing.session_timeout_ms, sent_s)
-
-    def extend(self, gate: GenerationGate) -> None:
-        """Extend the lease to half the rebalance timeout, if the coordinator knows that timeout."""
-        if self._context.has_rebalance_timeout:
-            until_s = gate.confirmed_s + self._context.rebalance_timeout_s * LEASE_SHARE
-            gate.extend(until_s, self._context.runtime.boot_time_s())
+        drain_s = self._context.rebalance_timeout_s if self._context.has_rebalance_timeout else 0.0
+        return GenerationGate(token, self._context.timing.session_timeout_ms, sent_s, drain_s)
 
     def follow(self, target: BeatTarget | None) -> None:
         """Send heartbeats for this membership."""

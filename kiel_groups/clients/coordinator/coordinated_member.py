@@ -206,6 +206,11 @@ class CoordinatedMember:
         self._feed(events.GivenUp())
         self._coordination.abandon()
 
+    def leave(self) -> None:
+        """Leave at once, and stay away until ``request_rejoin``; the program loses its assignment."""
+        self.give_up()
+        self.given_up()
+
     def _leave_by_thread(self) -> None:
         gate, coordinator = self._held.gate, self._state.coordinator
         if gate is not None:
@@ -261,10 +266,8 @@ class CoordinatedMember:
         self._follow()
 
     def _follow(self) -> None:
-        """Have the heartbeat, the gate and the waiting callers follow the state."""
+        """Have the heartbeat and the waiting callers follow the state."""
         state, gate, coordination = self._state, self._held.gate, self._coordination
-        if gate is not None and state.holding is Holding.DRAINING and state.rejoin_due:
-            coordination.extend(gate)
         target = None
         if gate is not None and state.coordinator is not None and not gate.is_shut and gate.token == self.token:
             beats = state.beats(while_draining=coordination.beats_while_draining)
@@ -307,6 +310,7 @@ class CoordinatedMember:
             coordinator = await self._coordination.find()
         except FindError as error:
             self._failures.note(GroupRequest.FIND, error)
+            self._held.report_lease()
             self._feed(events.FindFailed(discovery, error.code))
             return
         self._feed(events.CoordinatorFound(discovery, coordinator))
@@ -395,12 +399,16 @@ class CoordinatedMember:
         self._feed(events.Drained())
 
     def _beat_answered(self, target: BeatTarget, answer: BeatAnswer) -> None:
-        if answer.code is None:
+        if target.gate.token != self.token or self._state.phase is Phase.LEAVING:
+            # The heartbeat has crossed the member's own leave or join, so a refusal is no failure.
+            pass
+        elif answer.code is None:
             self._failures.note(GroupRequest.HEARTBEAT, NoBrokersError(answer.failure))
         elif answer.code == CoordinatorCode.NO_ERROR:
             self._failures.forget()
         else:
             self._failures.note_code(GroupRequest.HEARTBEAT, error_code(answer.code))
+        self._held.report_lease()
         self._feed(events.Answered(GroupRequest.HEARTBEAT, answer.code, *target.gate.token))
 
     # ------------------------------------------------------------------ failures and the end

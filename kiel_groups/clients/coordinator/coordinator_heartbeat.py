@@ -20,6 +20,7 @@ from kiel_groups.clients.calls.eager_methods import home_loop
 from kiel_groups.clients.coordinator.group_coordinator import BeatReport, BeatTarget
 from kiel_groups.clients.coordinator.group_transport import BeatAnswer, GroupTransport
 from kiel_groups.coordination.zookeeper.runtime import Runtime
+from kiel_groups.group.coordinated.coordinator_codes import CoordinatorCode
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.groups.heartbeat_v0 import HeartbeatRequest
 from kiel_groups.wire.groups.leave_group_v0 import LeaveGroupRequest
@@ -176,8 +177,10 @@ class CoordinatorHeartbeat:
 
     def _answered(self, target: BeatTarget, sent_s: float, renews: bool, answer: BeatAnswer) -> None:
         self._is_waiting = False
-        if answer.code == 0 and renews:
+        if answer.code == CoordinatorCode.NO_ERROR and renews:
             target.gate.renew(target.gate.token, sent_s)
+        elif answer.code == CoordinatorCode.REBALANCE_IN_PROGRESS and renews:
+            target.gate.renew_in_rebalance(target.gate.token, sent_s)
         if answer.code is not None:
             self._metrics.observe("heartbeat", self._runtime.boot_time_s() - sent_s)
         self._metrics.count("heartbeats", code=str(answer.code))

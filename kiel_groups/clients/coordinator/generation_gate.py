@@ -6,10 +6,11 @@ that the coordinator has answered for this generation and member. The end of the
 the coordinator still counts on the member later, the lease runs again. Only ``shut`` is final, when the member leaves
 the generation.
 
-An answered sync or heartbeat says that the group was stable. An accepted commit does not: coordinators accept commits
-while the group rebalances, too, and then remove the member at the end of the rebalance timeout, whether or not it beats
-or commits. So commits extend the lease by half that timeout at most, from the last moment when the group was stable.
-Commits renew no session in 0.9, whose rebalance timeout is the session timeout: there, they do not extend the lease.
+An answered sync or heartbeat says that the group is stable. During a rebalance, the coordinator answers a heartbeat
+with that, and accepts commits: it still counts on the member, until the end of the rebalance timeout. Then it removes
+each member that has not joined again, whether or not that beats or commits. So these answers extend the lease only up
+to nine tenths of that timeout, counted from the last moment when the group was stable. In 0.9 they prove nothing:
+there, the rebalance timeout is the session timeout.
 
 The heartbeat's thread renews a gate while the event loop checks it. Each field is written by one plain assignment, so
 no lock is needed.
@@ -25,6 +26,10 @@ __all__ = ["GenerationGate"]
 #: session from the arrival of a request, on a clock of its own.
 LEASE_SHARE = 0.5
 
+#: The share of the rebalance timeout that a member may use. The coordinator counts it from a later moment than the
+#: member does, so the rest is only for clocks that run at different rates.
+DRAIN_SHARE = 0.9
+
 
 class GenerationGate:
     """
@@ -34,10 +39,15 @@ class GenerationGate:
         token: The generation and the member id.
         session_timeout_ms: The session timeout that the member has joined with.
         sent_s: The boot time at which the answered sync was sent.
+        rebalance_timeout_s: How long the coordinator waits in a rebalance for a member that beats, in seconds; 0 if it
+            does not count heartbeats then.
     """
 
-    def __init__(self, token: GenerationToken, session_timeout_ms: int, sent_s: float) -> None:
+    def __init__(
+        self, token: GenerationToken, session_timeout_ms: int, sent_s: float, rebalance_timeout_s: float = 0.0
+    ) -> None:
         self.token = token
+        self._drain_s = rebalance_timeout_s * DRAIN_SHARE
         self._lease_s = session_timeout_ms / 1000 * LEASE_SHARE
         self._is_shut = False
         #: When the newest request was sent whose answer says that the group was stable, in seconds of boot time.
@@ -51,21 +61,15 @@ class GenerationGate:
             self.confirmed_s = max(self.confirmed_s, sent_s)
             self.deadline_s = max(self.deadline_s, sent_s + self._lease_s)
 
-    def renew_by_commit(self, token: GenerationToken, sent_s: float, rebalance_timeout_s: float) -> None:
-        """Extend the lease after an accepted commit of that time, perhaps while the group rebalances."""
+    def renew_in_rebalance(self, token: GenerationToken, sent_s: float) -> None:
+        """
+        Extend the lease after a heartbeat of that time whose answer says that the group rebalances.
+
+        An accepted commit may have been answered during a rebalance, so it proves no more.
+        """
         if token == self.token:
-            removed_s = self.confirmed_s + rebalance_timeout_s * LEASE_SHARE
+            removed_s = self.confirmed_s + self._drain_s
             self.deadline_s = max(self.deadline_s, min(sent_s + self._lease_s, removed_s))
-
-    def extend(self, deadline_s: float, now_s: float) -> None:
-        """
-        Extend a lease that runs at the boot time ``now_s``, for the commits of a drain.
-
-        The coordinator waits for the members of a rebalance until its rebalance timeout is over, so their partitions
-        are not assigned to other members before that. A lease that is over stays so: the session may have expired.
-        """
-        if self.is_open(now_s):
-            self.deadline_s = max(self.deadline_s, deadline_s)
 
     def shut(self) -> None:
         """Shut the gate for good: the member has left the generation, or was removed from it."""

@@ -90,9 +90,6 @@ class GroupCoordinator(Protocol):
     def new_gate(self, token: GenerationToken, sent_s: float) -> GenerationGate:
         """Return the gate of a generation whose sync was sent at the boot time ``sent_s``."""
 
-    def extend(self, gate: GenerationGate) -> None:
-        """Extend the gate's lease for as long as the coordinator waits for members that give their work back."""
-
     def follow(self, target: BeatTarget | None) -> None:
         """Prove this membership from now on, and report what becomes of it; None: prove nothing."""
 

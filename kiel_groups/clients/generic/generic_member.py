@@ -93,7 +93,7 @@ class GenericMember:
         heartbeat_interval_ms: The time between two heartbeats: a sixth of the session timeout on ZooKeeper, 3,000 with
             brokers.
         rebalance_timeout_ms: How long a rebalance waits for members that give their assignments back. It then continues
-            without the others.
+            without the others. On ZooKeeper, it is also the longest time of ``perform_assignment``.
         connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
         retry_backoff_ms: The first pause before a failed join is tried again.
         debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.
@@ -169,6 +169,7 @@ class GenericMember:
             self._versions = GroupVersions(api_version)
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
+        self._runtime = Runtime()
         self._cluster: ClusterMetadata | None = None
         self._member: CoordinatedMember | None = None
         self._is_closed = False
@@ -191,9 +192,8 @@ class GenericMember:
         await self._member.start()
 
     async def _new_member(self) -> CoordinatedMember:
-        runtime = Runtime()
         if self._zookeeper is not None:
-            process = ProcessContext(self._config, self._zookeeper, round_robin, self.metrics, runtime)
+            process = ProcessContext(self._config, self._zookeeper, round_robin, self.metrics, self._runtime)
             return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
         assert self._brokers is not None
         assert self._timing is not None
@@ -210,7 +210,7 @@ class GenericMember:
             transport=CoordinatorBrokers(self._cluster, self._config.group),
             versions=self._versions,
             metrics=self.metrics,
-            runtime=runtime,
+            runtime=self._runtime,
         )
         return CoordinatedMember(
             context, partial(BrokerCoordinator, context, self._hooks), self._hooks, self._on_failure
@@ -225,6 +225,14 @@ class GenericMember:
     def request_rejoin(self) -> None:
         """Have the member join again, because what it offers has changed: all members get new assignments."""
         self._started.request_rejoin()
+
+    def leave(self) -> None:
+        """
+        Leave the group at once, and stay away until ``request_rejoin``; ``lost`` is called if there is an assignment.
+
+        It is for a program that cannot do its part of the work at the moment, and may be able to later.
+        """
+        self._started.leave()
 
     async def ensure_active(self) -> None:
         """Wait until the member has an assignment of the present generation; raises as ``start``."""
@@ -251,6 +259,17 @@ class GenericMember:
     def leads(self) -> bool:
         """Whether this member is the leader of its generation."""
         return self._member is not None and self._member.leads
+
+    @property
+    def is_trusted(self) -> bool:
+        """
+        Whether the program may use its assignment at this moment.
+
+        It may not if ZooKeeper or the coordinator has not confirmed the membership for half the session timeout, or if
+        the assignment was given back or lost.
+        """
+        gate = None if self._member is None else self._member.gate
+        return gate is not None and gate.is_open(self._runtime.boot_time_s())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """

@@ -231,9 +231,6 @@ class ZooKeeperCoordinator:
         assert self._session is not None, "a member syncs on a session only"
         return SessionGate(token, self._session.session.gate, sent_s)
 
-    def extend(self, gate: GenerationGate) -> None:
-        """Do nothing: the session's heartbeat renews the lease while the program gives its assignment back."""
-
     def follow(self, target: BeatTarget | None) -> None:
         """Report the next round, and the end of the session, to this membership."""
         if target == self._target:

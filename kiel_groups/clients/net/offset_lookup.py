@@ -153,7 +153,7 @@ async def find_offsets(
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
             failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
         except KielGroupsError as error:
-            failures = dict.fromkeys(missing, Failure(error, error.retriable))
+            failures = dict.fromkeys(missing - found.keys(), Failure(error, error.retriable))
         missing = frozenset(failures)
         pause_s = backoff.next_s()
         if not missing or now_s() + pause_s > until_s:

@@ -190,7 +190,7 @@ class RoundMembership:
             await self._put()
 
     async def _put(self) -> None:
-        write = [Check(self._path), Put(self._path, self._written)]
+        write: list[Operation] = [Check(self._path), Put(self._path, self._written)]
         while not isinstance(answer := await self._session.transact(write), Done):
             if not isinstance(answer, Unknown):
                 self._session.end("the member znode is gone")

@@ -109,7 +109,9 @@ class ProgramChecker:
     # Reports of programs
 
     def assigning(self, leader: Program, joined: JoinedGroup) -> None:
-        """Check what the leader assigns by."""
+        """Check what the leader assigns by, unless another round has begun that it does not know of."""
+        if self.newest is None or self.newest.leader != leader.member_id or self.newest.state == DONE:
+            return
         by_id = {program.member_id: program for program in self._world.consumers if program.member_id}
         for member_id, metadata in joined.members.items():
             program = by_id.get(member_id)

@@ -118,6 +118,14 @@ def _hang(world: ProgramWorld, program: Program, event: Event) -> None:
     world.timeline.after(hang_s, program.process.run_on_loop, program.end_hang)
 
 
+def _hang_assigning(world: ProgramWorld, program: Program, event: Event) -> None:
+    """Have the program's next ``perform_assignment`` take longer than the rebalance timeout."""
+    program.hangs_assigning = True
+    _rejoin(world, program, event)
+    hang_s = world.scenario.rebalance_timeout_ms / 1000 + event.duration_s
+    world.timeline.after(hang_s, program.process.run_on_loop, program.end_hang)
+
+
 def _fail_assignment(world: ProgramWorld, program: Program, event: Event) -> None:
     program.fails = True
 
@@ -174,11 +182,12 @@ def _kill_one_of(world: ProgramWorld, program: Program) -> None:
 
 
 def _delete_candidate(world: ProgramWorld, event: Event) -> str:
-    candidates = world.ensemble.tree.children(world.layout.election)
+    election, tree = world.layout.election, world.ensemble.tree
+    candidates = tree.children(election) if election in tree.znodes else []
     if not candidates:
         return ""
     name = candidates[event.target % len(candidates)]
-    world.operator.delete_async(f"{world.layout.election}/{name}")
+    world.operator.delete_async(f"{election}/{name}")
     return name
 
 
@@ -214,6 +223,7 @@ ON_PROGRAMS: dict[str, Callable[[Any, Any, Event], None]] = {
     "lose_request": _lose_request,
     "lose_events": _lose_events,
     "hang": _hang,
+    "hang_assigning": _hang_assigning,
     "fail_assignment": _fail_assignment,
     "delete_member": _delete_member,
     "garble_member": _garble_member,

@@ -48,40 +48,32 @@ def test_a_later_confirmation_opens_the_gate_again(gate: GenerationGate) -> None
 
 
 def test_a_gate_that_was_shut_stays_shut(gate: GenerationGate) -> None:
-    """Neither a confirmation nor the time of a drain opens a gate that was shut."""
+    """No confirmation opens a gate that was shut."""
     assert not gate.is_shut
     gate.shut()
     gate.renew(TOKEN, SENT_S + 4)
-    gate.extend(SENT_S + 100, SENT_S)
+    gate.renew_in_rebalance(TOKEN, SENT_S + 4)
     assert gate.is_shut
     assert not gate.is_open(SENT_S + 4)
 
 
-def test_the_time_of_a_drain_extends_the_lease(gate: GenerationGate) -> None:
-    """The end moves to the later of the two, and a confirmation does not move it back."""
-    gate.extend(SENT_S + 1, SENT_S)
-    assert gate.deadline_s == SENT_S + 3
-    gate.extend(SENT_S + 30, SENT_S)
-    gate.renew(TOKEN, SENT_S + 2)
-    assert gate.deadline_s == SENT_S + 30
-
-
-def test_a_drain_does_not_extend_a_lease_that_is_over(gate: GenerationGate) -> None:
-    """The coordinator may have removed the member: what is not committed is lost."""
-    gate.extend(SENT_S + 30, SENT_S + 3)
-    assert gate.deadline_s == SENT_S + 3
-
-
-@pytest.mark.parametrize(("rebalance_timeout_s", "end_s"), [(60.0, 5.5), (6.0, 3.0), (8.0, 4.0)])
-def test_a_commit_renews_a_lease_within_the_rebalance_timeout(
-    gate: GenerationGate, rebalance_timeout_s: float, end_s: float
-) -> None:
+@pytest.mark.parametrize(("rebalance_timeout_s", "end_s"), [(60.0, 5.5), (5.0, 4.5), (3.0, 3.0), (0.0, 3.0)])
+def test_answers_during_a_rebalance_renew_a_lease_within_its_timeout(rebalance_timeout_s: float, end_s: float) -> None:
     """
-    The group may rebalance since the last heartbeat, and the coordinator then takes commits until it removes the member
-    at the end of the rebalance timeout. So any number of commits extend the lease by half of that.
+    The coordinator removes the member at the end of the rebalance timeout, however often that beats or commits, and
+    before that, if it is silent for a session.
     """
+    gate = GenerationGate(TOKEN, 6_000, SENT_S, rebalance_timeout_s)
     for after_s in (1.5, 2.5):
-        gate.renew_by_commit(TOKEN, SENT_S + after_s, rebalance_timeout_s)
+        gate.renew_in_rebalance(TOKEN, SENT_S + after_s)
     assert (gate.deadline_s, gate.confirmed_s) == (SENT_S + end_s, SENT_S)
-    gate.renew_by_commit(GenerationToken(6, "m"), SENT_S + 10, 60.0)
+    gate.renew_in_rebalance(GenerationToken(6, "m"), SENT_S + 10)
     assert gate.deadline_s == SENT_S + end_s
+
+
+def test_a_drain_of_any_number_of_heartbeats_ends() -> None:
+    """The timeout counts from the last moment when the group was stable; a tenth is kept for the clocks' rates."""
+    gate = GenerationGate(TOKEN, 6_000, SENT_S, 60.0)
+    for second in range(1, 120):
+        gate.renew_in_rebalance(TOKEN, SENT_S + second)
+    assert gate.deadline_s == SENT_S + 54

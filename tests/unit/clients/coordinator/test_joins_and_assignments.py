@@ -305,8 +305,9 @@ async def test_the_gate_follows_the_heartbeats() -> None:
 @pytest.mark.parametrize("rebalance_timeout", [False, True])
 async def test_a_drain_has_the_time_that_the_coordinator_waits(rebalance_timeout: bool) -> None:
     """
-    With a rebalance timeout, heartbeats continue during a drain, and the gate stays open for half of that timeout.
-    Without one, the coordinator counts no heartbeat until the join, so none is sent, and the lease bounds the drain.
+    With a rebalance timeout, heartbeats continue during a drain, and their answers renew the lease. Without an answer,
+    the lease ends: the coordinator removes a silent member after its session, as ever. Without such a timeout, the
+    coordinator counts no heartbeat until the join, so none is sent, and the lease bounds the drain.
     """
     bench = MemberBench(rebalance_timeout=rebalance_timeout, rebalance_timeout_ms=60_000)
     bench.hooks.preparing = asyncio.Event()
@@ -316,10 +317,13 @@ async def test_a_drain_has_the_time_that_the_coordinator_waits(rebalance_timeout
     confirmed_s = bench.runtime.now_s
     await bench.beat(C.REBALANCE_IN_PROGRESS)
     await bench.traced("prepare")
-    assert gate.deadline_s == confirmed_s + (30 if rebalance_timeout else 3)
+    assert gate.deadline_s == confirmed_s + 3 + rebalance_timeout
     bench.trace.clear()
     await bench.beat(C.REBALANCE_IN_PROGRESS)
     assert bench.trace == ["beat"] * rebalance_timeout
+    assert gate.deadline_s == confirmed_s + 3 + 2 * rebalance_timeout
+    await bench.beat(SILENCE)
+    assert gate.deadline_s == confirmed_s + 3 + 2 * rebalance_timeout
     bench.hooks.preparing.set()
     await bench.traced("complete")
     await bench.member.close()

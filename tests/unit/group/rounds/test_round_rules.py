@@ -151,6 +151,7 @@ def test_a_round_waits_for_members_that_have_not_joined_it() -> None:
         ([member("b", 5, "y", "x"), member("a", 5, "x", "y")], "x", {}),
         # Votes are for protocols that all know.
         ([member("a", 5, "x", "y", "z"), member("b", 5, "z", "y"), member("c", 5, "z", "y")], "z", {}),
+        ([member("a", 5, "x", "z", "y"), member("b", 5, "y", "z")], "z", {}),
         ([member("a", 5, "x"), member("b", 5, "y")], "x", {"b": "it offers y; the others have x in common"}),
         # The leader is accepted, even if it registered last and the others agree.
         (
