@@ -36,6 +36,7 @@ from tests.mutants import (
     tracker,
     values,
     worker_execution,
+    worker_runtime,
     worker_stores,
     workers,
 )
@@ -71,6 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *coordinated.MUTANTS,
     *workers.MUTANTS,
     *worker_stores.MUTANTS,
+    *worker_runtime.MUTANTS,
     *worker_execution.MUTANTS,
     *rounds.MUTANTS,
     *program_members.MUTANTS,

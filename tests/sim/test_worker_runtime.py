@@ -144,6 +144,40 @@ def test_a_deleted_claim_is_taken_again() -> None:
     assert bench.counts.calls[-1].token > first
 
 
+def test_an_emptied_configuration_offset_causes_one_rebalance_at_most() -> None:
+    """The history says which offset the configuration has, so workers that know it do not rejoin without end."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    bench.create("c", tasks_max="2", limit="100000")
+    bench.until_running("c", 2)
+    before = first.member.token
+    assert before is not None
+    bench.write(LAYOUT.config, b"")
+    first.process.call(first.member.request_rejoin)
+    bench.timeline.run_for(10.0)
+    after = first.member.token
+    assert after is not None
+    assert after.generation <= before.generation + 2
+    bench.until_running("c", 2)
+
+
+def test_claims_that_end_before_their_session_are_no_failure() -> None:
+    """The driver of claims may be notified first. The work ends with the session, and runs again on the next one."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    parts = worker.herder.parts
+    worker.process.call(worker.member.request_rejoin)
+    bench.timeline.run_until(lambda: parts.claims._releases != {} or worker.herder.running(TaskId("c", 0)) is None)
+    worker.process.call(parts.claims.end)
+    bench.timeline.run_for(1.0)
+    worker.process.call(lambda: parts.session.end("the test ends it"))
+    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
+    assert worker.metrics.total("work_supervisors_failed") == 0
+    assert worker.failures == []
+
+
 def test_a_pause_stops_the_work_and_a_resume_starts_it_without_a_rebalance() -> None:
     """The owner follows the target state of the connector; the group assigns nothing again."""
     bench = WorkerGroupBench()

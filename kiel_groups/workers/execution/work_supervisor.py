@@ -199,7 +199,8 @@ class WorkSupervisor:
             while not self._is_stopping:
                 await self._claim_and_run()
         except Exception as error:
-            if self._context.parts.is_over:
+            # A write that finds the worker's znode deleted says so before the session ends for that reason.
+            if self._context.parts.is_over or isinstance(error, SessionLostError):
                 log.debug("%s ended with the session: %s", self.work, error)
             else:
                 log.exception("%s: its supervisor failed", self.work)

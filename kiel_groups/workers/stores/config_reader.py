@@ -44,11 +44,19 @@ class ConfigReader:
         before = await self._session.get(self._layout.config)
         while True:
             connectors = await self._connectors()
+            # An offset that an operator has emptied must not move back: workers that know a larger one would rejoin
+            # without end. Changes continue after the history, too.
+            offset = 0 if before is None else parse_config_offset(before.data, self._layout.config)
+            offset = offset or await self._newest_in_history()
             after = await self._session.get(self._layout.config)
             if _identity(before) == _identity(after):
-                offset = 0 if after is None else parse_config_offset(after.data, self._layout.config)
                 return ConfigSnapshot(offset, connectors)
             before = after
+
+    async def _newest_in_history(self) -> int:
+        """Return the offset of the newest entry of the history; 0 if there is none."""
+        names = await self._session.children(self._layout.history) or ()
+        return max((offset for offset in map(history_offset_of, names) if offset is not None), default=0)
 
     async def _connectors(self) -> dict[str, ConnectorEntry]:
         """Read all connectors; those of the last snapshot together with the list of names, which saves a round trip."""

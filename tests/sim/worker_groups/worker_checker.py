@@ -49,7 +49,7 @@ ENDING_S = 3.0
 #: How long a worker may take to notice that an operator has deleted its owner znode, in seconds.
 NOTICED_S = 15.0
 #: Texts of which the trace of failed work has one.
-REASONS = (MISBEHAVES, "did not stop within", "/connect/connectors/")
+REASONS = (MISBEHAVES, "did not stop within", "/connect/connectors/", "/connect: ")
 
 
 class _Claim(NamedTuple):
@@ -288,6 +288,8 @@ class WorkerChecker:
 
     def unsettled(self) -> str:
         """Return which work does not run as the configuration says."""
+        if self._world.is_changing:
+            return "the last change is not written"
         tree, layout = self._world.ensemble.tree, self._layout
         expected: dict[str, tuple[str, int]] = {}
         for znode in tree.children(layout.connectors):

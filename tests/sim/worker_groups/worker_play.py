@@ -16,7 +16,7 @@ __all__ = ["play_workers"]
 #: to run: sessions may have to expire first, and failed work waits before its restart.
 SETTLED_S = 60.0
 #: The time, in seconds, in which every task delivers.
-PROGRESS_S = 2.5
+PROGRESS_S = 5.0
 #: The time limit, in seconds, for all workers to leave, and the time for which nothing may happen after that.
 LEAVING_S, ENDED_S = 40.0, 12.0
 

@@ -79,6 +79,8 @@ class WorkerWorld(MemberWorld):
         self.wanted: dict[str, int] = {}
         self.contexts: dict[str, tuple[SimWorker, ConnectorContext]] = {}
         self.revision = 0
+        #: Whether the last change is under way.
+        self.is_changing = False
         self.checker = WorkerChecker(self)
         self.ensemble.observers.append(self.checker.committed)
         play_in(self)
@@ -155,12 +157,14 @@ class WorkerWorld(MemberWorld):
     def create_last(self) -> None:
         """Have a user create or change one more connector, so that garbage that was written before is noticed."""
         worker = self.running[0]
+        self.is_changing = True
 
         async def create() -> None:
             while True:
                 try:
                     await worker.starting
                     await worker.requests.put_config("last", self.config(1))
+                    self.is_changing = False
                     return
                 except KielGroupsError:
                     await asyncio.sleep(1.0)
