@@ -74,4 +74,8 @@ MUTANTS: tuple[Mutant, ...] = (
     *worker_execution.MUTANTS,
     *rounds.MUTANTS,
     *program_members.MUTANTS,
+    *rounds.MUTANTS,
+    *workers.MUTANTS,
+    *worker_stores.MUTANTS,
+    *worker_execution.MUTANTS,
 )

@@ -307,6 +307,13 @@ MUTANTS = (
         _PLANNER_TEST,
     ),
     Mutant(
+        "a group waits for ever for assignments",
+        _PLANNER,
+        "            async with asyncio.timeout(self._timeout_s):\n",
+        "            async with asyncio.timeout(None):\n",
+        _PLANNER_TEST,
+    ),
+    Mutant(
         "the leader does not wait for its own unreadable znode",
         _PLANNER,
         "                late.append(self._member_id)\n",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kiel_groups.clients.coordinator.member_hooks import JoinedGroup
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import DONE, MemberInfo
 from kiel_groups.group.znodes.round_contents import RoundMember, RoundState
@@ -156,6 +157,37 @@ def test_a_program_that_does_not_give_back_delays_a_round_for_a_limited_time(wor
     hanging.end_hang()
     world.settle(EXPIRY_S)
     assert len(world.running) == 4
+
+
+def test_a_leader_is_killed_while_its_program_assigns(world: ProgramWorld) -> None:
+    """The round was gathered, and is not published; the next leader begins another one."""
+    leader, assigning = world.leader, world.checker.assigning
+
+    def kill(program: Program, joined: JoinedGroup) -> None:
+        world.timeline.after(0.0, program.kill)
+        world.checker.assigning = assigning  # type: ignore[method-assign]
+
+    world.checker.assigning = kill  # type: ignore[method-assign]
+    leader.hangs_assigning = True
+    leader.request_rejoin()
+    world.run_for(2.0)
+    assert leader.process.killed
+    assert world.checker.published == 1
+    world.settle(EXPIRY_S)
+    assert newest(world) == 3
+
+
+def test_a_leader_whose_program_hangs_while_it_assigns_is_replaced(world: ProgramWorld) -> None:
+    """After the rebalance timeout its session ends, and another member leads; it joins when its program returns."""
+    leader = world.leader
+    leader.hangs_assigning = True
+    leader.request_rejoin()
+    world.run_for(16.0)
+    assert world.leader is not leader
+    assert world.checker.published == 2
+    leader.end_hang()
+    world.settle(EXPIRY_S)
+    assert len(world.running) == 3
 
 
 @pytest.mark.parametrize("leads", [False, True])

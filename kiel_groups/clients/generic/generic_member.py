@@ -93,7 +93,7 @@ class GenericMember:
         heartbeat_interval_ms: The time between two heartbeats: a sixth of the session timeout on ZooKeeper, 3,000 with
             brokers.
         rebalance_timeout_ms: How long a rebalance waits for members that give their assignments back. It then continues
-            without the others.
+            without the others. On ZooKeeper, it is also the longest time of ``perform_assignment``.
         connect_timeout_ms: How long ``start`` waits for ZooKeeper, or for a broker that names the coordinator.
         retry_backoff_ms: The first pause before a failed join is tried again.
         debounce_quiet_ms: The leader on ZooKeeper begins a rebalance when no member has joined or left for this time.

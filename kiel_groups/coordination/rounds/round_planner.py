@@ -40,7 +40,8 @@ class RoundPlanner:
     Args:
         context: The process on its session.
         exchange: The member of this process, which makes the assignments.
-        rebalance_timeout_s: How long a round waits for members that have to give their assignments back.
+        rebalance_timeout_s: How long a round waits for members that have to give their assignments back, and after that
+            for the assignments.
         requests: Asks the leader to plan.
     """
 
@@ -194,7 +195,12 @@ class RoundPlanner:
     async def _assigned(self, generation: int) -> tuple[Choice, Mapping[MemberId, bytes]]:
         choice = await self._gather(generation)
         self._context.metrics.count("rounds_gathered")
-        return choice, await self._exchange.assignments_of(generation, choice)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return choice, await self._exchange.assignments_of(generation, choice)
+        except TimeoutError:
+            self._session.end("its program has not made the assignments in time, so it cannot lead")
+            raise PlanVoid("the leader's program has not assigned") from None
 
     async def _gather(self, generation: int) -> Choice:
         """

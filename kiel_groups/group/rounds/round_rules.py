@@ -10,7 +10,8 @@ Rules
   3. A member that reads of a round gives its assignment back, and then joins: it writes the generation into its member
      znode, with the metadata that it offers now.
   4. The round waits for all live members. After the rebalance timeout, it continues without those that have not joined.
-     They join a later round. What they still own is protected by their claims.
+     They join a later round. What they still own is protected by their claims. A leader whose own member has not joined
+     by then, or whose program has not assigned after another rebalance timeout, ends its session.
   5. The members of a round must know a protocol in common. From the leader on, in the order of their registration, each
      member that shares none with those before it is refused.
   6. Of the protocols that all members know, the one is chosen that most members prefer; among equals, the one that the

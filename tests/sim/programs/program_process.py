@@ -57,6 +57,8 @@ class Program:
         self.completed = 0
         #: Whether the next ``prepare`` does not end by itself, and whether the next assignment fails.
         self.hangs = self.fails = False
+        #: Whether the next ``perform_assignment`` does not end by itself.
+        self.hangs_assigning = False
         self.closing = self.closed = False
         self._running: list[str] = []
         self._hanging: asyncio.Event | None = None
@@ -127,8 +129,8 @@ class Program:
         self.process.call(self.member.request_rejoin)
 
     def end_hang(self) -> None:
-        """Have a hanging ``prepare`` end."""
-        self.hangs = False
+        """Have a hanging hook end."""
+        self.hangs = self.hangs_assigning = False
         if self._hanging is not None and not self.process.killed:
             self.process.call(self._hanging.set)
 
@@ -158,6 +160,8 @@ class Program:
         self._enter("perform_assignment")
         try:
             self.world.checker.assigning(self, joined)
+            if self.hangs_assigning:
+                await self._hang()
             await self._pause(self.world.scenario.complete_s)
             if self.fails:
                 self.fails = False
@@ -188,18 +192,23 @@ class Program:
         self._enter("prepare")
         try:
             if self.hangs:
-                self._hanging = asyncio.Event()
-                await self._hanging.wait()
+                await self._hang()
             await self._pause(self.world.scenario.prepare_s)
             self.held, self.items = None, frozenset()
         finally:
-            self._hanging = None
             self._leave_hook("prepare")
 
     def lost(self, gate: GenerationGate) -> None:
         self._check(self.held in (gate, None), "lost of another assignment")
         self._check(gate.is_shut, "lost with an open gate")
         self.held, self.items = None, frozenset()
+
+    async def _hang(self) -> None:
+        self._hanging = asyncio.Event()
+        try:
+            await self._hanging.wait()
+        finally:
+            self._hanging = None
 
     async def _pause(self, most_s: float) -> None:
         await asyncio.sleep(self.world.timeline.random.uniform(0.0, most_s))

@@ -26,6 +26,7 @@ FAULTS = {
     "kill_beginning": 3,
     "kill_publishing": 3,
     "hang": 4,
+    "hang_assigning": 2,
     "fail_assignment": 2,
     "delete_member": 2,
     "delete_candidate": 2,

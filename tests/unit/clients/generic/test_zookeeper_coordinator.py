@@ -362,11 +362,10 @@ async def test_a_round_that_has_begun_meanwhile_is_reported(bench: Bench) -> Non
 
 
 async def test_the_gate_is_that_of_the_session(bench: Bench) -> None:
-    """Its lease is renewed by the session, and not extended for a drain."""
+    """Its lease is renewed by the session alone, also while the program gives its assignment back."""
     await bench.coordinator.find()
     gate = bench.coordinator.new_gate(GenerationToken(5, "m1"), 0.0)
     assert gate.is_open(104.0)
-    bench.coordinator.extend(gate)
     assert not gate.is_open(106.0)
     assert bench.coordinator.beats_while_draining
 

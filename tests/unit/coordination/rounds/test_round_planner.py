@@ -183,6 +183,19 @@ async def test_a_leader_whose_program_has_not_given_back_ends_its_session() -> N
     assert bench.znodes.end_reasons[0].startswith("its program has not given its assignment back in time")
 
 
+async def test_a_leader_whose_program_does_not_assign_ends_its_session() -> None:
+    """After the rebalance timeout, another member has to lead: the others have no assignment meanwhile."""
+    bench = Bench(rebalance_timeout_s=0.05)
+    bench.join("m", 0)
+    async with bench.leading():
+        await soon(lambda: bench.phase == (1, JOINING), "the round begins")
+        bench.join("m", 1)
+        await bench.gathered(1)
+        await soon(lambda: bench.znodes.end_reasons, "the session is ended")
+    assert bench.phase == (1, JOINING)
+    assert bench.znodes.end_reasons[0].startswith("its program has not made the assignments in time")
+
+
 async def test_the_leader_waits_for_its_own_unreadable_znode() -> None:
     """An operator has garbled the leader's own member znode; its member writes it again, when it joins the round."""
     bench = Bench()
