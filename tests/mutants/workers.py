@@ -23,6 +23,7 @@ _ROTATION_TEST = "tests/unit/workers/allocation/test_work_rotation.py"
 _LAWS = "tests/property/test_work_allocation_laws.py"
 _ASSIGNER_TEST = "tests/unit/workers/coordination/test_work_assigner.py"
 _HOOKS_TEST = "tests/unit/workers/coordination/test_worker_hooks.py"
+_UNSYNCED_TEST = "tests/unit/workers/coordination/test_unsynced_workers.py"
 _REQUESTS_TEST = "tests/unit/clients/coordinator/test_membership_requests.py"
 
 MUTANTS = (
@@ -210,21 +211,21 @@ MUTANTS = (
         _READS,
         "            if passed_s >= limit_s:\n",
         "            if False:\n",
-        _HOOKS_TEST,
+        _UNSYNCED_TEST,
     ),
     Mutant(
         "a leader that stays behind never leaves",
         _HOOKS,
         "        while self._runtime.boot_time_s() - began_s < _PATIENCE_S:\n",
         "        while True:\n",
-        _HOOKS_TEST,
+        _UNSYNCED_TEST,
     ),
     Mutant(
         "a worker that has left joins again before it can read",
         _HOOKS,
         "        await self.config.readable(offset)\n",
         "",
-        _HOOKS_TEST,
+        _UNSYNCED_TEST,
     ),
     Mutant(
         "a worker is not notified of a failed assignment",

@@ -213,6 +213,20 @@ async def test_a_member_without_a_loop_leaves_by_the_thread() -> None:
     assert bench.transport.is_beat_closed
 
 
+async def test_a_member_leaves_for_a_while() -> None:
+    """Its program loses the assignment, and the member joins again when it is asked to, not before."""
+    bench = await MemberBench().joined()
+    bench.member.leave()
+    bench.runtime.pass_s(10)
+    await run_ready_tasks()
+    assert sorted(bench.trace) == ["leave m-1", "lost"]
+    assert bench.member.token is None
+    bench.member.request_rejoin()
+    await bench.traced("complete")
+    assert bench.trace[2:] == [*ANEW]
+    await bench.member.close()
+
+
 # The watchdog
 
 

@@ -58,6 +58,8 @@ async def test_a_member_that_has_not_started_is_no_member(arguments: dict[str, A
     with pytest.raises(ClosedError, match="has not started"):
         member.request_rejoin()
     with pytest.raises(ClosedError, match="has not started"):
+        member.leave()
+    with pytest.raises(ClosedError, match="has not started"):
         await member.ensure_active()
     await member.close()
     await member.close()
