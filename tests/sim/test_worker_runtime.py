@@ -7,17 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from kiel_groups.errors import (
-    ConfigError,
-    ConnectorExistsError,
-    RebalanceError,
-    SessionLostError,
-    UnknownConnectorError,
-)
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
 from kiel_groups.workers.values.work_ids import ConnectorId, TaskId
 from kiel_groups.workers.values.work_status import WorkState
-from tests.helpers.counting_connectors import COUNTING_SOURCE
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
 
 pytestmark = pytest.mark.sim
@@ -405,56 +397,6 @@ def test_what_a_deleted_connector_leaves_is_deleted() -> None:
     gone = {LAYOUT.status("c"), LAYOUT.connector_owners("c"), LAYOUT.connector("c")}
     bench.timeline.run_until(lambda: not gone & bench.ensemble.tree.znodes.keys())
     assert stored(bench, "c-0") == 21
-
-
-def test_requests_are_answered_as_users_expect() -> None:
-    """Unknown connectors, names that exist, settings that are not legal, and work that is elsewhere."""
-    bench = WorkerGroupBench()
-    first, second = bench.start("w1", "w2")
-    bench.create("c", tasks_max="1", limit="10")
-    bench.until_running("c", 1)
-    bench.timeline.run_for(1.0)
-    here, there = (first, second) if bench.owner(TaskId("c", 0)) == "w1" else (second, first)
-    assert here.requests.owner_url(TaskId("c", 0)) == here.url
-    assert {worker.requests.leader_url() for worker in (first, second)} <= {first.url, second.url}
-    info = there.run(there.requests.connector_info("c"))
-    assert (info.name, info.tasks, info.kind) == ("c", 1, "source")
-    (task,) = there.run(there.requests.tasks("c"))
-    assert task.task == TaskId("c", 0)
-    with pytest.raises(RebalanceError):
-        there.run(there.requests.restart_task("c", 0))
-    with pytest.raises(ConnectorExistsError):
-        bench.create("c")
-    with pytest.raises(ConfigError, match=r"tasks\.max: '0' given.*; limit: 'x' given"):
-        bench.create("d", limit="x", tasks_max="0")
-    with pytest.raises(ConfigError, match=r"connector\.class: required"):
-        first.run(first.requests.create("d", {"name": "d"}))
-    for request in (
-        lambda: first.requests.config("d"),
-        lambda: first.requests.status("d"),
-        lambda: first.requests.task_status("c", 1),
-        lambda: first.requests.pause("d"),
-        lambda: first.requests.delete("d"),
-    ):
-        with pytest.raises(UnknownConnectorError):
-            first.run(request())  # type: ignore[arg-type]
-    report = first.run(first.requests.validate(COUNTING_SOURCE, {"limit": "x"}))
-    assert report["error_count"] == 3
-    assert not first.requests.is_rebalancing()
-
-
-def test_a_worker_without_a_session_answers_with_a_retriable_error() -> None:
-    """Users try again; the worker continues on its next session."""
-    bench = WorkerGroupBench()
-    (worker,) = bench.start("w1")
-    bench.create("c", limit="100000")
-    bench.until_running("c", 1)
-    session = worker.herder.parts.session
-    worker.process.call(lambda: session.end("the test ends it"))
-    with pytest.raises(SessionLostError):
-        worker.run(worker.requests.config("c"))
-    bench.timeline.run_until(lambda: bench.counts.count("start", "c-0") == 2)
-    assert worker.run(worker.requests.config("c"))["limit"] == "100000"
 
 
 @pytest.mark.parametrize("after_ms", range(0, 400, 20))
