@@ -1,4 +1,4 @@
-"""Mutants of groups of programs: the rules of rounds, their members and leaders, and the coordinator on ZooKeeper."""
+"""Mutants of groups of programs: the rules of rounds, the data of their znodes, and their members."""
 
 from __future__ import annotations
 
@@ -9,20 +9,12 @@ __all__ = ["MUTANTS"]
 _RULES = "group/rounds/round_rules.py"
 _CONTENTS = "group/znodes/round_contents.py"
 _MEMBER = "coordination/rounds/round_member.py"
-_PLANNER = "coordination/rounds/round_planner.py"
 _EXCHANGE = "coordination/rounds/round_exchange.py"
-_ROLE = "coordination/rounds/round_role.py"
-_COORDINATOR = "clients/generic/zookeeper_coordinator.py"
-_GATE = "clients/generic/session_gate.py"
 
 _RULES_TEST = "tests/unit/group/rounds/test_round_rules.py"
 _CONTENTS_TEST = "tests/unit/group/znodes/test_round_contents.py"
 _MEMBER_TEST = "tests/unit/coordination/rounds/test_round_member.py"
-_PLANNER_TEST = "tests/unit/coordination/rounds/test_round_planner.py"
 _EXCHANGE_TEST = "tests/unit/coordination/rounds/test_round_exchange.py"
-_COORDINATOR_TEST = "tests/unit/clients/generic/test_zookeeper_coordinator.py"
-_GATE_TEST = "tests/unit/clients/generic/test_session_gate.py"
-_GROUPS_TEST = "tests/sim/test_program_groups.py"
 
 MUTANTS = (
     # The rules
@@ -287,176 +279,5 @@ MUTANTS = (
         "            self._choice = self._assignments = None\n",
         "            self._assignments = None\n",
         _EXCHANGE_TEST,
-    ),
-    # The planner
-    Mutant(
-        "a round does not wait for its members",
-        _PLANNER,
-        "            if not late or loop.time() >= by_s:\n                break\n",
-        "            break\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a round waits for latecomers for ever",
-        _PLANNER,
-        "            if not late or loop.time() >= by_s:\n",
-        "            if not late:\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader whose program hangs keeps its session",
-        _PLANNER,
-        '            self._session.end("its program has not given its assignment back in time, so it cannot lead")\n',
-        "",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a group waits for ever for assignments",
-        _PLANNER,
-        "            async with asyncio.timeout(self._timeout_s):\n",
-        "            async with asyncio.timeout(None):\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "the leader does not wait for its own unreadable znode",
-        _PLANNER,
-        "                late.append(self._member_id)\n",
-        "                pass\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader waits for members that cannot read its round",
-        _PLANNER,
-        "            if node is None or node.version != begun.version:\n                return\n",
-        "",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader that resigns finishes its round",
-        _PLANNER,
-        "        if self._planning is not None:\n            self._planning.cancel()\n",
-        "        pass\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader that has missed a watch waits for the rebalance timeout",
-        _PLANNER,
-        "        self._values.forget()\n        self._changed.set()\n",
-        "        self._values.forget()\n",
-        _PLANNER_TEST,
-    ),
-    Mutant(
-        "a leader does not use what its member has read",
-        _PLANNER,
-        "            known=self._exchange.newest,\n",
-        "",
-        _PLANNER_TEST,
-    ),
-    # The role
-    Mutant(
-        "a program of another type is admitted",
-        _ROLE,
-        "        if group != mine:\n",
-        "        if False:\n",
-        _GROUPS_TEST,
-    ),
-    # The coordinator, and the gate
-    Mutant(
-        "the end of a former session is reported to the present membership",
-        _COORDINATOR,
-        "        if target is not None and target.coordinator == number:\n",
-        "        if target is not None:\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a round that has begun before the member follows its generation is missed",
-        _COORDINATOR,
-        "            asyncio.get_running_loop().call_soon(self._round_read)\n",
-        "            pass\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a request outlasts its session",
-        _COORDINATOR,
-        "either: set[asyncio.Future[Any]] = {asking, session.over}",
-        "either: set[asyncio.Future[Any]] = {asking}",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a request is sent on another session than the one that it belongs to",
-        _COORDINATOR,
-        "if coordinator != self._number or session is None or session.ended:",
-        "if session is None or session.ended:",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a member that can never join tries for ever",
-        _COORDINATOR,
-        "                if not is_fatal(error):\n",
-        "                if True:\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "an assignment above the limit is published",
-        _COORDINATOR,
-        "if (size := len(assignment) * 4 // 3) > _LARGEST_ASSIGNMENT:",
-        "if (size := len(assignment)) > _LARGEST_ASSIGNMENT:",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a deleted state is reported as a rebalance",
-        _COORDINATOR,
-        "if state is not None and state.generation != target.gate.token.generation:",
-        "if state is None or state.generation != target.gate.token.generation:",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a member does not hear of the next round",
-        _COORDINATOR,
-        "            self._report(target, BeatAnswer(CoordinatorCode.REBALANCE_IN_PROGRESS))\n",
-        "            pass\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a member does not hear of the end of its session",
-        _COORDINATOR,
-        "            self._report(target, BeatAnswer(CoordinatorCode.UNKNOWN_MEMBER))\n",
-        "",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a member that was refused after its join rejoins",
-        _COORDINATOR,
-        "        if why := session.role.membership.refusal(token.generation):\n",
-        '        if why := "":\n',
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a refused member keeps its session",
-        _COORDINATOR,
-        "        self._tasks.start(session.close())\n",
-        "",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a member that was closed keeps its session",
-        _COORDINATOR,
-        "        await self._current(coordinator).leave()\n",
-        "        pass\n",
-        _COORDINATOR_TEST,
-    ),
-    Mutant(
-        "a gate is open after its generation",
-        _GATE,
-        "not self.is_shut and self._session",
-        "self._session",
-        _GATE_TEST,
-    ),
-    Mutant(
-        "a gate is open after the lease of its session",
-        _GATE,
-        "not self.is_shut and self._session.is_open(now_s)",
-        "not self.is_shut",
-        _GATE_TEST,
     ),
 )
